@@ -1,0 +1,94 @@
+package cluster
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// State is what a source says of the cluster at one revision. It is a value:
+// a source never changes one that it has handed out.
+type State struct {
+	// Revision grows with each State of one source.
+	Revision uint64 `json:"revision"`
+	// Synced is whether the source has listed everything once. Peers are only
+	// removed for a synced state.
+	Synced bool `json:"synced"`
+	// Nodes are the claims, in no order.
+	Nodes []Node `json:"nodes"`
+	// APIServers are the addresses at which API servers are reached.
+	APIServers []netip.Addr `json:"apiServers,omitempty"`
+}
+
+// Node is what is claimed of one node: the Node object, which has authority
+// over prefixes and age, and beside it the node's own VeilNode, if it has one.
+type Node struct {
+	Name string `json:"name"`
+	// Created is the creation time of the Node object; the zero time is oldest.
+	Created time.Time `json:"created"`
+	// ControlPlane is the label node-role.kubernetes.io/control-plane, which
+	// the NodeRestriction admission plugin keeps kubelets from setting.
+	ControlPlane bool `json:"controlPlane,omitempty"`
+	// Addresses are the node's own, from Node.status.addresses (all that are
+	// IP addresses), without duplicates.
+	Addresses []netip.Addr `json:"addresses"`
+	// PodPrefixes are Node.spec.podCIDRs.
+	PodPrefixes []netip.Prefix `json:"podPrefixes"`
+	// Claim is the node's VeilNode, nil when there is none yet.
+	Claim *Claim `json:"claim,omitempty"`
+}
+
+// Claim is the content of a VeilNode: what a node says of itself.
+type Claim struct {
+	// Keys are the node's public keys by epoch, the newest last; at least one.
+	Keys []Key `json:"keys"`
+	// Endpoints are the underlay addresses of its tunnel, by family at most one.
+	Endpoints []netip.AddrPort `json:"endpoints"`
+	// PodPrefixes must agree with Node.PodPrefixes, or the claim is not believed.
+	PodPrefixes []netip.Prefix `json:"podPrefixes"`
+	// MTU is the MTU of the node's underlay, bytes; 0 is unknown.
+	MTU int `json:"mtu,omitempty"`
+}
+
+// Key is a public key and the epoch it belongs to.
+type Key struct {
+	Epoch  uint32       `json:"epoch"`
+	Public wgkey.Public `json:"public"`
+}
+
+// Table is what is believed: the peers that this node talks to, sorted by
+// name, and everything that must never be reached in clear.
+type Table struct {
+	Revision uint64 `json:"revision"`
+	// Self is this node as the cluster knows it; nil until its Node is seen.
+	Self *Node `json:"self,omitempty"`
+	// Peers are the other nodes whose claims are believed, sorted by name.
+	Peers []Node `json:"peers"`
+	// NodeAddrs are the addresses of all known nodes, this one and those without a
+	// key included, sorted: for pods what is neither local nor a peer's is unreachable.
+	NodeAddrs []netip.Addr `json:"nodeAddrs"`
+}
+
+// Refusal is a claim that was not believed.
+type Refusal struct {
+	// Node is the newcomer that was refused.
+	Node string `json:"node"`
+	// Incumbent is the node in whose favour it was refused, if there is one.
+	Incumbent string `json:"incumbent,omitempty"`
+	// Reason is a sentence for people, with what to do.
+	Reason string `json:"reason"`
+}
+
+// Rules are the settings that Resolve judges claims by.
+type Rules struct {
+	// Self is the name of this node.
+	Self string
+	// ClusterRanges hold all pod prefixes there may ever be.
+	ClusterRanges []netip.Prefix
+	// ServiceRanges hold all service addresses there may ever be.
+	ServiceRanges []netip.Prefix
+	// Gateways are the next hops of this node's default routes on the
+	// underlay, and the gateway addresses inside pods.
+	Gateways []netip.Addr
+}

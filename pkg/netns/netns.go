@@ -1,0 +1,58 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotFound matches the error of Do for a path that does not exist or that
+// is no longer a namespace.
+var ErrNotFound = fs.ErrNotExist
+
+// Do runs fn on a thread of its own inside the network namespace at path (a
+// bind mount such as /run/netns/x, or /proc/PID/ns/net) and returns its error.
+// fn must not start goroutines that rely on the namespace.
+func Do(path string, fn func() error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	defer f.Close()
+	return DoFd(int(f.Fd()), path, fn)
+}
+
+// DoFd is Do for an open namespace; name is for messages.
+func DoFd(fd int, name string, fn func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		back, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			runtime.UnlockOSThread()
+			result <- fmt.Errorf("open own network namespace: %w", err)
+			return
+		}
+		defer back.Close()
+		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			if errors.Is(err, unix.EINVAL) {
+				// The mount point outlived the namespace: a plain file.
+				err = fmt.Errorf("%w: not a network namespace", ErrNotFound)
+			}
+			result <- fmt.Errorf("enter network namespace %s: %w", name, err)
+			return
+		}
+		err = fn()
+		if e := unix.Setns(int(back.Fd()), unix.CLONE_NEWNET); e == nil {
+			runtime.UnlockOSThread()
+		}
+		// Still locked: the thread ends with this goroutine.
+		result <- err
+	}()
+	return <-result
+}
