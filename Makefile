@@ -1,0 +1,67 @@
+# Kubeveil. `make` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+OUT := out
+GO ?= go
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+.PHONY: deps
+deps: ## install what Debian packages the tests need and this machine lacks
+	@hack/install-deps.sh
+
+.PHONY: build
+build: ## build the programs and the reference CNI plugins into out/bin
+	@hack/build.sh
+
+.PHONY: kubernetes
+kubernetes: ## build kube-apiserver and fetch etcd for the lab (8 minutes cold)
+	@hack/build-kubernetes.sh
+
+.PHONY: generate
+generate: ## regenerate BPF objects, bindings and documentation tables
+	$(GO) generate ./...
+
+.PHONY: fmt
+fmt: ## format Go and C
+	gofmt -w $$(git ls-files '*.go')
+	clang-format -i $$(git ls-files 'bpf/*.c' 'bpf/*.h')
+
+.PHONY: lint
+lint: ## golangci-lint and govulncheck, pinned
+	@hack/verify-lint.sh
+
+.PHONY: verify
+verify: deps ## formatting, generated files, go.mod, lint, known vulnerabilities
+	@hack/verify.sh
+
+.PHONY: test
+test: deps build kubernetes ## unit (race), root, BPF and lab tests
+	@hack/test.sh
+
+.PHONY: test-unit
+test-unit: ## the tests that need neither the lab nor an API server
+	@hack/test.sh unit
+
+.PHONY: test-lab
+test-lab: deps build kubernetes ## the life cycle in the namespace lab, leak oracle running
+	@hack/test.sh lab
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for 10 s each (FUZZTIME=1m for longer)
+	@hack/fuzz.sh
+
+.PHONY: demo
+demo: deps build kubernetes ## the main job: clear and encrypted side by side, out/demo/report.html
+	@$(GO) run ./e2e/cmd/demo -out $(OUT)/demo
+
+.PHONY: bench-lab
+bench-lab: deps build kubernetes ## measure against bare wireguard-go and the clear network, out/bench-lab/result.json
+	@$(GO) run ./e2e/cmd/bench-lab -out $(OUT)/bench-lab
+
+.PHONY: clean
+clean: ## remove out/
+	rm -rf $(OUT)
