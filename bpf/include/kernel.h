@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What every program needs of the kernel and of libbpf. */
+#pragma once
+
+#include <linux/types.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+/* EtherTypes (linux/if_ether.h), in host order. */
+#define ETH_HLEN     14
+#define ETH_P_ALL    0x0003
+#define ETH_P_IP     0x0800
+#define ETH_P_8021Q  0x8100
+#define ETH_P_IPV6   0x86dd
+#define ETH_P_8021AD 0x88a8
+
+/*
+ * Verdicts. Under tcx, -1 is TCX_NEXT: the programs behind this one still run. Under a clsact
+ * filter the same number is TC_ACT_UNSPEC: the filters behind still run. 2 drops under both.
+ */
+#define VERDICT_NEXT (-1)
+#define VERDICT_DROP 2

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What Go sets before a program is loaded; pkg/config/number.go has the values. */
+#pragma once
+
+#include "kernel.h"
+
+/* The bit of skb->mark on every packet that entered the node from a pod's veth. */
+volatile const __u32 pod_mark;
+/* The bit of skb->mark on outer packets, those of the tunnels' own sockets. */
+volatile const __u32 tunnel_mark;

@@ -1,0 +1,63 @@
+package bpf
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Reason is why a packet was dropped.
+type Reason struct {
+	// Number is the index in the map of drops. It is never given to another reason.
+	Number uint32
+	// Name is in snake case: the label in metrics and the counter in nftables.
+	Name string
+	// Sentence is for people.
+	Sentence string
+}
+
+// Reasons are all reasons, by number.
+var Reasons = []Reason{
+	{1, "src_in_range", "The source is in a cluster or service range and the packet was outside a tunnel."},
+	{2, "dst_in_range", "The destination is in a cluster or service range and the packet was outside a tunnel."},
+	{3, "pod_to_range", "A pod's packet to a cluster or service address was about to leave outside a tunnel."},
+	{4, "pod_to_node", "A pod's packet to the address of a node was about to leave outside a tunnel."},
+	{5, "ethernet_truncated", "The packet ends inside its Ethernet header."},
+	{6, "vlan_truncated", "The packet ends inside a VLAN tag."},
+	{7, "vlan_depth", "The packet has more VLAN tags than the two that are read, or one where none can be."},
+	{8, "ipv4_truncated", "The packet ends inside its IPv4 header."},
+	{9, "ipv6_truncated", "The packet ends inside its IPv6 header."},
+	{10, "ip_version", "The IP header has another version than the frame says."},
+	{11, "pod_spoofed_source", "A pod sent from an address that is not its own."},
+	{12, "pod_unknown_link", "A packet came from a pod's link of which no address is known."},
+}
+
+// Files that Header and Document are written to, relative to this directory.
+const (
+	HeaderFile   = "lib/reasons.h"
+	DocumentFile = "../docs/drop-reasons.md"
+)
+
+// Header gives the reasons in C.
+func Header() string {
+	var b strings.Builder
+	b.WriteString("/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */\n")
+	b.WriteString("/* Code generated from reasons.go. DO NOT EDIT. */\n#pragma once\n\nenum drop_reason {\n")
+	for _, r := range Reasons {
+		fmt.Fprintf(&b, "\tREASON_%s = %d,\n", strings.ToUpper(r.Name), r.Number)
+	}
+	b.WriteString("};\n")
+	return b.String()
+}
+
+// Document gives the reasons for people, in Markdown.
+func Document() string {
+	var b strings.Builder
+	b.WriteString("<!-- Code generated from bpf/reasons.go. DO NOT EDIT. -->\n# Drop reasons\n\n")
+	b.WriteString("Why the guard dropped a packet. The name is the `reason` label of `kubeveil_plaintext_blocked_total`\n")
+	b.WriteString("and the name of the counter in the nftables table `kubeveil_guard`; `veilctl guard` shows both.\n\n")
+	b.WriteString("| number | name | meaning |\n|---|---|---|\n")
+	for _, r := range Reasons {
+		fmt.Fprintf(&b, "| %d | `%s` | %s |\n", r.Number, r.Name, r.Sentence)
+	}
+	return b.String()
+}
