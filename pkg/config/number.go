@@ -112,6 +112,9 @@ const (
 	// PinGuardIngress and PinGuardEgress are the guard at tc.
 	PinGuardIngress = "guard_ingress"
 	PinGuardEgress  = "guard_egress"
+	// PinGuardIngressL3 and PinGuardEgressL3 are the same for links without Ethernet headers.
+	PinGuardIngressL3 = "guard_ingress_l3"
+	PinGuardEgressL3  = "guard_egress_l3"
 	// PinPodIngress marks and checks what enters from a pod's veth.
 	PinPodIngress = "pod_ingress"
 	// PinPodAddrs maps a pod link's index to the pod's addresses: key u32
@@ -123,4 +126,11 @@ const (
 	// PinRanges is the trie of cluster ranges, PinNodes the set of node addresses.
 	PinRanges = "ranges"
 	PinNodes  = "nodes"
+)
+
+// Where a kernel without tcx has our programs: a direct-action bpf filter of the clsact qdisc, for
+// all protocols, named after the pin. Priority 1 is asked first, and the newest filter first in it.
+const (
+	TCPriority = 1
+	TCHandle   = 0x7670
 )
