@@ -1,0 +1,114 @@
+// Command veil-wg is userspace WireGuard for nodes whose kernel has none: a
+// supervisor that runs a process for each device that veild asks for.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/worker"
+)
+
+const usage = `veil-wg: userspace WireGuard for veild
+
+Usage:
+  veil-wg [flags]                      serve the requests in -dir (the supervisor)
+  veil-wg device -mtu N [flags] NAME   serve one device (started by the supervisor)
+
+veild asks for a device by writing <dir>/<device>.json and configures it through
+/var/run/wireguard/<device>.sock, which wg(8) understands too. Killed processes
+are started again; SIGTERM leaves the device and its routes.
+
+Examples:
+  veil-wg                              as a service, beside veild
+  veil-wg -dir /run/other/wg           requests elsewhere (veild must agree)
+  echo '{"device":"veil7","mtu":1420}' > ` + config.WorkerDir + `/veil7.json
+                                       ask for a device by hand
+  rm ` + config.WorkerDir + `/veil7.json        and remove it again
+
+Flags:
+`
+
+// lockFD is the descriptor under which a device's process finds its held lock.
+const lockFD = 3
+
+type options struct {
+	dir       string
+	trustDisk bool
+	level     slog.Level
+	mtu       int
+	locked    bool
+}
+
+func main() {
+	// A dead reader of the log must not end a device's process.
+	signal.Ignore(syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "veil-wg:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	device := len(args) > 0 && args[0] == "device"
+	if device {
+		args = args[1:]
+	}
+	var o options
+	fs := flag.NewFlagSet("veil-wg", flag.ContinueOnError)
+	fs.StringVar(&o.dir, "dir", config.WorkerDir, "`directory` of requests, on tmpfs")
+	fs.BoolVar(&o.trustDisk, "trust-disk", false, "allow -dir on a disk, where private keys would be written")
+	fs.TextVar(&o.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	fs.IntVar(&o.mtu, "mtu", 0, "device only: `bytes`, used when the TUN has to be made")
+	fs.BoolVar(&o.locked, "locked", false, "device only: file descriptor 3 is the device's lock")
+	fs.Usage = func() {
+		fmt.Fprint(fs.Output(), usage)
+		fs.PrintDefaults()
+	}
+	if err := fs.Parse(args); err == flag.ErrHelp {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err := worker.Harden(); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.level}))
+	if device {
+		return serveDevice(ctx, o, fs.Args(), log)
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("unknown command %q; see veil-wg -h", fs.Arg(0))
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own program: %w", err)
+	}
+	s := &worker.Supervisor{Dir: o.dir, TrustDisk: o.trustDisk, Log: log}
+	s.Command = func(r worker.Request) []string {
+		return []string{exe, "device", "-dir", o.dir, "-mtu", strconv.Itoa(r.MTU),
+			"-log-level", o.level.String(), "-locked", r.Device}
+	}
+	return s.Run(ctx)
+}
+
+func serveDevice(ctx context.Context, o options, args []string, log *slog.Logger) error {
+	if len(args) != 1 {
+		return fmt.Errorf("device: want one name, have %q", args)
+	}
+	d := worker.DeviceOptions{Request: worker.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir, Debug: o.level <= slog.LevelDebug, Log: log}
+	if o.locked {
+		syscall.CloseOnExec(lockFD)
+		d.Lock = os.NewFile(lockFD, "lock")
+	}
+	return worker.RunDevice(ctx, d)
+}

@@ -1,0 +1,29 @@
+// Package worker is userspace WireGuard for nodes whose kernel has none: a
+// supervisor and, for each device, a process around golang.zx2c4.com/wireguard.
+//
+//	veild ── <dir>/veil0.json ──→ supervisor ── starts, restarts ──→ device process ── TUN veil0
+//	  └────── /var/run/wireguard/veil0.sock (standard protocol) ─────────┘   └── <dir>/veil0.state
+//
+// It promises:
+//   - The TUN is persistent: no death of a process takes the device, its addresses
+//     or its routes. Only the removal of the request does.
+//   - What a client was told is set is kept: the device's state is on tmpfs
+//     (0600) before the answer leaves, and a new process begins with it and
+//     shakes hands with every peer at once, so traffic comes back both ways
+//     without veild and also when the other side only receives.
+//   - Outer packets carry DF and are never fragmented: each UDP socket has
+//     IP(V6)_MTU_DISCOVER = PROBE before it can send.
+//   - Keys are not printed: whatever looks like one is cut from log lines, the
+//     process is not dumpable and leaves no core.
+//
+// It refuses a directory that is not on tmpfs unless told to trust the disk, a
+// request that it does not understand, a name that is not a tunnel's, a link
+// of that name that is not a TUN, and a socket that another program serves.
+//
+// A device process holds a lock (<dir>/<device>.lock, flock) as long as it
+// lives. A supervisor that finds it held adopts that process: it waits for its
+// end and then starts its own. So the death of the supervisor stops no packet
+// and never leads to two processes for a device.
+//
+// Start reading at Supervisor.Run, then at RunDevice.
+package worker

@@ -1,0 +1,71 @@
+package worker
+
+import (
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.zx2c4.com/wireguard/device"
+)
+
+// keyText matches what a 32 byte key looks like in hexadecimal or base64, or a
+// good part of it. The library quotes input lines that it could not parse.
+var keyText = regexp.MustCompile(`[0-9A-Fa-f]{24,}|[A-Za-z0-9+/]{40,}=?`)
+
+// redact cuts from s what may be a key.
+func redact(s string) string { return keyText.ReplaceAllString(s, "redacted") }
+
+// newLogger gives the library's messages to log: its errors as warnings, at
+// most linesPerSecond, the others as debug messages when debug is set.
+func newLogger(log *slog.Logger, debug bool) *device.Logger {
+	l := &limiter{now: time.Now}
+	out := &device.Logger{Verbosef: device.DiscardLogf}
+	out.Errorf = func(format string, args ...any) {
+		if ok, dropped := l.allow(); ok {
+			log.Warn("wireguard", "message", message(format, args), "suppressed", dropped)
+		}
+	}
+	if debug {
+		out.Verbosef = func(format string, args ...any) {
+			log.Debug("wireguard", "message", message(format, args))
+		}
+	}
+	return out
+}
+
+func message(format string, args []any) string {
+	return redact(strings.TrimSpace(fmt.Sprintf(format, args...)))
+}
+
+// linesPerSecond bounds what a peer that cannot be reached writes to the log.
+const linesPerSecond = 10
+
+// limiter allows linesPerSecond in each second.
+type limiter struct {
+	now func() time.Time
+
+	mu      sync.Mutex
+	second  time.Time
+	used    int
+	dropped int
+}
+
+// allow says whether a line may be written, and how many were not before it.
+func (l *limiter) allow() (bool, int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := l.now(); now.Sub(l.second) >= time.Second {
+		l.second, l.used = now, 0
+	}
+	if l.used == linesPerSecond {
+		l.dropped++
+		return false, 0
+	}
+	l.used++
+	dropped := l.dropped
+	l.dropped = 0
+	return true, dropped
+}

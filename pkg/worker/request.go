@@ -1,0 +1,58 @@
+package worker
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Request asks for a device. It is the content of <dir>/<device>.json; the
+// device exists as long as the file does.
+type Request struct {
+	// Device is the name of the TUN: config.TunnelDevicePrefix and a number.
+	Device string `json:"device"`
+	// MTU is that of the TUN when it is created, bytes. An existing TUN keeps its own.
+	MTU int `json:"mtu"`
+}
+
+// Limits of Request.MTU: RFC 791 asks every host for 576; IP can carry no more than 65535.
+const (
+	minMTU = 576
+	maxMTU = 65535
+)
+
+// requestSuffix ends the name of a request's file.
+const requestSuffix = ".json"
+
+// ParseRequest reads the content of a request's file. A field that it does not
+// know is an error.
+func ParseRequest(data []byte) (Request, error) {
+	var r Request
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		return Request{}, fmt.Errorf("parse device request: %w", err)
+	}
+	if d.More() {
+		return Request{}, fmt.Errorf("parse device request: text after the object")
+	}
+	if err := checkName(r.Device); err != nil {
+		return Request{}, err
+	}
+	if r.MTU < minMTU || r.MTU > maxMTU {
+		return Request{}, fmt.Errorf("device request %s: mtu %d is not between %d and %d", r.Device, r.MTU, minMTU, maxMTU)
+	}
+	return r, nil
+}
+
+// checkName refuses a name that is not a tunnel's, hence also any path.
+func checkName(name string) error {
+	digits, ok := strings.CutPrefix(name, config.TunnelDevicePrefix)
+	if !ok || digits == "" || len(name) > 15 || strings.Trim(digits, "0123456789") != "" {
+		return fmt.Errorf("device name %q: want %q and a number, at most 15 characters", name, config.TunnelDevicePrefix)
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/tun"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// tunLink is the netlink library's type name of a TUN or TAP.
+const tunLink = "tuntap"
+
+// openTUN opens the TUN of that name, makes it if there is none, persistent and
+// in the group of tunnels, and gives it to the library. A new one gets mtu, a
+// queue that does not drop bursts, and is set up; an existing one keeps what it has.
+func openTUN(name string, mtu int) (tun.Device, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	old, err := h.LinkByName(name)
+	if err != nil && !errors.Is(err, nl.ErrNotFound) {
+		return nil, fmt.Errorf("look for %s: %w", name, err)
+	}
+	created := err != nil
+	if !created {
+		if old.Type() != tunLink {
+			return nil, fmt.Errorf("device %s exists and is of type %s, not a TUN: remove it or choose another name", name, old.Type())
+		}
+		mtu = old.Attrs().MTU
+	}
+	file, err := attachTUN(name)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := setUpTUN(h, file, name, mtu, created)
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return dev, nil
+}
+
+// attachTUN attaches to the persistent TUN of that name, making it if need be.
+func attachTUN(name string) (*os.File, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
+		return nil, fmt.Errorf("open /dev/net/tun: %w: the kernel has no TUN (load module tun, or give the container the device)", err)
+	case err != nil:
+		return nil, fmt.Errorf("open /dev/net/tun: %w", err)
+	}
+	ifr, err := unix.NewIfreq(name)
+	if err == nil {
+		ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
+	}
+	if err == nil {
+		err = unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1)
+	}
+	if err == nil {
+		// Handed to the runtime's poller only when it is a TUN: before, it never becomes ready.
+		return os.NewFile(uintptr(fd), "/dev/net/tun"), nil
+	}
+	unix.Close(fd)
+	if errors.Is(err, unix.EBUSY) {
+		return nil, fmt.Errorf("attach to TUN %s: %w: another process holds it", name, err)
+	}
+	return nil, fmt.Errorf("attach to TUN %s: %w", name, err)
+}
+
+func setUpTUN(h *nl.Handle, file *os.File, name string, mtu int, created bool) (tun.Device, error) {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", name, err)
+	}
+	if link.Attrs().Group != config.TunnelGroup {
+		if err := h.LinkSetGroup(link, int(config.TunnelGroup)); err != nil {
+			return nil, fmt.Errorf("set group of %s: %w", name, err)
+		}
+	}
+	if created {
+		if err := h.LinkSetTxQLen(link, config.TunnelQueueLen); err != nil {
+			return nil, fmt.Errorf("set queue of %s: %w", name, err)
+		}
+		if err := h.LinkSetMTU(link, mtu); err != nil {
+			return nil, fmt.Errorf("set mtu of %s: %w", name, err)
+		}
+		if err := h.LinkSetUp(link); err != nil {
+			return nil, fmt.Errorf("set %s up: %w", name, err)
+		}
+	}
+	dev, err := tun.CreateTUNFromFile(file, mtu)
+	if err != nil {
+		return nil, fmt.Errorf("hand over TUN %s: %w", name, err)
+	}
+	return dev, nil
+}
+
+// linkIsUp says whether a link is set up.
+func linkIsUp(name string) (bool, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return false, err
+	}
+	defer h.Close()
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return false, fmt.Errorf("find %s: %w", name, err)
+	}
+	return l.Attrs().RawFlags&unix.IFF_UP != 0, nil
+}
+
+// removeTUN removes the TUN of that name if there is one, and nothing else.
+func removeTUN(name string) error {
+	h, err := nl.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	l, err := h.LinkByName(name)
+	if errors.Is(err, nl.ErrNotFound) || err == nil && l.Type() != tunLink {
+		return nil
+	}
+	if err == nil {
+		err = h.LinkDel(l)
+	}
+	if err = nl.Err(err); err != nil && !errors.Is(err, nl.ErrNotFound) {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package worker
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/device"
+)
+
+// SocketDir is where the tools of WireGuard look for configuration sockets.
+const SocketDir = "/var/run/wireguard"
+
+// maxSet bounds one configuration: 65,536 peers, the library's limit, with 8 allowed IPs each.
+const maxSet = 64 << 20
+
+// configurer is what a configuration socket needs of a device.
+type configurer interface {
+	IpcGetOperation(w io.Writer) error
+	IpcSetOperation(r io.Reader) error
+}
+
+// server speaks the cross-platform configuration protocol
+// (https://www.wireguard.com/xplatform/) and keeps what was set.
+type server struct {
+	dev   configurer
+	state string
+
+	mu sync.Mutex // one set at a time, so that the kept state is the last one
+}
+
+// listen makes the configuration socket of a device, mode 0600 from the first
+// moment. A socket that nobody serves is replaced.
+func listen(path string) (*net.UnixListener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of sockets: %w", err)
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("configuration socket %s: %w: another program serves it", path, unix.EADDRINUSE)
+	}
+	tmp := path + ".new"
+	os.Remove(tmp)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen for configuration: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err = os.Chmod(tmp, 0o600); err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		l.Close()
+		os.Remove(tmp)
+		return nil, fmt.Errorf("listen for configuration: %w", err)
+	}
+	return l, nil
+}
+
+// serve answers the clients of l until it is closed.
+func (s *server) serve(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go s.handle(c)
+	}
+}
+
+// handle answers one client until it leaves or breaks the protocol.
+func (s *server) handle(c io.ReadWriteCloser) {
+	defer c.Close()
+	r := bufio.NewReader(c)
+	for {
+		op, err := r.ReadString('\n')
+		if err != nil {
+			return
+		}
+		body, err := readBody(r)
+		if err != nil {
+			return
+		}
+		var answer bytes.Buffer
+		switch op {
+		case "get=1\n":
+			err = s.dev.IpcGetOperation(&answer)
+		case "set=1\n":
+			err = s.set(body)
+		default:
+			return
+		}
+		fmt.Fprintf(&answer, "errno=%d\n\n", errno(err))
+		if _, err := c.Write(answer.Bytes()); err != nil {
+			return
+		}
+	}
+}
+
+// readBody reads the lines up to an empty one, which it swallows.
+func readBody(r *bufio.Reader) ([]byte, error) {
+	var body []byte
+	for {
+		line, err := r.ReadSlice('\n')
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, err
+		}
+		whole := err == nil && (len(body) == 0 || body[len(body)-1] == '\n')
+		if whole && len(line) == 1 {
+			return body, nil
+		}
+		if len(body)+len(line) > maxSet {
+			return nil, fmt.Errorf("configuration is larger than %d bytes", maxSet)
+		}
+		body = append(body, line...)
+	}
+}
+
+// set changes the device and keeps what came of it, also of a set that failed half way.
+func (s *server) set(body []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.dev.IpcSetOperation(bytes.NewReader(body))
+	return errors.Join(err, s.keep())
+}
+
+func (s *server) keep() error {
+	var get bytes.Buffer
+	if err := s.dev.IpcGetOperation(&get); err != nil {
+		return fmt.Errorf("read own state: %w", err)
+	}
+	state, _ := configuration(get.Bytes())
+	return save(s.state, state)
+}
+
+// errno is the number that the protocol has for err.
+func errno(err error) int64 {
+	var coded *device.IPCError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &coded):
+		return coded.ErrorCode()
+	}
+	return -int64(unix.EIO)
+}
