@@ -19,9 +19,18 @@ type (
 	NsFd        = netlink.NsFd
 	Route       = netlink.Route
 	Rule        = netlink.Rule
+	Scope       = netlink.Scope
 	Veth        = netlink.Veth
 	Wireguard   = netlink.Wireguard
 	GenericLink = netlink.GenericLink
+
+	BpfFilter    = netlink.BpfFilter
+	FilterAttrs  = netlink.FilterAttrs
+	GenericQdisc = netlink.GenericQdisc
+	QdiscAttrs   = netlink.QdiscAttrs
+	Tuntap       = netlink.Tuntap
+
+	RouteGetOptions = netlink.RouteGetOptions
 )
 
 // Address families.
@@ -107,6 +116,13 @@ const (
 	FilterOIF      = netlink.RT_FILTER_OIF
 	FilterDst      = netlink.RT_FILTER_DST
 	FilterType     = netlink.RT_FILTER_TYPE
+)
+
+// Parents and handles of classifiers at clsact.
+const (
+	ClsactParent  = netlink.HANDLE_CLSACT
+	ClsactIngress = netlink.HANDLE_MIN_INGRESS
+	ClsactEgress  = netlink.HANDLE_MIN_EGRESS
 )
 
 // NewRule gives a rule with every optional field unset.

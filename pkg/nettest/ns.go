@@ -1,0 +1,104 @@
+package nettest
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+// NS is a network namespace of one test, with lo up. It lives as long as the
+// test does and has no mount point: nothing of it can stay behind.
+type NS struct {
+	t testing.TB
+	f *os.File
+}
+
+// NewNS makes a network namespace that goes when the test ends. It implies NeedRoot.
+func NewNS(t testing.TB) *NS {
+	t.Helper()
+	NeedRoot(t)
+	f, err := newNetNS()
+	if err != nil {
+		t.Fatalf("make network namespace: %v", err)
+	}
+	ns := &NS{t: t, f: f}
+	t.Cleanup(func() { f.Close() })
+	ns.Run(t, func() error { return linkUp("lo") })
+	return ns
+}
+
+// newNetNS makes the namespace on a thread that ends with it.
+func newNetNS() (*os.File, error) {
+	type result struct {
+		f   *os.File
+		err error
+	}
+	ch := make(chan result)
+	go func() {
+		runtime.LockOSThread() // Never unlocked: the thread ends with this goroutine.
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			ch <- result{nil, fmt.Errorf("unshare: %w", err)}
+			return
+		}
+		f, err := os.Open("/proc/thread-self/ns/net")
+		ch <- result{f, err}
+	}()
+	r := <-ch
+	return r.f, r.err
+}
+
+// Path is a path of the namespace that works in every process of this PID
+// namespace as long as the test lives: /proc/PID/fd/N.
+func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.f.Fd()) }
+
+// Fd is the open namespace; NS keeps ownership.
+func (n *NS) Fd() int { return int(n.f.Fd()) }
+
+// Do runs fn on a thread of its own in the namespace.
+func (n *NS) Do(fn func() error) error {
+	return netns.DoFd(int(n.f.Fd()), n.Path(), fn)
+}
+
+// Run is Do that ends the test on an error. fn may not call t.Fatal: it is on
+// another goroutine.
+func (n *NS) Run(t testing.TB, fn func() error) {
+	t.Helper()
+	if err := n.Do(fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Handle opens a netlink socket in the namespace, closed when the test ends.
+func (n *NS) Handle() *nl.Handle {
+	n.t.Helper()
+	var h *nl.Handle
+	n.Run(n.t, func() (err error) {
+		h, err = nl.Open()
+		return err
+	})
+	n.t.Cleanup(h.Close)
+	return h
+}
+
+// linkUp sets a link of the calling thread's namespace up.
+func linkUp(name string) error {
+	h, err := nl.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", name, err)
+	}
+	if err := h.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set link %s up: %w", name, err)
+	}
+	return nil
+}

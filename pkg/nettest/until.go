@@ -1,0 +1,34 @@
+package nettest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Until waits until cond holds, asking every few milliseconds, and fails the
+// test when it does not within patience.
+func Until(t testing.TB, patience time.Duration, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !cond() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// ReadSysctl reads a setting below /proc/sys/net of the namespace, such as
+// "ipv4/ip_forward".
+func ReadSysctl(t testing.TB, ns *NS, name string) string {
+	t.Helper()
+	var b []byte
+	ns.Run(t, func() (err error) {
+		b, err = os.ReadFile(filepath.Join("/proc/sys/net", name))
+		return err
+	})
+	return strings.TrimSpace(string(b))
+}
