@@ -1,0 +1,152 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Options say how the API server is reached and who is asking.
+type Options struct {
+	// Node is this node's name in Kubernetes.
+	Node string
+	// Kubeconfig is a kubeconfig file; empty uses the pod's service account.
+	Kubeconfig string
+	// Log is told of what changes and what is wrong; nil discards.
+	Log *slog.Logger
+}
+
+// Times of the client; tests shorten them.
+type timing struct {
+	coalesce    time.Duration // least time between two states
+	request     time.Duration // bound of one request that is not a watch
+	retryMin    time.Duration // first wait after a failed request
+	retryMax    time.Duration // cap of the waits; up to as much again is added at random
+	orphanTick  time.Duration // how often VeilNodes without Node are looked for
+	orphanGrace time.Duration // how long one is left alone; up to as much again is added by a hash of the names
+	lookup      time.Duration // how often the API server's host name is looked up
+}
+
+var defaultTiming = timing{
+	coalesce: 20 * time.Millisecond, request: 10 * time.Second,
+	retryMin: 500 * time.Millisecond, retryMax: 8 * time.Second,
+	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute,
+}
+
+// Client is the Kubernetes source of one node. Run it once; its other methods
+// may be called at any time from any goroutine.
+type Client struct {
+	node   string
+	log    *slog.Logger
+	rest   rest.Interface
+	host   string
+	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	times  timing
+
+	nodes     *store[nodeEntry]
+	veilNodes *store[veilNodeEntry]
+	slices    *store[sliceEntry]
+	changed   chan struct{} // a store changed; capacity 1
+	publish   chan struct{} // the publisher should look; capacity 1
+
+	mu        sync.Mutex
+	desired   *cluster.Claim
+	hostAddrs []netip.Addr
+	problems  map[string]string // by what they are about
+}
+
+// New reads the credentials and prepares a Client; it does not yet talk to the
+// API server. Errors say which file is wrong and what to do.
+func New(o Options) (*Client, error) {
+	cfg, err := restConfig(o.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	return newClient(o, cfg)
+}
+
+func newClient(o Options, cfg *rest.Config) (*Client, error) {
+	if o.Node == "" {
+		return nil, errors.New("kubernetes source: the node's name is empty: set node in the configuration")
+	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.UserAgent = "veild"
+	cfg.QPS, cfg.Burst = 20, 50
+	cfg.ContentType = runtime.ContentTypeJSON
+	cfg.NegotiatedSerializer = codecs.WithoutConversion()
+	rc, err := rest.UnversionedRESTClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes source: %w", err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes source: API server %q: %w", cfg.Host, err)
+	}
+	c := &Client{
+		node: o.Node, log: o.Log, rest: rc, host: base.Hostname(), times: defaultTiming,
+		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		},
+		changed: make(chan struct{}, 1), publish: make(chan struct{}, 1), problems: map[string]string{},
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	c.nodes = newStore(parseNode, sameNode, c.wake)
+	c.veilNodes = newStore(parseVeilNode, sameVeilNode, c.wake)
+	c.slices = newStore(parseSlice, sameSlice, c.wake)
+	return c, nil
+}
+
+// wake makes Run look at the stores.
+func (c *Client) wake() { poke(c.changed) }
+
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// restConfig reads a kubeconfig, or the pod's service account when path is empty.
+func restConfig(path string) (*rest.Config, error) {
+	if path == "" {
+		cfg, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("no service account in this pod (%w): run in a pod of service account veild, or set source.kubeconfig", err)
+		}
+		return cfg, nil
+	}
+	data, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("kubeconfig %s does not exist: create it, or correct source.kubeconfig", path)
+	case err != nil:
+		return nil, fmt.Errorf("kubeconfig %s cannot be read: %w", path, err)
+	case len(data) == 0:
+		return nil, fmt.Errorf("kubeconfig %s is empty", path)
+	}
+	// Loaded from the path, not from data: relative file names in it are relative to it.
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	if u, err := url.Parse(cfg.Host); err == nil && u.Hostname() == "" && u.Scheme != "" {
+		return nil, fmt.Errorf("kubeconfig %s: server %q has no host", path, cfg.Host)
+	}
+	return cfg, nil
+}

@@ -1,0 +1,112 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// orphans notes since when each VeilNode has had no Node. It is used by one goroutine.
+type orphans struct {
+	since   map[types.UID]time.Time
+	refused map[types.UID]bool
+}
+
+// due are the names, with their entries, of the VeilNodes that have had no Node
+// for longer than wait says.
+func (o *orphans) due(now time.Time, nodes map[string]nodeEntry, veilNodes map[string]veilNodeEntry, wait func(name string) time.Duration) map[string]veilNodeEntry {
+	out := map[string]veilNodeEntry{}
+	since := make(map[types.UID]time.Time, len(o.since))
+	for name, v := range veilNodes {
+		if _, has := nodes[name]; has || o.refused[v.uid] {
+			continue
+		}
+		first, known := o.since[v.uid]
+		if !known {
+			first = now
+		}
+		since[v.uid] = first
+		if now.Sub(first) >= wait(name) {
+			out[name] = v
+		}
+	}
+	o.since = since // forgets what is gone or has a Node again
+	return out
+}
+
+// collectOrphans deletes VeilNodes without a Node, until ctx ends.
+func (c *Client) collectOrphans(ctx context.Context) {
+	o := &orphans{refused: map[types.UID]bool{}}
+	tick := time.NewTicker(c.times.orphanTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			c.collect(ctx, o, now)
+		}
+	}
+}
+
+func (c *Client) collect(ctx context.Context, o *orphans, now time.Time) {
+	nodes, nodesSynced := c.nodes.all()
+	veilNodes, veilNodesSynced := c.veilNodes.all()
+	if !nodesSynced || !veilNodesSynced {
+		return
+	}
+	for name, v := range o.due(now, nodes, veilNodes, c.patience) {
+		err := c.deleteOrphan(ctx, name, v)
+		if apierrors.IsForbidden(err) {
+			o.refused[v.uid] = true
+			c.log.Debug("not allowed to delete a VeilNode without a Node; left to the garbage collector", "veilnode", name)
+			continue
+		}
+		c.report("collect VeilNodes", err)
+	}
+}
+
+// patience is how long this node leaves an orphan alone: the grace and a share
+// of as much again, other for each node, so that one of them does it and the
+// rest see that it is done.
+func (c *Client) patience(orphan string) time.Duration {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(c.node + "/" + orphan))
+	return c.times.orphanGrace + c.times.orphanGrace*time.Duration(h.Sum32()%1024)/1024
+}
+
+// deleteOrphan asks for the Node once more, since the watch may lag, and
+// deletes exactly the object that was seen.
+func (c *Client) deleteOrphan(ctx context.Context, name string, v veilNodeEntry) error {
+	ctx, cancel := context.WithTimeout(ctx, c.times.request)
+	defer cancel()
+	err := c.rest.Get().AbsPath(nodeKind.path...).Suffix(name).Do(ctx).Error()
+	switch {
+	case err == nil:
+		return nil
+	case !apierrors.IsNotFound(err):
+		return explain("get", nodeKind, err)
+	}
+	body, err := json.Marshal(metav1.DeleteOptions{
+		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+		Preconditions: &metav1.Preconditions{UID: &v.uid, ResourceVersion: &v.version},
+	})
+	if err != nil {
+		return fmt.Errorf("encode delete options: %w", err)
+	}
+	err = c.rest.Delete().AbsPath(veilNodeKind.path...).Suffix(name).SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // somebody else did, or it changed: looked at again
+	case err != nil:
+		return explain("delete", veilNodeKind, err)
+	}
+	c.log.Info("deleted VeilNode: its Node is gone", "veilnode", name)
+	return nil
+}

@@ -1,0 +1,26 @@
+// Package kube is the Kubernetes source of the cluster state: it watches Node,
+// VeilNode and the addresses of the API servers, and writes this node's own
+// VeilNode. It is the only package below pkg/ that imports client-go.
+//
+// Promises:
+//   - Nothing is believed from a half-read list. Until every kind has been
+//     listed once, a State is not Synced and holds no claims: otherwise a
+//     newcomer whose forged claim happened to be listed first would be the incumbent.
+//   - Once synced, always synced: while the API server is away the last
+//     State stands, and nothing emptier is ever yielded.
+//   - A malformed object costs its own claim, never the source: its claim is
+//     nil, it is logged once, and it is shown by Problems.
+//   - Nothing here is on the way of a packet: Publish returns at once, and
+//     writes are retried in the background.
+//
+// It holds little: objects are reduced to what is used while they are decoded,
+// so that a thousand nodes are a few hundred kilobytes, and no generated client is linked.
+//
+// A VeilNode is owned by its Node, so Kubernetes' garbage collector removes it
+// with the Node. Where no controller manager runs, the nodes do it
+// themselves (collect.go): any node may, a while after the Node went, after
+// asking the API server once more, with the object's UID as a precondition.
+// Where a policy allows each node its own VeilNode only, that is refused and left to the garbage collector.
+//
+// Start reading at run.go, then claim.go (the VeilNode's format).
+package kube

@@ -1,0 +1,111 @@
+package kube
+
+import (
+	"encoding/json"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Group, version and kind of the custom resource; manifests/crd has its schema.
+const (
+	Group    = "kubeveil.io"
+	Version  = "v1alpha1"
+	Kind     = "VeilNode"
+	Resource = "veilnodes"
+)
+
+var veilNodeVersion = schema.GroupVersion{Group: Group, Version: Version}
+
+// object is every kind that is read here. What differs is kept raw, so that no
+// content, however malformed, ends the stream of a watch; the kind's own parse
+// function judges it. After parsing only the name and parsed are left.
+type object struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              json.RawMessage `json:"spec,omitempty"`
+	Status            json.RawMessage `json:"status,omitempty"`
+	// Endpoints is of an EndpointSlice.
+	Endpoints json.RawMessage `json:"endpoints,omitempty"`
+
+	parsed any
+}
+
+// objectList is a list of any of the kinds.
+type objectList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []object `json:"items"`
+}
+
+// DeepCopyObject makes object a runtime.Object. What was parsed is never changed and so is shared.
+func (o *object) DeepCopyObject() runtime.Object {
+	out := *o
+	o.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.Spec, out.Status, out.Endpoints = clone(o.Spec), clone(o.Status), clone(o.Endpoints)
+	return &out
+}
+
+// DeepCopyObject makes objectList a runtime.Object.
+func (l *objectList) DeepCopyObject() runtime.Object {
+	out := *l
+	l.ListMeta.DeepCopyInto(&out.ListMeta)
+	out.Items = make([]object, len(l.Items))
+	for i := range l.Items {
+		out.Items[i] = *l.Items[i].DeepCopyObject().(*object)
+	}
+	return &out
+}
+
+func clone(raw json.RawMessage) json.RawMessage {
+	return append(json.RawMessage(nil), raw...)
+}
+
+// ownerUID is the UID of the Node that owns o, "" when none does.
+func (o *object) ownerUID() types.UID {
+	for _, r := range o.OwnerReferences {
+		if r.APIVersion == "v1" && r.Kind == "Node" {
+			return r.UID
+		}
+	}
+	return ""
+}
+
+// kind is what is needed to watch one kind of object.
+type kind struct {
+	what    string // for messages: the plural resource
+	rule    string // for messages: the manifest that grants it
+	path    []string
+	version schema.GroupVersion
+	name    string // only the object of this name, "" for all
+}
+
+var (
+	nodeKind = kind{
+		what: "nodes", rule: "manifests/cni/clusterrole.yaml", path: []string{"/api/v1/nodes"},
+		version: schema.GroupVersion{Version: "v1"},
+	}
+	veilNodeKind = kind{
+		what: "veilnodes." + Group, rule: "manifests/cni/clusterrole.yaml", path: []string{"/apis", Group, Version, Resource},
+		version: veilNodeVersion,
+	}
+	sliceKind = kind{
+		what: "endpointslices.discovery.k8s.io of service default/kubernetes", rule: "manifests/cni/role-apiserver.yaml",
+		path:    []string{"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"},
+		version: schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}, name: "kubernetes",
+	}
+)
+
+// codecs decode the three kinds, and what the machinery of a watch sends beside them.
+var codecs = func() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	for gv, name := range map[schema.GroupVersion]string{nodeKind.version: "Node", veilNodeKind.version: Kind, sliceKind.version: "EndpointSlice"} {
+		metav1.AddToGroupVersion(scheme, gv)
+		scheme.AddKnownTypeWithName(gv.WithKind(name), &object{})
+		scheme.AddKnownTypeWithName(gv.WithKind(name+"List"), &objectList{})
+	}
+	return serializer.NewCodecFactory(scheme)
+}()

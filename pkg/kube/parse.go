@@ -1,0 +1,141 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// controlPlaneLabel marks control-plane nodes; the NodeRestriction admission
+// plugin keeps kubelets from setting it.
+const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+
+// bounds of what is kept of one Node or EndpointSlice, so that no object,
+// whoever wrote it, costs more than a few kilobytes.
+const (
+	maxNodeAddrs = 64
+	maxAPIAddrs  = 64
+)
+
+// nodeEntry is what is kept of a Node.
+type nodeEntry struct {
+	node    cluster.Node // Claim is nil
+	uid     types.UID
+	problem string // what was malformed and left out, "" for nothing
+}
+
+// veilNodeEntry is what is kept of a VeilNode.
+type veilNodeEntry struct {
+	uid      types.UID
+	version  string         // metadata.resourceVersion
+	ownerUID types.UID      // of the Node, "" when it has no owner
+	claim    *cluster.Claim // nil when malformed
+	problem  string         // why it is nil
+}
+
+// sliceEntry is what is kept of an EndpointSlice.
+type sliceEntry struct {
+	addrs []netip.Addr
+}
+
+func parseNode(o *object) nodeEntry {
+	_, controlPlane := o.Labels[controlPlaneLabel]
+	e := nodeEntry{uid: o.UID, node: cluster.Node{Name: o.Name, Created: o.CreationTimestamp.UTC(), ControlPlane: controlPlane}}
+	var s struct {
+		PodCIDR  string   `json:"podCIDR"`
+		PodCIDRs []string `json:"podCIDRs"`
+	}
+	if err := unmarshal(o.Spec, &s); err != nil {
+		e.problem = fmt.Sprintf("spec: %v", err)
+	}
+	if len(s.PodCIDRs) == 0 && s.PodCIDR != "" {
+		s.PodCIDRs = []string{s.PodCIDR}
+	}
+	for _, text := range s.PodCIDRs {
+		p, err := parsePrefix(text)
+		if err != nil || len(e.node.PodPrefixes) == maxFamilies {
+			e.problem = fmt.Sprintf("spec.podCIDRs: %q is malformed or one too many and is left out", text)
+			continue
+		}
+		e.node.PodPrefixes = append(e.node.PodPrefixes, p)
+	}
+	var t struct {
+		Addresses []struct {
+			Address string `json:"address"`
+		} `json:"addresses"`
+	}
+	if err := unmarshal(o.Status, &t); err != nil {
+		e.problem = fmt.Sprintf("status: %v", err)
+	}
+	for _, a := range t.Addresses {
+		addr, err := netip.ParseAddr(a.Address)
+		if err != nil || addr.Zone() != "" {
+			continue // a host name: status.addresses holds those too
+		}
+		e.node.Addresses = append(e.node.Addresses, addr.Unmap())
+	}
+	e.node.Addresses = sortedAddrs(e.node.Addresses)
+	if len(e.node.Addresses) > maxNodeAddrs {
+		e.problem = fmt.Sprintf("status.addresses: %d, only %d are kept", len(e.node.Addresses), maxNodeAddrs)
+		e.node.Addresses = slices.Clone(e.node.Addresses[:maxNodeAddrs])
+	}
+	return e
+}
+
+func sameNode(a, b nodeEntry) bool {
+	return a.uid == b.uid && a.problem == b.problem && a.node.Name == b.node.Name && a.node.Created.Equal(b.node.Created) &&
+		a.node.ControlPlane == b.node.ControlPlane &&
+		slices.Equal(a.node.Addresses, b.node.Addresses) && slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes)
+}
+
+func parseVeilNode(o *object) veilNodeEntry {
+	e := veilNodeEntry{uid: o.UID, version: o.ResourceVersion, ownerUID: o.ownerUID()}
+	var err error
+	if e.claim, err = DecodeClaim(o.Spec); err != nil {
+		e.problem = err.Error()
+	}
+	return e
+}
+
+func sameVeilNode(a, b veilNodeEntry) bool {
+	return a.uid == b.uid && a.ownerUID == b.ownerUID && a.problem == b.problem && sameClaim(a.claim, b.claim)
+}
+
+func parseSlice(o *object) sliceEntry {
+	var endpoints []struct {
+		Addresses []string `json:"addresses"`
+	}
+	var e sliceEntry
+	if unmarshal(o.Endpoints, &endpoints) != nil {
+		return e
+	}
+	for _, ep := range endpoints {
+		for _, text := range ep.Addresses {
+			if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && len(e.addrs) < maxAPIAddrs {
+				e.addrs = append(e.addrs, a.Unmap())
+			}
+		}
+	}
+	e.addrs = sortedAddrs(e.addrs)
+	return e
+}
+
+func sameSlice(a, b sliceEntry) bool { return slices.Equal(a.addrs, b.addrs) }
+
+// unmarshal leaves v alone when there is nothing to read.
+func unmarshal(raw json.RawMessage, v any) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	return json.Unmarshal(raw, v)
+}
+
+// sortedAddrs sorts and removes duplicates in place.
+func sortedAddrs(addrs []netip.Addr) []netip.Addr {
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}

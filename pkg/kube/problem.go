@@ -1,0 +1,101 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
+
+// Problems are sentences about what is wrong at the moment, sorted: requests
+// that the API server refuses, objects that are malformed. Empty when all is well.
+func (c *Client) Problems() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]string, 0, len(c.problems))
+	for what, text := range c.problems {
+		out = append(out, what+": "+text)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// report notes what is wrong with what, or with nil that nothing is any more.
+// It logs when that changes, not each time.
+func (c *Client) report(what string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // Run ends
+	}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	c.note(what, text)
+}
+
+func (c *Client) note(what, text string) {
+	c.mu.Lock()
+	old, had := c.problems[what]
+	if text == "" {
+		delete(c.problems, what)
+	} else {
+		c.problems[what] = text
+	}
+	c.mu.Unlock()
+	switch {
+	case text != "" && text != old:
+		c.log.Warn("kubernetes source has a problem", "what", what, "problem", text)
+	case text == "" && had:
+		c.log.Info("kubernetes source recovered", "what", what)
+	}
+}
+
+// objectProblems makes found the problems of objects, which are known by the
+// kind before their name.
+func (c *Client) objectProblems(found map[string]string) {
+	c.mu.Lock()
+	gone := slices.DeleteFunc(slices.Collect(maps.Keys(c.problems)), func(what string) bool {
+		_, still := found[what]
+		return still || !strings.HasPrefix(what, "Node ") && !strings.HasPrefix(what, "VeilNode ")
+	})
+	c.mu.Unlock()
+	for _, what := range gone {
+		c.note(what, "")
+	}
+	for what, text := range found {
+		c.note(what, text)
+	}
+}
+
+// explain says in a sentence why verb on k was answered with err, and what to
+// do; nil stays nil. The error's own text is kept.
+func explain(verb string, k kind, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsNotFound(err) && k.version == veilNodeVersion:
+		return fmt.Errorf("the custom resource %s is not installed: apply manifests/crd first (%w)", k.what, err)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("this identity may not %s %s: apply manifests/cni, whose rule is in %s, and bind it to the user in the kubeconfig (%w)", verb, k.what, k.rule, err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("the API server does not accept the credentials: renew the kubeconfig or the service account token (%w)", err)
+	case errors.Is(err, context.DeadlineExceeded), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
+		return fmt.Errorf("the API server did not answer in time (%w)", err)
+	case utilnet.IsConnectionRefused(err), utilnet.IsConnectionReset(err):
+		return fmt.Errorf("the API server cannot be reached; the last table stands (%w)", err)
+	}
+	return fmt.Errorf("%s %s: %w", verb, k.what, err)
+}
+
+func decode(raw []byte, v any) error {
+	if err := json.Unmarshal(raw, v); err != nil {
+		return fmt.Errorf("answer of the API server: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// Publish makes claim the content of this node's VeilNode, from now on. It
+// returns at once: Run writes it as soon as this node's Node is known (which
+// will own it), tries again while that fails, and writes it again when somebody
+// changes or deletes the object. The error is for a claim that no VeilNode can hold.
+func (c *Client) Publish(claim cluster.Claim) error {
+	raw, err := EncodeClaim(claim)
+	if err != nil {
+		return fmt.Errorf("publish VeilNode %s: %w", c.node, err)
+	}
+	// Decoded again, so that it is a copy and comparable with what is read back.
+	want, err := DecodeClaim(raw)
+	if err != nil {
+		return fmt.Errorf("publish VeilNode %s: %w", c.node, err)
+	}
+	c.mu.Lock()
+	c.desired = want
+	c.mu.Unlock()
+	poke(c.publish)
+	return nil
+}
+
+// Remove deletes this node's VeilNode and publishes no more. It waits for the
+// API server, at most until ctx ends; an object that is gone already is no error.
+func (c *Client) Remove(ctx context.Context) error {
+	c.mu.Lock()
+	c.desired = nil
+	c.mu.Unlock()
+	err := c.rest.Delete().AbsPath(veilNodeKind.path...).Suffix(c.node).Do(ctx).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete VeilNode %s: %w", c.node, explain("delete", veilNodeKind, err))
+	}
+	return nil
+}
+
+// written is what the publisher last saw in place.
+type written struct {
+	claim *cluster.Claim
+	owner types.UID
+}
+
+// keepPublished is the publisher: it looks whenever it is poked, and after a
+// failure again by itself.
+func (c *Client) keepPublished(ctx context.Context) {
+	var done written
+	fresh := wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2, Steps: 16, Jitter: 1}
+	backoff := fresh
+	var retry <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.publish:
+			if retry != nil && c.sameDesired(done) {
+				continue // nothing new: the back-off goes on
+			}
+		case <-retry:
+		}
+		retry = nil
+		want, owner, needed := c.toPublish(done)
+		if !needed {
+			c.note("publish VeilNode "+c.node, "")
+			continue
+		}
+		err := c.put(ctx, want, owner)
+		if ctx.Err() != nil {
+			return
+		}
+		c.report("publish VeilNode "+c.node, err)
+		done = written{want, owner}
+		if err != nil {
+			retry = time.After(backoff.Step())
+			continue
+		}
+		backoff = fresh
+	}
+}
+
+// sameDesired is whether what was last tried is still what is wanted.
+func (c *Client) sameDesired(tried written) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	self, _ := c.nodes.get(c.node)
+	return sameClaim(tried.claim, c.desired) && tried.owner == self.uid
+}
+
+// toPublish says what to write, and whether anything needs to be.
+func (c *Client) toPublish(done written) (want *cluster.Claim, owner types.UID, needed bool) {
+	c.mu.Lock()
+	want = c.desired
+	c.mu.Unlock()
+	self, known := c.nodes.get(c.node)
+	if want == nil || !known {
+		return nil, "", false
+	}
+	all, synced := c.veilNodes.all()
+	seen, exists := all[c.node]
+	switch {
+	case !synced: // nothing to compare with: write it once
+		needed = !sameClaim(done.claim, want) || done.owner != self.uid
+	default:
+		needed = !exists || seen.ownerUID != self.uid || !sameClaim(seen.claim, want)
+	}
+	return want, self.uid, needed
+}
+
+// put creates or updates the VeilNode; it writes nothing when it is as wanted.
+func (c *Client) put(ctx context.Context, want *cluster.Claim, owner types.UID) error {
+	ctx, cancel := context.WithTimeout(ctx, c.times.request)
+	defer cancel()
+	raw, err := EncodeClaim(*want)
+	if err != nil {
+		return err
+	}
+	var live object
+	body, err := c.rest.Get().AbsPath(veilNodeKind.path...).Suffix(c.node).Do(ctx).Raw()
+	switch {
+	case apierrors.IsNotFound(err):
+		return c.create(ctx, c.veilNode(raw, owner))
+	case err != nil:
+		return explain("get", veilNodeKind, err)
+	}
+	if err := decode(body, &live); err != nil {
+		return err
+	}
+	if seen := parseVeilNode(&live); sameClaim(seen.claim, want) && seen.ownerUID == owner {
+		return nil
+	}
+	next := c.veilNode(raw, owner)
+	next.ResourceVersion, next.UID = live.ResourceVersion, live.UID
+	data, err := json.Marshal(next)
+	if err != nil {
+		return fmt.Errorf("encode VeilNode: %w", err)
+	}
+	err = c.rest.Put().AbsPath(veilNodeKind.path...).Suffix(c.node).SetHeader("Content-Type", "application/json").Body(data).Do(ctx).Error()
+	if err != nil {
+		return explain("update", veilNodeKind, err)
+	}
+	c.log.Info("updated VeilNode", "node", c.node, "endpoints", want.Endpoints, "keys", len(want.Keys))
+	return nil
+}
+
+func (c *Client) create(ctx context.Context, o *object) error {
+	data, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encode VeilNode: %w", err)
+	}
+	err = c.rest.Post().AbsPath(veilNodeKind.path...).SetHeader("Content-Type", "application/json").Body(data).Do(ctx).Error()
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return errors.New("somebody else created it in between; trying again")
+	case err != nil:
+		return explain("create", veilNodeKind, err)
+	}
+	c.log.Info("created VeilNode", "node", c.node)
+	return nil
+}
+
+// veilNode is the object to write. The owner reference does not block the
+// Node's deletion, which would need a permission of its own.
+func (c *Client) veilNode(spec []byte, owner types.UID) *object {
+	return &object{
+		TypeMeta: metav1.TypeMeta{APIVersion: veilNodeVersion.String(), Kind: Kind},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            c.node,
+			Labels:          map[string]string{"app.kubernetes.io/name": "kubeveil", "app.kubernetes.io/component": "veild"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: c.node, UID: owner}},
+		},
+		Spec: slices.Clone(spec),
+	}
+}

@@ -1,0 +1,198 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// Run watches the cluster and calls yield, from one goroutine, with each state
+// that differs from the one before; the first change is yielded at once, those that follow within
+// 20 ms together. It also keeps the published claim in place and collects
+// VeilNodes without a Node. It returns when ctx ends, with ctx's error, after
+// everything it started has ended; an API server that is away or refuses is not an error but
+// a Problem, and is tried again.
+func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
+	// What client-go would log is reported by list and watch, once and with what to do.
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { c.reflect(ctx, nodeKind, c.nodes) })
+	wg.Go(func() { c.reflect(ctx, veilNodeKind, c.veilNodes) })
+	wg.Go(func() { c.reflect(ctx, sliceKind, c.slices) })
+	wg.Go(func() { c.lookupHost(ctx) })
+	wg.Go(func() { c.keepPublished(ctx) })
+	wg.Go(func() { c.collectOrphans(ctx) })
+
+	var last cluster.State
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.changed:
+		}
+		poke(c.publish)
+		if next, ok := c.state(); ok {
+			next.Revision = last.Revision
+			if last.Revision == 0 || !reflect.DeepEqual(next, last) {
+				next.Revision++
+				last = next
+				yield(next)
+			}
+		}
+		pause.Reset(c.times.coalesce)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-pause.C:
+		}
+	}
+}
+
+// state reads the stores. ok is false until the nodes have been listed: before
+// that there is nothing to say.
+func (c *Client) state() (s cluster.State, ok bool) {
+	nodes, nodesSynced := c.nodes.all()
+	veilNodes, veilNodesSynced := c.veilNodes.all()
+	apis, apisSynced := c.slices.all()
+	if !nodesSynced {
+		return cluster.State{}, false
+	}
+	s.Synced = veilNodesSynced && apisSynced
+	for _, e := range apis {
+		s.APIServers = append(s.APIServers, e.addrs...)
+	}
+	c.mu.Lock()
+	s.APIServers = sortedAddrs(append(s.APIServers, c.hostAddrs...))
+	c.mu.Unlock()
+
+	found := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		e := nodes[name]
+		n := e.node
+		if e.problem != "" {
+			found["Node "+name] = e.problem
+		}
+		if v, has := veilNodes[name]; has && s.Synced {
+			switch {
+			case v.problem != "":
+				found["VeilNode "+name] = v.problem
+			case v.ownerUID != "" && v.ownerUID != e.uid:
+				found["VeilNode "+name] = "it is owned by an earlier Node of this name; the node replaces it when its veild runs"
+			default:
+				n.Claim = v.claim
+			}
+		}
+		s.Nodes = append(s.Nodes, n)
+	}
+	c.objectProblems(found)
+	return s, true
+}
+
+// reflect keeps st like the API server's list of k, until ctx ends.
+func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list := &objectList{}
+			ctx, cancel := context.WithTimeout(ctx, 6*c.times.request) // a large list over a slow link
+			defer cancel()
+			err := c.get(ctx, k, o, list)
+			c.report("list "+k.what, explain("list", k, err))
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.Watch = true
+			w, err := c.rest.Get().AbsPath(k.path...).VersionedParams(selected(k, o), metav1.ParameterCodec).Watch(ctx)
+			c.report("watch "+k.what, explain("watch", k, err))
+			if err != nil {
+				return nil, err
+			}
+			return w, nil
+		},
+	}
+	cache.NewReflectorWithOptions(lw, &object{}, st, cache.ReflectorOptions{
+		Name: k.what, TypeDescription: k.what,
+		Backoff: &wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2, Steps: 16, Jitter: 1},
+	}).RunWithContext(ctx)
+}
+
+// selected restricts o to the one object that k may be about.
+func selected(k kind, o metav1.ListOptions) *metav1.ListOptions {
+	if k.name != "" {
+		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", k.name).String()
+	}
+	return &o
+}
+
+// get lists k into list.
+func (c *Client) get(ctx context.Context, k kind, o metav1.ListOptions, list *objectList) error {
+	raw, err := c.rest.Get().AbsPath(k.path...).VersionedParams(selected(k, o), metav1.ParameterCodec).Do(ctx).Raw()
+	if err != nil {
+		return err
+	}
+	return decode(raw, list)
+}
+
+// lookupHost keeps hostAddrs: the addresses of the host in the kubeconfig.
+func (c *Client) lookupHost(ctx context.Context) {
+	for {
+		wait := c.times.lookup
+		addrs, err := c.hostAddresses(ctx)
+		if err != nil {
+			c.report("look up API server", fmt.Errorf("host %s of the API server has no address (%w): write an address into the kubeconfig, or repair the name service", c.host, err))
+			wait = c.times.retryMax
+		} else {
+			c.report("look up API server", nil)
+			c.setHostAddrs(addrs)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (c *Client) hostAddresses(ctx context.Context) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(c.host); err == nil {
+		return []netip.Addr{a}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.times.request)
+	defer cancel()
+	return c.lookup(ctx, c.host)
+}
+
+// setHostAddrs keeps those of addrs that can be a node's.
+func (c *Client) setHostAddrs(addrs []netip.Addr) {
+	var keep []netip.Addr
+	for _, a := range addrs {
+		if a = a.WithZone("").Unmap(); !a.IsLoopback() && !a.IsUnspecified() {
+			keep = append(keep, a)
+		}
+	}
+	keep = sortedAddrs(keep)
+	c.mu.Lock()
+	same := slices.Equal(keep, c.hostAddrs)
+	c.hostAddrs = keep
+	c.mu.Unlock()
+	if !same {
+		c.wake()
+	}
+}

@@ -1,0 +1,118 @@
+package kube
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// store keeps what was parsed of one kind, by name. It is the reflector's
+// store: a list replaces the whole at once, so a reader never sees half of one.
+type store[T any] struct {
+	parse   func(*object) T
+	same    func(a, b T) bool
+	changed func() // must not block
+
+	mu     sync.Mutex
+	byName map[string]T
+	synced bool
+}
+
+var _ cache.TransformingStore = (*store[nodeEntry])(nil)
+
+// Transformer lets the reflector reduce objects while it reads a list.
+func (s *store[T]) Transformer() cache.TransformFunc {
+	return func(v any) (any, error) {
+		o, ok := v.(*object)
+		if !ok {
+			return v, nil
+		}
+		s.reduce(o)
+		return o, nil
+	}
+}
+
+// reduce parses o once and lets go of the rest.
+func (s *store[T]) reduce(o *object) T {
+	if t, ok := o.parsed.(T); ok {
+		return t
+	}
+	t := s.parse(o)
+	*o = object{TypeMeta: o.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: o.Name, ResourceVersion: o.ResourceVersion}, parsed: t}
+	return t
+}
+
+// Add adds or replaces an object.
+func (s *store[T]) Add(v any) error {
+	o, ok := v.(*object)
+	if !ok {
+		return fmt.Errorf("store object: unexpected %T", v)
+	}
+	t := s.reduce(o)
+	s.mu.Lock()
+	old, known := s.byName[o.Name]
+	s.byName[o.Name] = t
+	s.mu.Unlock()
+	if !known || !s.same(old, t) {
+		s.changed()
+	}
+	return nil
+}
+
+// Update is Add.
+func (s *store[T]) Update(v any) error { return s.Add(v) }
+
+// Delete removes an object.
+func (s *store[T]) Delete(v any) error {
+	o, ok := v.(*object)
+	if !ok {
+		return fmt.Errorf("store object: unexpected %T", v)
+	}
+	s.mu.Lock()
+	delete(s.byName, o.Name)
+	s.mu.Unlock()
+	s.changed()
+	return nil
+}
+
+// Replace takes a complete list.
+func (s *store[T]) Replace(list []any, _ string) error {
+	byName := make(map[string]T, len(list))
+	for _, v := range list {
+		o, ok := v.(*object)
+		if !ok {
+			return fmt.Errorf("store list: unexpected %T", v)
+		}
+		byName[o.Name] = s.reduce(o)
+	}
+	s.mu.Lock()
+	s.byName, s.synced = byName, true
+	s.mu.Unlock()
+	s.changed()
+	return nil
+}
+
+// Resync does nothing: there is no queue behind this store.
+func (s *store[T]) Resync() error { return nil }
+
+// get finds one entry.
+func (s *store[T]) get(name string) (T, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.byName[name]
+	return t, ok
+}
+
+// all copies the entries; synced is whether a list has been read.
+func (s *store[T]) all() (byName map[string]T, synced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.byName), s.synced
+}
+
+func newStore[T any](parse func(*object) T, same func(a, b T) bool, changed func()) *store[T] {
+	return &store[T]{parse: parse, same: same, changed: changed, byName: map[string]T{}}
+}
