@@ -1,0 +1,27 @@
+// Package pod is everything that the CNI plugin does to the kernel and to
+// /run for one pod interface. The plugin and the daemon share it: the plugin
+// attaches, checks and detaches; the daemon repairs what was flushed and
+// changes the MTU of living pods.
+//
+// It promises:
+//   - the host end of a pod's veth is up only while the pinned program
+//     pod_ingress is attached and the link's entry in the map pod_addrs is
+//     written, so that no packet of a pod enters the node unmarked;
+//   - Attach that fails leaves nothing, by one explicit undo list;
+//   - Detach may be repeated, and needs neither the pod's namespace nor a record
+//     that can be read;
+//   - a record is on disk before the link exists and until after it is gone, so
+//     whatever a crash leaves behind can be found by List.
+//
+// It refuses to attach anything while the node is not guarded: see Gate.
+// Nothing here talks to the API server or to the daemon.
+//
+//	pod namespace                      node
+//	ifName  addr/32, addr/128          vpodXXXXXXXXXXX  (PodGroup)
+//	  169.254.1.1, fe80::1 ── veth ──  tc ingress: pod_ingress, pod_addrs[ifindex]
+//	  default via them, mtu            host routes in main and TablePod
+//	  permanent neighbours             permanent neighbours
+//
+// Start reading at Attach, then Check and Repair: the three share want.go, which
+// says what belongs to a record.
+package pod

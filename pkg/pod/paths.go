@@ -1,0 +1,29 @@
+package pod
+
+import (
+	"path/filepath"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Paths says where records and pinned BPF objects are, so that tests and the
+// namespace lab can have their own. It is a value; use DefaultPaths on a node.
+type Paths struct {
+	// PodDir holds a record for each attached pod interface.
+	PodDir string
+	// BPFDir holds the pinned programs and maps.
+	BPFDir string
+	// ReadyFile is the marker that veild writes after its first apply.
+	ReadyFile string
+}
+
+// DefaultPaths are the paths of config.
+func DefaultPaths() Paths {
+	return Paths{PodDir: config.PodDir, BPFDir: config.BPFDir, ReadyFile: config.ReadyFile}
+}
+
+func (p Paths) pin(name string) string { return filepath.Join(p.BPFDir, name) }
+
+func (p Paths) record(hostLink string) string {
+	return filepath.Join(p.PodDir, hostLink+recordSuffix)
+}

@@ -1,0 +1,188 @@
+package pod
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
+)
+
+const recordSuffix = ".json"
+
+// ErrNotFound matches errors for a record, a link or a namespace that does not exist.
+var ErrNotFound = fs.ErrNotExist
+
+// Record is what was attached: one interface of one container. It is what the
+// plugin was told and the addresses that IPAM gave, nothing that the kernel chose.
+type Record struct {
+	// Network is the name of the CNI network.
+	Network string `json:"network"`
+	// ContainerID and IfName are CNI_CONTAINERID and CNI_IFNAME.
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
+	// Netns is CNI_NETNS: the path of the pod's network namespace.
+	Netns string `json:"netns"`
+	// HostLink is the name of the veth's end on the node; it is HostLink(ContainerID, IfName).
+	HostLink string `json:"hostLink"`
+	// Addrs are the pod's addresses, at most one of each family, at least one.
+	Addrs []netip.Addr `json:"addrs"`
+	// MTU is that of both ends of the veth and of the pod's default routes, bytes.
+	MTU int `json:"mtu"`
+}
+
+// HostLink names the host end of the veth of one attachment: 15 bytes, the
+// longest name that the kernel allows (IFNAMSIZ less the zero).
+func HostLink(containerID, ifName string) string {
+	sum := identity(containerID, ifName)
+	return config.PodLinkPrefix + hex.EncodeToString(sum[:6])[:11]
+}
+
+// identity hashes what identifies an attachment on a node. A container id holds
+// no zero byte (CNI: alphanumerics, dot, dash, underscore), so no two share it.
+func identity(containerID, ifName string) [sha256.Size]byte {
+	return sha256.Sum256([]byte(containerID + "\x00" + ifName))
+}
+
+// HostMAC and PodMAC are the addresses of the two ends of the veth: locally
+// administered, derived from the attachment, so that both are known before the link exists.
+func (r Record) HostMAC() net.HardwareAddr { return r.mac(8) }
+
+// PodMAC is the address of the end inside the pod; see HostMAC.
+func (r Record) PodMAC() net.HardwareAddr { return r.mac(16) }
+
+func (r Record) mac(offset int) net.HardwareAddr {
+	sum := identity(r.ContainerID, r.IfName)
+	mac := net.HardwareAddr(bytes.Clone(sum[offset : offset+6]))
+	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
+	return mac
+}
+
+// Validate says what is wrong with the record, nil when nothing is.
+func (r Record) Validate() error {
+	switch {
+	case r.Network == "" || r.ContainerID == "" || r.IfName == "":
+		return errors.New("network, containerID or ifName is empty")
+	case len(r.IfName) > 15:
+		return fmt.Errorf("ifName %q is longer than 15 bytes", r.IfName)
+	case r.HostLink != HostLink(r.ContainerID, r.IfName):
+		return fmt.Errorf("hostLink %q is not that of container %s, interface %s", r.HostLink, r.ContainerID, r.IfName)
+	case r.MTU < minMTU4 || r.MTU > maxMTU:
+		return fmt.Errorf("mtu %d is not between %d and %d", r.MTU, minMTU4, maxMTU)
+	case len(r.Addrs) == 0:
+		return errors.New("no address")
+	}
+	var have4, have6 bool
+	for _, a := range r.Addrs {
+		switch {
+		case !a.IsValid() || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.IsLinkLocalUnicast():
+			return fmt.Errorf("address %s cannot be a pod's", a)
+		case a.Is4() && have4, a.Is6() && have6:
+			return fmt.Errorf("second address %s of its family: a pod has at most one IPv4 and one IPv6 address", a)
+		case a.Is6() && r.MTU < config.MinPodMTU6:
+			return fmt.Errorf("mtu %d is below %d, which IPv6 address %s needs (RFC 8200 section 5)", r.MTU, config.MinPodMTU6, a)
+		}
+		have4, have6 = have4 || a.Is4(), have6 || a.Is6()
+	}
+	return nil
+}
+
+// Bounds of a pod's MTU, bytes: RFC 791 section 3.2, and the largest that the veth driver takes.
+const (
+	minMTU4 = 68
+	maxMTU  = 65535
+)
+
+// ParseRecord reads a record as Write writes it and validates it.
+func ParseRecord(data []byte) (Record, error) {
+	var r Record
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		return Record{}, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return Record{}, errors.New("data after the record")
+	}
+	return r, r.Validate()
+}
+
+// write puts the record on disk, replacing one of the same link, with mode 0600.
+func (p Paths) write(r Record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(p.PodDir, 0o700); err != nil {
+		return fmt.Errorf("make record directory: %w", err)
+	}
+	if err := atomicfile.Write(p.record(r.HostLink), data, 0o600); err != nil {
+		return fmt.Errorf("write record: %w", err)
+	}
+	return nil
+}
+
+// Load reads the record of a host link. The error matches ErrNotFound when there is none.
+func (p Paths) Load(hostLink string) (Record, error) {
+	path := p.record(hostLink)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Record{}, fmt.Errorf("read record: %w", err)
+	}
+	r, err := ParseRecord(data)
+	if err != nil {
+		return Record{}, fmt.Errorf("read record %s: %w", path, err)
+	}
+	if r.HostLink != hostLink {
+		return Record{}, fmt.Errorf("read record %s: it is that of %s", path, r.HostLink)
+	}
+	return r, nil
+}
+
+// List reads all records, sorted by host link. Records that cannot be read are
+// left out and told in the error, beside those that can; a directory that does
+// not exist is empty.
+func (p Paths) List() ([]Record, error) {
+	entries, err := os.ReadDir(p.PodDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	var records []Record
+	var errs []error
+	for _, e := range entries {
+		link, ok := strings.CutSuffix(e.Name(), recordSuffix)
+		if !ok || !strings.HasPrefix(link, config.PodLinkPrefix) || filepath.Base(link) != link {
+			continue
+		}
+		r, err := p.Load(link)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // removed since
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			records = append(records, r)
+		}
+	}
+	return records, errors.Join(errs...)
+}
+
+func (p Paths) removeRecord(hostLink string) error {
+	if err := os.Remove(p.record(hostLink)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove record: %w", err)
+	}
+	return nil
+}

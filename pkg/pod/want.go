@@ -1,0 +1,110 @@
+package pod
+
+import (
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// Gateway is the next hop of a pod's default route in the family of addr.
+func Gateway(addr netip.Addr) netip.Addr {
+	if addr.Is4() {
+		return netip.MustParseAddr(config.PodGateway4)
+	}
+	return netip.MustParseAddr(config.PodGateway6)
+}
+
+// tables are those that hold a host route to each pod.
+var tables = []int{unix.RT_TABLE_MAIN, config.TablePod}
+
+// hostRoutes are the routes to the pod on the node.
+func hostRoutes(r Record, index int) []nl.Route {
+	var routes []nl.Route
+	for _, a := range r.Addrs {
+		for _, t := range tables {
+			routes = append(routes, nl.Route{
+				LinkIndex: index, Dst: single(a), Table: t, Family: family(a),
+				Protocol: config.RouteProtoPod, Scope: linkScope(a), Type: unix.RTN_UNICAST,
+			})
+		}
+	}
+	return routes
+}
+
+// hostNeighs are the permanent neighbours on the node: the pod's addresses.
+func hostNeighs(r Record, index int) []nl.Neigh {
+	var neighs []nl.Neigh
+	for _, a := range r.Addrs {
+		neighs = append(neighs, permanent(a, r.PodMAC(), index))
+	}
+	return neighs
+}
+
+// podNeighs are the permanent neighbours in the pod: its gateways.
+func podNeighs(r Record, index int) []nl.Neigh {
+	var neighs []nl.Neigh
+	for _, a := range r.Addrs {
+		neighs = append(neighs, permanent(Gateway(a), r.HostMAC(), index))
+	}
+	return neighs
+}
+
+// podRoutes are the routes in the pod: by family the gateway on the link, then
+// the default route via it with the pod's MTU.
+func podRoutes(r Record, index int) []nl.Route {
+	var routes []nl.Route
+	for _, a := range r.Addrs {
+		gateway := Gateway(a)
+		routes = append(routes,
+			nl.Route{
+				LinkIndex: index, Dst: single(gateway), Family: family(a), Scope: linkScope(a),
+				Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC, Type: unix.RTN_UNICAST,
+			},
+			defaultRoute(a, index, r.MTU))
+	}
+	return routes
+}
+
+func defaultRoute(a netip.Addr, index, mtu int) nl.Route {
+	return nl.Route{
+		LinkIndex: index, Dst: netipNet(DefaultPrefix(a)), Gw: Gateway(a).AsSlice(), Family: family(a),
+		Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC, Type: unix.RTN_UNICAST, MTU: mtu,
+	}
+}
+
+// DefaultPrefix is the prefix of length zero in the family of addr.
+func DefaultPrefix(addr netip.Addr) netip.Prefix {
+	if addr.Is4() {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
+func permanent(a netip.Addr, mac net.HardwareAddr, index int) nl.Neigh {
+	return nl.Neigh{LinkIndex: index, Family: family(a), State: unix.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac}
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return nl.FamilyV4
+	}
+	return nl.FamilyV6
+}
+
+// linkScope is the scope of a route without a gateway; IPv6 routes have none.
+func linkScope(a netip.Addr) nl.Scope {
+	if a.Is4() {
+		return unix.RT_SCOPE_LINK
+	}
+	return unix.RT_SCOPE_UNIVERSE
+}
+
+func single(a netip.Addr) *net.IPNet { return netipNet(netip.PrefixFrom(a, a.BitLen())) }
+
+func netipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Bounds of "mtu", bytes: RFC 791 section 3.2, and the largest of a veth.
+const (
+	minMTU = 68
+	maxMTU = 65535
+)
+
+// pluginType is the "type" in the CNI configuration.
+const pluginType = "veil"
+
+// ipamType is the only IPAM plugin that veil works with: it knows how its
+// reservations are kept, which GC needs.
+const ipamType = "host-local"
+
+// netConf is veil's part of the CNI configuration.
+type netConf struct {
+	CNIVersion string          `json:"cniVersion"`
+	Name       string          `json:"name"`
+	Type       string          `json:"type"`
+	MTU        int             `json:"mtu"`
+	IPAM       ipamConf        `json:"ipam"`
+	DNS        types.DNS       `json:"dns"`
+	PrevResult json.RawMessage `json:"prevResult"`
+	// Valid is what GC is told of; nil when the key is absent.
+	Valid *[]types.GCAttachment `json:"cni.dev/valid-attachments"`
+	// Older says the same in the form that libcni before 1.2.3 wrote.
+	Older *[]types.GCAttachment `json:"cni.dev/attachments"`
+}
+
+// ipamConf is what veil reads of host-local's configuration.
+type ipamConf struct {
+	Type    string `json:"type"`
+	DataDir string `json:"dataDir"`
+	Subnet  string `json:"subnet"`
+	Ranges  [][]struct {
+		Subnet string `json:"subnet"`
+	} `json:"ranges"`
+	Routes []struct {
+		Dst string `json:"dst"`
+	} `json:"routes"`
+}
+
+// knownKeys are all that may stand in the configuration: veil's, and those that
+// runtimes add by the specification. "args" is a runtime's to fill.
+var knownKeys = []string{
+	"args", "capabilities", "cniVersion", "cniVersions", "dns", "ipam", "mtu", "name", "prevResult", "runtimeConfig", "type",
+}
+
+// parse reads as much of the configuration as every verb needs. It is lenient, so
+// that a mistake in the configuration never stops DEL; validate is not.
+func parse(data []byte) (*netConf, error) {
+	c := &netConf{}
+	if err := json.Unmarshal(data, c); err != nil {
+		return nil, coded(types.ErrDecodingFailure, fmt.Errorf("read CNI configuration: %w", err))
+	}
+	return c, nil
+}
+
+// validate says everything that is wrong with the configuration at once.
+func (c *netConf) validate(data []byte) error {
+	var errs []error
+	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	errs = append(errs, unknownKeys(data)...)
+	if c.Type != pluginType {
+		add(`"type" is %q: write "type": %q`, c.Type, pluginType)
+	}
+	switch {
+	case c.MTU == 0:
+		add(`"mtu" is missing: write the MTU of pods in bytes, as "veilctl mtu" computes it`)
+	case c.MTU < minMTU || c.MTU > maxMTU:
+		add(`"mtu" is %d: write a number of bytes from %d to %d`, c.MTU, minMTU, maxMTU)
+	}
+	errs = append(errs, c.IPAM.validate(c.MTU)...)
+	if err := errors.Join(errs...); err != nil {
+		lines := strings.ReplaceAll(err.Error(), "\n", "; ")
+		return coded(types.ErrInvalidNetworkConfig, fmt.Errorf("CNI configuration of network %q, plugin veil: %s", c.Name, lines))
+	}
+	return nil
+}
+
+func unknownKeys(data []byte) []error {
+	var raw map[string]json.RawMessage
+	if err := json.NewDecoder(bytes.NewReader(data)).Decode(&raw); err != nil {
+		return []error{err}
+	}
+	var errs []error
+	for key := range raw {
+		if !slices.Contains(knownKeys, key) && !strings.HasPrefix(key, "cni.dev/") {
+			errs = append(errs, fmt.Errorf("unknown key %q: take it out; veil knows %s", key, strings.Join(knownKeys, ", ")))
+		}
+	}
+	sort.Slice(errs, func(i, j int) bool { return errs[i].Error() < errs[j].Error() })
+	return errs
+}
+
+func (c *ipamConf) validate(mtu int) []error {
+	var errs []error
+	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch c.Type {
+	case ipamType:
+	case "":
+		return []error{fmt.Errorf(`"ipam" is missing: write "ipam": {"type": %q, "dataDir": %q, "ranges": [[{"subnet": "<this node's pod prefix>"}]]}`, ipamType, config.IPAMDir)}
+	default:
+		return []error{fmt.Errorf(`"ipam.type" is %q: write %q, the only one that veil works with`, c.Type, ipamType)}
+	}
+	if !filepath.IsAbs(c.DataDir) || filepath.Clean(c.DataDir) == "/" {
+		add(`"ipam.dataDir" is %q: write %q; host-local's own default is on the disk and outlives a reboot, which no pod does`, c.DataDir, config.IPAMDir)
+	}
+	prefixes, err := c.prefixes()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	for _, p := range prefixes {
+		if p.Addr().Is6() && mtu != 0 && mtu < config.MinPodMTU6 {
+			add(`"mtu" is %d, but pods get IPv6 addresses from %s: IPv6 needs at least %d (RFC 8200 section 5), so an underlay of at least %d`, mtu, p, config.MinPodMTU6, config.MinPodMTU6+60)
+		}
+	}
+	for _, r := range c.Routes {
+		if r.Dst != "0.0.0.0/0" && r.Dst != "::/0" {
+			add(`"ipam.routes" has %q: take it out; a pod has only default routes, all else is routed by the node`, r.Dst)
+		}
+	}
+	return errs
+}
+
+// prefixes are those that host-local gives addresses from.
+func (c *ipamConf) prefixes() ([]netip.Prefix, error) {
+	var subnets []string
+	if c.Subnet != "" {
+		subnets = append(subnets, c.Subnet)
+	}
+	for _, set := range c.Ranges {
+		for _, r := range set {
+			subnets = append(subnets, r.Subnet)
+		}
+	}
+	if len(subnets) == 0 {
+		return nil, errors.New(`"ipam.ranges" is empty: write "ranges": [[{"subnet": "<this node's pod prefix>"}]]`)
+	}
+	var prefixes []netip.Prefix
+	for _, s := range subnets {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, fmt.Errorf(`"ipam.ranges" has subnet %q: write a prefix such as 10.244.1.0/24`, s)
+		}
+		prefixes = append(prefixes, p.Masked())
+	}
+	return prefixes, nil
+}

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// status is the verb STATUS: whether ADD would be let in by the gate.
+func (p *plugin) status(args *skel.CmdArgs) error {
+	conf, err := parse(args.StdinData)
+	if err != nil {
+		return err
+	}
+	if err := conf.validate(args.StdinData); err != nil {
+		return err
+	}
+	if err := p.open(conf); err != nil {
+		return coded(types.ErrPluginNotAvailable, err)
+	}
+	if _, err := findIPAM(args); err != nil {
+		return coded(types.ErrPluginNotAvailable, err)
+	}
+	return nil
+}
