@@ -1,0 +1,42 @@
+package bench
+
+import "fmt"
+
+// AtLeast is the gate "the median ratio of c is at least limit".
+func AtLeast(name string, c *Case, limit float64) Gate {
+	return ratioGate(name, c, limit, "≥", func(v float64) bool { return v >= limit })
+}
+
+// AtMost is the gate "the median ratio of c is at most limit".
+func AtMost(name string, c *Case, limit float64) Gate {
+	return ratioGate(name, c, limit, "≤", func(v float64) bool { return v <= limit })
+}
+
+func ratioGate(name string, c *Case, limit float64, sign string, keeps func(float64) bool) Gate {
+	g := Gate{Name: name, Want: fmt.Sprintf("ratio %s %.3f", sign, limit)}
+	if c == nil || c.Ratio == nil {
+		g.Got = "not measured"
+		return g
+	}
+	g.Got = fmt.Sprintf("%.3f (%.3f to %.3f in %d rounds)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max, c.Ours.N)
+	g.OK = keeps(c.Ratio.Median)
+	return g
+}
+
+// Below is the gate "the median of ours of c is below limit, in c's unit".
+func Below(name string, c *Case, limit float64) Gate {
+	g := Gate{Name: name}
+	if c == nil {
+		g.Want, g.Got = fmt.Sprintf("< %v", limit), "not measured"
+		return g
+	}
+	g.Want = "< " + c.Unit.Format(limit)
+	g.Got = fmt.Sprintf("%s (%s to %s, n %d)", c.Unit.Format(c.Ours.Median), significant(c.Ours.Min), significant(c.Ours.Max), c.Ours.N)
+	g.OK = c.Ours.Median < limit
+	return g
+}
+
+// Exactly is the gate "the number of what is want".
+func Exactly(name string, got, want int, what string) Gate {
+	return Gate{name, fmt.Sprintf("%d %s", want, what), fmt.Sprintf("%d %s", got, what), got == want}
+}

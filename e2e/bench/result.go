@@ -1,0 +1,249 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Schema is the value of Result.Schema.
+const Schema = "kubeveil.io/result/v1"
+
+// Platforms, see the package's documentation.
+const (
+	Namespaces = "namespaces"
+	Emulated   = "emulated"
+	VM         = "vm"
+	SEVSNP     = "sev-snp"
+	TDX        = "tdx"
+	Metal      = "metal"
+)
+
+var platforms = []string{Namespaces, Emulated, VM, SEVSNP, TDX, Metal}
+
+// Result is one run. Its fields are documented in doc.go.
+type Result struct {
+	Schema   string    `json:"schema"`
+	Commit   string    `json:"commit"`
+	Kernel   string    `json:"kernel"`
+	CPUs     int       `json:"cpus"`
+	Platform string    `json:"platform"`
+	Started  time.Time `json:"started"`
+	Cases    []Case    `json:"cases"`
+	Leaks    *Leaks    `json:"leaks"`
+	Gates    []Gate    `json:"gates"`
+	Tests    Tests     `json:"tests"`
+}
+
+// Case is one quantity, measured on our side and, where it is a comparison, on
+// another. Base and Ratio are both nil or both set.
+type Case struct {
+	Name     string `json:"name"`
+	MTU      int    `json:"mtu"`
+	Unit     Unit   `json:"unit"`
+	Ours     Stat   `json:"ours"`
+	Base     *Stat  `json:"base"`
+	BaseName string `json:"base_name"`
+	Ratio    *Ratio `json:"ratio"`
+}
+
+// Leaks is what the oracle counted, in frames.
+type Leaks struct {
+	Frames           uint64 `json:"frames"`
+	Plaintext        uint64 `json:"plaintext"`
+	ControlPlaintext uint64 `json:"control_plaintext"`
+}
+
+// Gate is a limit and whether it was kept. Want and Got are for people, with units.
+type Gate struct {
+	Name string `json:"name"`
+	Want string `json:"want"`
+	Got  string `json:"got"`
+	OK   bool   `json:"ok"`
+}
+
+// Tests counts tests where a run was one of tests.
+type Tests struct {
+	Passed  int    `json:"passed"`
+	Failed  int    `json:"failed"`
+	Skipped []Skip `json:"skipped"`
+}
+
+// Skip is a test that was not run, and why.
+type Skip struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// Find gives the case of this name and MTU, nil when there is none.
+func (r *Result) Find(name string, mtu int) *Case {
+	for i := range r.Cases {
+		if r.Cases[i].Name == name && r.Cases[i].MTU == mtu {
+			return &r.Cases[i]
+		}
+	}
+	return nil
+}
+
+// Missed gives the gates that were not kept.
+func (r *Result) Missed() []Gate {
+	return slices.DeleteFunc(slices.Clone(r.Gates), func(g Gate) bool { return g.OK })
+}
+
+// Validate gives every way in which r is not a result of Schema, joined.
+func (r *Result) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if r.Schema != Schema {
+		bad("schema %q: want %q", r.Schema, Schema)
+	}
+	if !slices.Contains(platforms, r.Platform) {
+		bad("platform %q: want one of %q", r.Platform, platforms)
+	}
+	if r.Kernel == "" {
+		bad("kernel is empty")
+	}
+	if r.CPUs < 1 {
+		bad("cpus %d: want at least 1", r.CPUs)
+	}
+	if r.Started.IsZero() {
+		bad("started is not set")
+	}
+	type id struct {
+		name string
+		mtu  int
+	}
+	seen := map[id]bool{}
+	for _, c := range r.Cases {
+		if err := c.validate(); err != nil {
+			bad("case %q at MTU %d: %w", c.Name, c.MTU, err)
+		}
+		if seen[id{c.Name, c.MTU}] {
+			bad("case %q at MTU %d: there twice", c.Name, c.MTU)
+		}
+		seen[id{c.Name, c.MTU}] = true
+	}
+	for _, g := range r.Gates {
+		if g.Name == "" || g.Want == "" || g.Got == "" {
+			bad("gate %q: name, want and got must be set", g.Name)
+		}
+	}
+	for _, s := range r.Tests.Skipped {
+		if s.Name == "" || s.Reason == "" {
+			bad("skipped test %q: name and reason must be set", s.Name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c Case) validate() error {
+	if c.Name == "" {
+		return errors.New("no name")
+	}
+	if !slices.Contains(units, c.Unit) {
+		return fmt.Errorf("unit %q: want one of %q", c.Unit, units)
+	}
+	if c.MTU < 0 {
+		return errors.New("negative MTU")
+	}
+	if err := c.Ours.validate(); err != nil {
+		return fmt.Errorf("ours: %w", err)
+	}
+	if (c.Base == nil) != (c.Ratio == nil) || (c.Base == nil) != (c.BaseName == "") {
+		return errors.New("base, base_name and ratio: want all or none")
+	}
+	if c.Base == nil {
+		return nil
+	}
+	if err := c.Base.validate(); err != nil {
+		return fmt.Errorf("base: %w", err)
+	}
+	if c.Base.N != c.Ours.N {
+		return fmt.Errorf("ours has %d rounds, base %d", c.Ours.N, c.Base.N)
+	}
+	return ordered(c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
+}
+
+func (s Stat) validate() error {
+	if s.N < 1 {
+		return fmt.Errorf("n %d: want at least 1", s.N)
+	}
+	return ordered(s.Median, s.Min, s.Max)
+}
+
+func ordered(median, low, high float64) error {
+	for _, v := range []float64{median, low, high} {
+		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+			return fmt.Errorf("value %v: want a number that is not negative", v)
+		}
+	}
+	if low > median || median > high {
+		return fmt.Errorf("min %v, median %v, max %v are out of order", low, median, high)
+	}
+	return nil
+}
+
+// Write validates r and writes it to path by way of a file beside it, so that
+// path never holds half a result.
+func (r *Result) Write(path string) error {
+	if err := r.Validate(); err != nil {
+		return fmt.Errorf("result for %s: %w", path, err)
+	}
+	out := *r
+	out.Cases = orEmpty(out.Cases)
+	out.Gates = orEmpty(out.Gates)
+	out.Tests.Skipped = orEmpty(out.Tests.Skipped)
+	b, err := json.MarshalIndent(out, "", "  ")
+	if err != nil {
+		return fmt.Errorf("result for %s: %w", path, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", append(b, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+func orEmpty[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
+
+// Read reads a result from a file and validates it. A key that the schema does
+// not have is an error.
+func Read(path string) (*Result, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r, err := Parse(b)
+	if err != nil {
+		return nil, fmt.Errorf("result %s: %w", path, err)
+	}
+	return r, nil
+}
+
+// Parse is Read for bytes.
+func Parse(b []byte) (*Result, error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	var r Result
+	if err := d.Decode(&r); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("more than one JSON value")
+	}
+	return &r, r.Validate()
+}

@@ -1,0 +1,62 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Stat sums up one value a round.
+type Stat struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+	// N is the number of rounds.
+	N int `json:"n"`
+}
+
+// Ratio sums up ours/base of each round.
+type Ratio struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+}
+
+// Summarize gives the statistics of values, the zero Stat of none.
+func Summarize(values []float64) Stat {
+	if len(values) == 0 {
+		return Stat{}
+	}
+	return Stat{Quantile(values, 0.5), slices.Min(values), slices.Max(values), len(values)}
+}
+
+// Ratios gives the statistics of ours[i]/base[i]. Both are of one length, one
+// value a round; a base of 0 is an error, for it says that nothing was measured.
+func Ratios(ours, base []float64) (Ratio, error) {
+	if len(ours) != len(base) || len(ours) == 0 {
+		return Ratio{}, fmt.Errorf("ratios of %d and %d rounds: want as many, at least one", len(ours), len(base))
+	}
+	ratios := make([]float64, len(ours))
+	for i := range ours {
+		if base[i] == 0 {
+			return Ratio{}, fmt.Errorf("ratio in round %d: base is 0", i+1)
+		}
+		ratios[i] = ours[i] / base[i]
+	}
+	s := Summarize(ratios)
+	return Ratio{s.Median, s.Min, s.Max}, nil
+}
+
+// Quantile gives the value below which the share q (0 to 1) of values lies,
+// interpolated between neighbours; 0.5 is the median. It is 0 for none.
+func Quantile(values []float64, q float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	at := q * float64(len(sorted)-1)
+	i := int(at)
+	if i+1 >= len(sorted) {
+		return sorted[len(sorted)-1]
+	}
+	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
+}

@@ -1,0 +1,49 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+)
+
+// Unit is the unit of a case.
+type Unit string
+
+// Units.
+const (
+	// Mbps is 10^6 bits of payload a second.
+	Mbps Unit = "Mbit/s"
+	// Millisecond is a latency or duration.
+	Millisecond Unit = "ms"
+	// CoreSecondsPerGB is CPU time of the whole machine, all namespaces and the
+	// load generator included, a 10^9 bytes of payload.
+	CoreSecondsPerGB Unit = "core-s/GB"
+	// MiB is 2^20 bytes.
+	MiB Unit = "MiB"
+	// Percent is a share in hundredths.
+	Percent Unit = "%"
+	// Count is a number of things.
+	Count Unit = "count"
+)
+
+var units = []Unit{Mbps, Millisecond, CoreSecondsPerGB, MiB, Percent, Count}
+
+// MoreIsBetter is whether a larger value of the unit is the better one.
+func (u Unit) MoreIsBetter() bool { return u == Mbps || u == Count }
+
+// Format gives a value for people, with three significant digits and the unit.
+func (u Unit) Format(v float64) string {
+	s := significant(v)
+	if u == Count {
+		return s
+	}
+	return s + " " + string(u)
+}
+
+// significant gives three digits, all of those before the point.
+func significant(v float64) string {
+	if v == 0 {
+		return "0"
+	}
+	digits := 2 - int(math.Floor(math.Log10(math.Abs(v))))
+	return fmt.Sprintf("%.*f", max(0, min(digits, 4)), v)
+}
