@@ -65,9 +65,16 @@ type Table struct {
 	Self *Node `json:"self,omitempty"`
 	// Peers are the other nodes whose claims are believed, sorted by name.
 	Peers []Node `json:"peers"`
-	// NodeAddrs are the addresses of all known nodes, this one and those without a
-	// key included, sorted: for pods what is neither local nor a peer's is unreachable.
+	// Keyless are the other nodes that are believed but have no claim yet, sorted
+	// by name: no peers, but what they hold is theirs.
+	Keyless []Node `json:"keyless,omitempty"`
+	// NodeAddrs are the addresses of all known nodes, this one, those without a
+	// key and the harmless ones of refused nodes included, sorted: for pods what
+	// is neither local nor a peer's is unreachable.
 	NodeAddrs []netip.Addr `json:"nodeAddrs"`
+	// APIServers are State.APIServers, sorted: remembered, so that a worker cannot
+	// claim one before the first list of them arrives.
+	APIServers []netip.Addr `json:"apiServers,omitempty"`
 }
 
 // Refusal is a claim that was not believed.
@@ -88,6 +95,10 @@ type Rules struct {
 	ClusterRanges []netip.Prefix
 	// ServiceRanges hold all service addresses there may ever be.
 	ServiceRanges []netip.Prefix
+	// NodeRanges hold all node addresses there may ever be; empty allows any.
+	// A kubelet may write what it likes into its own Node's addresses: without
+	// a bound, a worker can draw the traffic of pods to an outside address to itself.
+	NodeRanges []netip.Prefix
 	// Gateways are the next hops of this node's default routes on the
 	// underlay, and the gateway addresses inside pods.
 	Gateways []netip.Addr

@@ -1,0 +1,121 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Sizes of headers, bytes.
+const (
+	headerIPv4 = 20 // RFC 791 section 3.1, without options
+	headerIPv6 = 40 // RFC 8200 section 3, without extension headers
+	headerUDP  = 8  // RFC 768
+	// headerWireGuard is a transport data message without its payload: type and
+	// reserved 4, receiver 4, counter 8, Poly1305 tag 16 (WireGuard paper, section
+	// 5.4.6). The payload is padded to 16, but never beyond the device's
+	// MTU (calculate_skb_padding in drivers/net/wireguard/send.c;
+	// calculatePaddingSize in wireguard-go), so padding adds nothing here.
+	headerWireGuard = 32
+)
+
+// Limits of an MTU, bytes.
+const (
+	// MinMTU6 is the smallest MTU of a link that carries IPv6 (RFC 8200 section 5).
+	MinMTU6 = 1280
+	// MinMTU4 is the smallest MTU we give a link that carries IPv4: the datagram
+	// that every host must accept (RFC 791 section 3.1, RFC 1122 section 3.3.2).
+	// The protocol itself would go down to 68; TCP's default segment would not.
+	MinMTU4 = 576
+	// MaxMTU is the largest IPv4 packet (RFC 791 section 3.1) and the largest MTU Linux
+	// gives Ethernet and TUN devices.
+	MaxMTU = 65535
+)
+
+// ErrMTU matches the errors of TunnelMTU.
+var ErrMTU = errors.New("MTU cannot work")
+
+// Families is a set of address families.
+type Families struct {
+	V4 bool `json:"v4"`
+	V6 bool `json:"v6"`
+}
+
+// OuterOverhead is what the tunnel adds to a packet, bytes: the outer IP
+// header, UDP and WireGuard. It is 60 over IPv4 and 80 over IPv6.
+func OuterOverhead(outer6 bool) int {
+	ip := headerIPv4
+	if outer6 {
+		ip = headerIPv6
+	}
+	return ip + headerUDP + headerWireGuard
+}
+
+// TunnelMTU is the MTU of the tunnel device and of pods, bytes, over an
+// underlay whose MTU is underlayMTU, with outer packets of IPv6 or IPv4. The error
+// matches ErrMTU and says what would work; families are those inside pods, and
+// with none of them only the underlay itself is judged.
+func TunnelMTU(underlayMTU int, outer6 bool, inside Families) (int, error) {
+	inner := underlayMTU - OuterOverhead(outer6)
+	switch {
+	case underlayMTU > MaxMTU:
+		return 0, fmt.Errorf("%w: an underlay of %d bytes is above %d, the largest packet there is", ErrMTU, underlayMTU, MaxMTU)
+	case outer6 && underlayMTU < MinMTU6:
+		return 0, fmt.Errorf("%w: the underlay has %d bytes, but IPv6 outside needs %d (RFC 8200 section 5); raise its MTU or use IPv4 outside", ErrMTU, underlayMTU, MinMTU6)
+	case inside.V6 && inner < MinMTU6:
+		return 0, fmt.Errorf("%w: the underlay has %d bytes, of which %s leaves %d inside, but IPv6 in pods needs %d (RFC 8200 section 5); raise the underlay's MTU to %d or more, or use IPv4 pods",
+			ErrMTU, underlayMTU, overheadName(outer6), inner, MinMTU6, MinUnderlayMTU(outer6, inside))
+	case inner < MinMTU4:
+		return 0, fmt.Errorf("%w: the underlay has %d bytes, of which %s leaves %d inside, but a pod needs %d (RFC 791 section 3.1); raise the underlay's MTU to %d or more",
+			ErrMTU, underlayMTU, overheadName(outer6), inner, MinMTU4, MinUnderlayMTU(outer6, inside))
+	}
+	return inner, nil
+}
+
+// MinUnderlayMTU is the smallest underlay MTU that TunnelMTU accepts, bytes.
+func MinUnderlayMTU(outer6 bool, inside Families) int {
+	inner := MinMTU4
+	if inside.V6 {
+		inner = MinMTU6
+	}
+	least := inner + OuterOverhead(outer6)
+	if outer6 {
+		least = max(least, MinMTU6)
+	}
+	return least
+}
+
+// UnderlayMTU is the size of the outer packet that carries an inner packet of
+// innerMTU bytes: the inverse of TunnelMTU, for probes and explanations.
+func UnderlayMTU(innerMTU int, outer6 bool) int { return innerMTU + OuterOverhead(outer6) }
+
+// MTULine is one line of the arithmetic of an MTU.
+type MTULine struct {
+	// Bytes is what the line contributes, negative for a header.
+	Bytes int `json:"bytes"`
+	// What names it.
+	What string `json:"what"`
+}
+
+// ExplainMTU gives the arithmetic of TunnelMTU line by line, the underlay first
+// and the result last, also for an underlay that TunnelMTU refuses.
+func ExplainMTU(underlayMTU int, outer6 bool) []MTULine {
+	ip := MTULine{-headerIPv4, "outer IPv4 header"}
+	if outer6 {
+		ip = MTULine{-headerIPv6, "outer IPv6 header"}
+	}
+	return []MTULine{
+		{underlayMTU, "underlay MTU"},
+		ip,
+		{-headerUDP, "UDP header"},
+		{-headerWireGuard, "WireGuard header and tag"},
+		{underlayMTU - OuterOverhead(outer6), "tunnel and pod MTU"},
+	}
+}
+
+func overheadName(outer6 bool) string {
+	family := "IPv4"
+	if outer6 {
+		family = "IPv6"
+	}
+	return fmt.Sprintf("WireGuard over %s (%d)", family, OuterOverhead(outer6))
+}

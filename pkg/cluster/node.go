@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// AllowedIPs is what may come out of, and goes into, the tunnel of a peer: its
+// pod prefixes and its addresses as host prefixes, sorted. The caller owns it.
+func (n Node) AllowedIPs() []netip.Prefix {
+	ips := slices.Clone(n.PodPrefixes)
+	for _, a := range n.Addresses {
+		ips = append(ips, netip.PrefixFrom(a, a.BitLen()))
+	}
+	slices.SortFunc(ips, netip.Prefix.Compare)
+	return slices.Compact(ips)
+}
+
+// Endpoint is where a peer's tunnel is reached from an underlay that has the
+// given families. With both it is the IPv4 one, whose header is 20 bytes
+// shorter; with none in common, or without a claim, ok is false.
+func (n Node) Endpoint(underlay Families) (endpoint netip.AddrPort, ok bool) {
+	if n.Claim == nil {
+		return netip.AddrPort{}, false
+	}
+	for _, e := range n.Claim.Endpoints {
+		switch is4 := e.Addr().Is4(); {
+		case is4 && underlay.V4:
+			return e, true
+		case !is4 && underlay.V6:
+			endpoint, ok = e, true
+		}
+	}
+	return endpoint, ok
+}
+
+// NewestKey is the key of the newest epoch; ok is false without a claim.
+func (n Node) NewestKey() (key Key, ok bool) {
+	if n.Claim == nil || len(n.Claim.Keys) == 0 {
+		return Key{}, false
+	}
+	return slices.MaxFunc(n.Claim.Keys, func(a, b Key) int { return compareKeys(a, b) }), true
+}
+
+// PodFamilies are the families of the node's pod prefixes.
+func (n Node) PodFamilies() Families {
+	var f Families
+	for _, p := range n.PodPrefixes {
+		f.V4 = f.V4 || p.Addr().Is4()
+		f.V6 = f.V6 || !p.Addr().Is4()
+	}
+	return f
+}
+
+// AddressFamilies are the families of the node's own addresses.
+func (n Node) AddressFamilies() Families {
+	var f Families
+	for _, a := range n.Addresses {
+		f.V4 = f.V4 || a.Is4()
+		f.V6 = f.V6 || !a.Is4()
+	}
+	return f
+}
+
+// Peer finds a peer by name.
+func (t Table) Peer(name string) (Node, bool) {
+	for _, p := range t.Peers {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Node{}, false
+}
+
+// Unreachable are the addresses of known nodes that are no peer's, sorted: no
+// tunnel leads there, so packets from pods must not go there at all.
+func (t Table) Unreachable() []netip.Addr {
+	reached := map[netip.Addr]bool{}
+	for _, p := range t.Peers {
+		for _, a := range p.Addresses {
+			reached[a] = true
+		}
+	}
+	var out []netip.Addr
+	for _, a := range t.NodeAddrs {
+		if !reached[a] {
+			out = append(out, a)
+		}
+	}
+	return out
+}

@@ -1,0 +1,300 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// candidate is a node on its way into the table.
+type candidate struct {
+	Node              // canonical; addresses and prefixes that may be believed
+	problems []string // what may not
+}
+
+// Resolve decides what to believe of state. It is pure; the order of state.Nodes
+// does not matter, and resolving the same state again with the result as lastGood
+// gives the same table. lastGood may be nil; nothing returned shares memory
+// with the arguments. Refusals are sorted.
+//
+// In two steps, each node after node, and each accepted or refused as a whole:
+//
+//  1. Node objects. One with a bad address or prefix (checkNode), or one that
+//     somebody accepted before it holds, is refused: no peer at all.
+//  2. Claims of the nodes accepted in 1. One that is bad in itself (checkClaim) or
+//     repeats a key is refused: the node is as if it had none (Table.Keyless).
+//
+// In each step this node comes first, then those who claim nothing that lastGood
+// gives to another who still claims it, the oldest first, then the rest. So a
+// node that only holds what it held can lose nothing to any other, and among
+// newcomers age decides, then name. What a refused node contests stays with its
+// holder; its other addresses go to NodeAddrs (see checkNode).
+//
+// Until state is synced, what lastGood knows and state lacks is kept: nodes,
+// claims, addresses and API servers.
+func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
+	if lastGood == nil {
+		lastGood = &Table{}
+	}
+	r := resolver{rules: rules, last: lastNodes(*lastGood)}
+	r.apiServers = canonicalAddrs(state.APIServers)
+	if !state.Synced || len(r.apiServers) == 0 {
+		// A cluster without an API server is one whose list has not arrived.
+		r.apiServers = canonicalAddrs(append(r.apiServers, lastGood.APIServers...))
+	}
+	candidates := r.candidates(state)
+	accepted := r.acceptNodes(candidates)
+	r.acceptClaims(accepted)
+
+	t := Table{Revision: state.Revision, APIServers: r.apiServers}
+	for _, c := range accepted {
+		switch {
+		case c.Name == rules.Self:
+			t.Self = &c.Node
+		case c.Claim != nil:
+			t.Peers = append(t.Peers, c.Node)
+		default:
+			t.Keyless = append(t.Keyless, c.Node)
+		}
+	}
+	slices.SortFunc(t.Peers, compareNames)
+	slices.SortFunc(t.Keyless, compareNames)
+	if !state.Synced {
+		r.addrs = append(r.addrs, r.orphans(lastGood.NodeAddrs)...)
+	}
+	t.NodeAddrs = canonicalAddrs(r.addrs)
+	slices.SortFunc(r.refusals, func(a, b Refusal) int {
+		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Reason, b.Reason))
+	})
+	return t, r.refusals
+}
+
+// resolver is the state of one call of Resolve.
+type resolver struct {
+	rules      Rules
+	last       map[string]Node // what lastGood gives to whom
+	apiServers []netip.Addr
+	addrs      []netip.Addr // what goes to NodeAddrs
+	refusals   []Refusal
+}
+
+func lastNodes(t Table) map[string]Node {
+	last := map[string]Node{}
+	for _, list := range [][]Node{t.Keyless, t.Peers} {
+		for _, n := range list {
+			last[n.Name] = canonical(n)
+		}
+	}
+	if t.Self != nil {
+		last[t.Self.Name] = canonical(*t.Self)
+	}
+	return last
+}
+
+// candidates gives one checked candidate for each name, the oldest first.
+func (r *resolver) candidates(state State) []*candidate {
+	var nodes []Node
+	named := map[string]bool{}
+	for _, n := range state.Nodes {
+		n = canonical(n)
+		if last, ok := r.last[n.Name]; ok && !state.Synced && n.Claim == nil {
+			n.Claim = last.Claim
+		}
+		named[n.Name] = true
+		nodes = append(nodes, n)
+	}
+	if !state.Synced {
+		for name, n := range r.last {
+			if !named[name] {
+				nodes = append(nodes, n)
+			}
+		}
+	}
+	slices.SortFunc(nodes, compareAge)
+	var out []*candidate
+	taken := map[string]bool{}
+	for _, n := range nodes {
+		c := &candidate{Node: n}
+		c.Addresses, c.PodPrefixes, c.problems = checkNode(n, r.rules, r.apiServers)
+		if taken[n.Name] {
+			c.problems = append(c.problems, "there is another node of this name, which is older; delete this one")
+		}
+		r.refuseAll(c)
+		if len(c.problems) == 0 || n.Name == r.rules.Self && !taken[n.Name] {
+			out = append(out, c)
+		} else {
+			r.addrs = append(r.addrs, c.Addresses...)
+		}
+		taken[n.Name] = true
+	}
+	return out
+}
+
+func (r *resolver) refuseAll(c *candidate) {
+	for _, p := range c.problems {
+		r.refusals = append(r.refusals, Refusal{Node: c.Name, Reason: p})
+	}
+}
+
+// inOrder sorts candidates, which come sorted by age, as Resolve says.
+func (r *resolver) inOrder(candidates []*candidate, newcomer func(c *candidate) bool) []*candidate {
+	rank := map[string]int{}
+	for _, c := range candidates {
+		switch {
+		case c.Name == r.rules.Self:
+			rank[c.Name] = 0
+		case !newcomer(c):
+			rank[c.Name] = 1
+		default:
+			rank[c.Name] = 2
+		}
+	}
+	out := slices.Clone(candidates)
+	slices.SortStableFunc(out, func(a, b *candidate) int { return cmp.Compare(rank[a.Name], rank[b.Name]) })
+	return out
+}
+
+// acceptNodes is step 1 of Resolve.
+func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
+	reserved := newHolding()
+	for _, c := range candidates {
+		last := r.last[c.Name]
+		for _, a := range c.Addresses {
+			if slices.Contains(last.Addresses, a) || c.Name == r.rules.Self {
+				reserved.takeAddr(a, c.Name)
+			}
+		}
+		for _, p := range c.PodPrefixes {
+			// A part of what it held is still its own.
+			if slices.ContainsFunc(last.PodPrefixes, func(l netip.Prefix) bool { return covers(l, p) }) || c.Name == r.rules.Self {
+				reserved.takePrefix(p, c.Name)
+			}
+		}
+	}
+	order := r.inOrder(candidates, func(c *candidate) bool { return len(nodeConflicts(reserved, c.Node)) > 0 })
+	held := newHolding()
+	ages := map[string]Node{}
+	var accepted []*candidate
+	for _, c := range order {
+		if conflicts := nodeConflicts(held, c.Node); len(conflicts) > 0 {
+			for _, x := range conflicts {
+				r.refuse(c.Node, ages[x.holder], "it claims "+x.what, "delete the Node that has no right to it")
+			}
+			r.addrs = append(r.addrs, c.Addresses...)
+			continue
+		}
+		for _, a := range c.Addresses {
+			held.takeAddr(a, c.Name)
+		}
+		for _, p := range c.PodPrefixes {
+			held.takePrefix(p, c.Name)
+		}
+		r.addrs = append(r.addrs, c.Addresses...)
+		ages[c.Name] = c.Node
+		accepted = append(accepted, c)
+	}
+	slices.SortFunc(accepted, func(a, b *candidate) int { return compareAge(a.Node, b.Node) })
+	return accepted
+}
+
+// acceptClaims is step 2 of Resolve: it takes away the claims not believed.
+func (r *resolver) acceptClaims(nodes []*candidate) {
+	var claimed []*candidate
+	reserved := newHolding()
+	for _, c := range nodes {
+		if c.Claim == nil {
+			continue
+		}
+		if c.Name != r.rules.Self {
+			if c.problems = checkClaim(c.Node); len(c.problems) > 0 {
+				r.refuseAll(c)
+				c.Claim = nil
+				continue
+			}
+		}
+		claimed = append(claimed, c)
+		last := r.last[c.Name]
+		for _, k := range c.Claim.Keys {
+			held := last.Claim != nil && slices.ContainsFunc(last.Claim.Keys, func(l Key) bool { return l.Public == k.Public })
+			if held || c.Name == r.rules.Self {
+				reserved.takeKey(k.Public, c.Name)
+			}
+		}
+	}
+	order := r.inOrder(claimed, func(c *candidate) bool { return len(keyConflicts(reserved, c.Node)) > 0 })
+	held := newHolding()
+	byName := map[string]Node{}
+	for _, c := range order {
+		if conflicts := keyConflicts(held, c.Node); len(conflicts) > 0 {
+			for _, x := range conflicts {
+				r.refuse(c.Node, byName[x.holder], "its VeilNode claims "+x.what, "delete the VeilNode that has no right to it; its node then publishes a new one")
+			}
+			c.Claim = nil
+			continue
+		}
+		for _, k := range c.Claim.Keys {
+			held.takeKey(k.Public, c.Name)
+		}
+		byName[c.Name] = c.Node
+	}
+}
+
+// conflict is something that a node claims and another holds.
+type conflict struct{ holder, what string }
+
+func nodeConflicts(h *holding, n Node) (out []conflict) {
+	for _, a := range n.Addresses {
+		if holder := h.addr(a); holder != "" && holder != n.Name {
+			out = append(out, conflict{holder, fmt.Sprintf("the node address %s", a)})
+		}
+	}
+	for _, p := range n.PodPrefixes {
+		for _, o := range h.overlaps(p) {
+			if o.node != n.Name {
+				out = append(out, conflict{o.node, fmt.Sprintf("the pod prefix %s, of which %s", p, o.prefix)})
+			}
+		}
+	}
+	return out
+}
+
+func keyConflicts(h *holding, n Node) (out []conflict) {
+	for _, k := range n.Claim.Keys {
+		if holder := h.key(k.Public); holder != "" && holder != n.Name {
+			out = append(out, conflict{holder, fmt.Sprintf("the public key %s", k.Public)})
+		}
+	}
+	return out
+}
+
+// refuse records that n lost something to incumbent.
+func (r *resolver) refuse(n, incumbent Node, what, advice string) {
+	_, before := r.last[incumbent.Name]
+	why := "has the name that sorts first"
+	switch {
+	case incumbent.Name == r.rules.Self:
+		why = "is this node itself"
+	case before:
+		why = "was in the last good table"
+	case incumbent.Created.Before(n.Created):
+		why = "is older"
+	}
+	r.refusals = append(r.refusals, Refusal{
+		Node:      n.Name,
+		Incumbent: incumbent.Name,
+		Reason:    fmt.Sprintf("%s is held by %s, which %s; %s", what, incumbent.Name, why, advice),
+	})
+}
+
+// orphans are those of addrs that may stay in NodeAddrs although nobody is
+// known to hold them.
+func (r *resolver) orphans(addrs []netip.Addr) (out []netip.Addr) {
+	for _, a := range canonicalAddrs(addrs) {
+		if checkAddr(a, Node{}, r.rules, r.apiServers) == "" {
+			out = append(out, a)
+		}
+	}
+	return out
+}

@@ -1,0 +1,89 @@
+package wgkey
+
+import (
+	"crypto/ecdh"
+	"crypto/rand"
+	"crypto/subtle"
+	"fmt"
+	"io"
+	"log/slog"
+)
+
+// redacted is what every text form of a Private says.
+const redacted = "redacted"
+
+// Private is a node's private key. The zero value is no key. It may be copied;
+// copies share nothing that changes. Compare with Equal.
+type Private struct {
+	// The bytes are behind a function because fmt prints the unexported fields
+	// of other people's values by reflection, without asking our methods
+	// (and even ours for %p). Reflection sees a function as an address.
+	reveal func() [Size]byte
+}
+
+// Generate makes a new key from the system's randomness.
+func Generate() (Private, error) {
+	var b [Size]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return Private{}, fmt.Errorf("generate private key: %w", err)
+	}
+	return newPrivate(b), nil
+}
+
+// newPrivate clamps b (RFC 7748 section 5), as the kernel does with what it is
+// given, so that a key read back from a device equals the one that was set.
+func newPrivate(b [Size]byte) Private {
+	b[0] &= 248
+	b[31] = b[31]&127 | 64
+	return Private{reveal: func() [Size]byte { return b }}
+}
+
+// Bytes gives the secret itself, to be handed to a device and to nothing else.
+// Those of the zero value are all zero.
+func (k Private) Bytes() [Size]byte {
+	if k.reveal == nil {
+		return [Size]byte{}
+	}
+	return k.reveal()
+}
+
+// IsZero is whether k is no key.
+func (k Private) IsZero() bool { return k.reveal == nil }
+
+// Equal compares two keys in constant time.
+func (k Private) Equal(other Private) bool {
+	a, b := k.Bytes(), other.Bytes()
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}
+
+// Public is the public key of k; the zero value has the zero key.
+func (k Private) Public() Public {
+	if k.IsZero() {
+		return Public{}
+	}
+	b := k.Bytes()
+	key, err := ecdh.X25519().NewPrivateKey(b[:])
+	if err != nil {
+		// Any 32 bytes are an X25519 private key.
+		panic("wgkey: " + err.Error())
+	}
+	return Public(key.PublicKey().Bytes())
+}
+
+// Format prints "redacted" for every verb.
+func (k Private) Format(s fmt.State, _ rune) { io.WriteString(s, redacted) }
+
+// String is "redacted".
+func (k Private) String() string { return redacted }
+
+// GoString is "redacted".
+func (k Private) GoString() string { return redacted }
+
+// LogValue is "redacted".
+func (k Private) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText gives "redacted".
+func (k Private) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// MarshalJSON gives "redacted".
+func (k Private) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
