@@ -153,7 +153,9 @@ func (k *keeper) child(ctx context.Context, lock *os.File) error {
 func (k *keeper) clean() {
 	path := func(suffix string) string { return filepath.Join(k.dir, k.name+suffix) }
 	var errs []error
-	for _, file := range []string{path(".state"), path(".state.new"), filepath.Join(SocketDir, k.name+".sock")} {
+	// A process killed while it saved leaves a part under another name.
+	parts, _ := filepath.Glob(filepath.Join(k.dir, "."+k.name+".*"))
+	for _, file := range append(parts, path(".state"), filepath.Join(SocketDir, k.name+".sock")) {
 		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

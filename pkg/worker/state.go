@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
-	"golang.org/x/sys/unix"
+	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
 )
 
 // A state file is the answer of a device to "get", less what "set" refuses and
@@ -45,23 +44,9 @@ next:
 	return set, reachable
 }
 
-// save writes a state file at once or not at all. Its old content is not
-// overwritten: tmpfs gives the pages back.
+// save writes a state file at once or not at all.
 func save(path string, state []byte) error {
-	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("save state: %w", err)
-	}
-	_, err = f.Write(state)
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		os.Remove(tmp)
+	if err := atomicfile.Write(path, state, 0o600); err != nil {
 		return fmt.Errorf("save state: %w", err)
 	}
 	return nil
@@ -85,14 +70,11 @@ func prepareDir(dir string, trustDisk bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make directory for devices: %w", err)
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return fmt.Errorf("look at the file system of %s: %w", dir, err)
+	if trustDisk {
+		return nil
 	}
-	onMemory := st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC
-	if !onMemory && !trustDisk {
-		return fmt.Errorf("%s is not on tmpfs: private keys would reach a disk; mount a tmpfs there (%s is one on most systems) or, if the disk is yours alone, pass -trust-disk",
-			dir, filepath.Join("/", "run"))
+	if err := atomicfile.RequireMemory(dir); err != nil {
+		return fmt.Errorf("directory for devices: %w: private keys would reach a disk; mount a tmpfs there or, if the disk is yours alone, pass -trust-disk", err)
 	}
 	return nil
 }

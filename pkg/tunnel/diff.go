@@ -1,0 +1,188 @@
+package tunnel
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// Changes make a State match a Spec. A device under Create is read again after
+// it was made and only then configured.
+type Changes struct {
+	Create    []Device
+	Configure []DeviceChange
+	// Remove names devices.
+	Remove []string
+}
+
+// Empty says whether there is nothing to do.
+func (c Changes) Empty() bool {
+	return len(c.Create) == 0 && len(c.Configure) == 0 && len(c.Remove) == 0
+}
+
+// DeviceChange is what one configuration of a device holds; nil leaves as it is.
+type DeviceChange struct {
+	Name       string
+	PrivateKey *wgkey.Private
+	ListenPort *int
+	Mark       *uint32
+	// Peers are in the order in which they are applied.
+	Peers []PeerChange
+}
+
+// PeerChange changes, adds or removes a peer.
+type PeerChange struct {
+	Name      string
+	PublicKey wgkey.Public
+	Remove    bool
+	Endpoint  *netip.AddrPort
+	// ReplaceAllowedIPs takes all allowed IPs away before AllowedIPs are given.
+	ReplaceAllowedIPs bool
+	AllowedIPs        []netip.Prefix
+	Keepalive         *time.Duration
+	// ClearPreshared takes a preshared key away.
+	ClearPreshared bool
+}
+
+// Diff decides what makes have match want, and no more. It is pure; now judges handshakes.
+func Diff(want Spec, have State, now time.Time) Changes {
+	var c Changes
+	haveByName := map[string]DeviceState{}
+	for _, d := range have.Devices {
+		haveByName[d.Name] = d
+	}
+	wanted := map[string]bool{}
+	for _, d := range want.Devices {
+		wanted[d.Name] = true
+		st, ok := haveByName[d.Name]
+		if !ok || !st.Served || !st.Ours {
+			c.Create = append(c.Create, d)
+			continue
+		}
+		if dc, differs := diffDevice(d, st, want.Prune, now); differs {
+			c.Configure = append(c.Configure, dc)
+		}
+	}
+	if !want.Prune {
+		return c
+	}
+	for _, st := range have.Devices {
+		if !wanted[st.Name] && st.Ours && st.Kind != Foreign {
+			c.Remove = append(c.Remove, st.Name)
+		}
+	}
+	return c
+}
+
+func diffDevice(d Device, st DeviceState, prune bool, now time.Time) (DeviceChange, bool) {
+	c := DeviceChange{Name: d.Name}
+	differs := false
+	if d.PrivateKey.Public() != st.PublicKey {
+		c.PrivateKey, differs = &d.PrivateKey, true
+	}
+	if d.ListenPort != st.ListenPort {
+		c.ListenPort, differs = &d.ListenPort, true
+	}
+	if d.Mark != st.Mark {
+		c.Mark, differs = &d.Mark, true
+	}
+	c.Peers = diffPeers(d.Peers, st.Peers, prune, now)
+	return c, differs || len(c.Peers) > 0
+}
+
+// diffPeers puts removals last: an allowed IP that moves to another peer is
+// taken over before its old owner goes. In whichever order the others come, the
+// result is the same, since giving a peer an allowed IP takes it from any other.
+func diffPeers(want []Peer, have []PeerState, prune bool, now time.Time) []PeerChange {
+	haveByKey := make(map[wgkey.Public]PeerState, len(have))
+	ownerByIP := map[netip.Prefix]wgkey.Public{}
+	for _, p := range have {
+		haveByKey[p.PublicKey] = p
+		for _, ip := range p.AllowedIPs {
+			ownerByIP[ip] = p.PublicKey
+		}
+	}
+	// Prefixes that change hands need not be taken away first.
+	given := map[netip.Prefix]bool{}
+	wanted := make(map[wgkey.Public]bool, len(want))
+	for _, p := range want {
+		wanted[p.PublicKey] = true
+		for _, ip := range p.AllowedIPs {
+			if owner, ok := ownerByIP[ip]; !ok || owner != p.PublicKey {
+				given[ip] = true
+			}
+		}
+	}
+	var out []PeerChange
+	for _, p := range want {
+		st, ok := haveByKey[p.PublicKey]
+		if !ok {
+			out = append(out, addPeer(p))
+			continue
+		}
+		if pc, differs := diffPeer(p, st, given, now); differs {
+			out = append(out, pc)
+		}
+	}
+	for _, st := range have {
+		if prune && !wanted[st.PublicKey] {
+			out = append(out, PeerChange{Name: st.Name, PublicKey: st.PublicKey, Remove: true})
+		}
+	}
+	return out
+}
+
+func addPeer(p Peer) PeerChange {
+	c := PeerChange{Name: p.Name, PublicKey: p.PublicKey, ReplaceAllowedIPs: true, AllowedIPs: p.AllowedIPs}
+	if p.Endpoint.IsValid() {
+		c.Endpoint = &p.Endpoint
+	}
+	if p.Keepalive != 0 {
+		c.Keepalive = &p.Keepalive
+	}
+	return c
+}
+
+func diffPeer(p Peer, st PeerState, given map[netip.Prefix]bool, now time.Time) (PeerChange, bool) {
+	c := PeerChange{Name: p.Name, PublicKey: p.PublicKey}
+	differs := false
+	if resetEndpoint(p, st, now) {
+		c.Endpoint, differs = &p.Endpoint, true
+	}
+	if p.Keepalive != st.Keepalive {
+		c.Keepalive, differs = &p.Keepalive, true
+	}
+	if st.HasPreshared {
+		c.ClearPreshared, differs = true, true
+	}
+	has := make(map[netip.Prefix]bool, len(st.AllowedIPs))
+	for _, ip := range st.AllowedIPs {
+		has[ip] = true
+	}
+	for _, ip := range p.AllowedIPs {
+		if !has[ip] {
+			c.AllowedIPs, differs = append(c.AllowedIPs, ip), true
+		}
+	}
+	left := func(ip netip.Prefix) bool { return !slices.Contains(p.AllowedIPs, ip) && !given[ip] }
+	if slices.ContainsFunc(st.AllowedIPs, left) {
+		c.ReplaceAllowedIPs, c.AllowedIPs, differs = true, p.AllowedIPs, true
+	}
+	return c, differs
+}
+
+// resetEndpoint says whether the claimed endpoint is to be set. A peer that moved
+// and still shakes hands is where it says it is.
+func resetEndpoint(p Peer, st PeerState, now time.Time) bool {
+	switch {
+	case !p.Endpoint.IsValid() || p.Endpoint == st.Endpoint:
+		return false
+	case !st.Endpoint.IsValid():
+		return true
+	case st.Claimed.IsValid() && st.Claimed != p.Endpoint:
+		return true
+	}
+	return HealthAt(st.LastHandshake, now) != Up
+}

@@ -1,0 +1,86 @@
+package tunnel
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// Local is a device of this node before its peers are known.
+type Local struct {
+	Name       string
+	Epoch      uint32
+	Lane       int
+	ListenPort int
+	PrivateKey wgkey.Private
+}
+
+// Inputs are what Plan decides from.
+type Inputs struct {
+	Devices []Local
+	// Mark and MTU are those of every device.
+	Mark uint32
+	MTU  int
+	// Peers are the believed nodes (cluster.Table.Peers). One without a claim is left out.
+	Peers []cluster.Node
+	// Underlay4 and Underlay6 say which families the underlay of this node has.
+	Underlay4, Underlay6 bool
+	// Keepalive is that of every peer.
+	Keepalive time.Duration
+	// Prune is cluster.State.Synced.
+	Prune bool
+}
+
+// Plan decides which devices and peers there should be. Each node is a peer of
+// each device, with its newest key, its first endpoint of a family that this
+// node has too, and its pod prefixes and node addresses as allowed IPs: node to
+// pod and the replies of pods to nodes are inside.
+func Plan(in Inputs) Spec {
+	spec := Spec{Prune: in.Prune}
+	for _, l := range in.Devices {
+		d := Device{
+			Name: l.Name, Epoch: l.Epoch, Lane: l.Lane, ListenPort: l.ListenPort,
+			PrivateKey: l.PrivateKey, Mark: in.Mark, MTU: in.MTU,
+		}
+		for _, n := range in.Peers {
+			if n.Claim == nil || len(n.Claim.Keys) == 0 {
+				continue
+			}
+			d.Peers = append(d.Peers, Peer{
+				Name:       n.Name,
+				PublicKey:  n.Claim.Keys[len(n.Claim.Keys)-1].Public,
+				Endpoint:   endpoint(n.Claim.Endpoints, in.Underlay4, in.Underlay6),
+				AllowedIPs: allowedIPs(n),
+				Keepalive:  in.Keepalive,
+			})
+		}
+		spec.Devices = append(spec.Devices, d)
+	}
+	return spec
+}
+
+func endpoint(claimed []netip.AddrPort, has4, has6 bool) netip.AddrPort {
+	for _, e := range claimed {
+		e = netip.AddrPortFrom(e.Addr().Unmap(), e.Port())
+		if e.Addr().Is4() && has4 || e.Addr().Is6() && has6 {
+			return e
+		}
+	}
+	return netip.AddrPort{}
+}
+
+func allowedIPs(n cluster.Node) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range n.PodPrefixes {
+		out = append(out, p.Masked())
+	}
+	for _, a := range n.Addresses {
+		a = a.Unmap().WithZone("")
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}

@@ -1,0 +1,99 @@
+package tunnel
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// Spec is what should be: all tunnel devices of this node.
+type Spec struct {
+	Devices []Device
+	// Prune removes devices of ours and peers that are not in the Spec. It is
+	// false until every source has synced.
+	Prune bool
+}
+
+// Device is a WireGuard device. Two of them may reach the same nodes.
+type Device struct {
+	// Name is config.TunnelDevicePrefix and a number.
+	Name string
+	// Epoch is that of PrivateKey; Lane numbers devices of one epoch from 0.
+	Epoch uint32
+	Lane  int
+	// ListenPort is the UDP port on the underlay.
+	ListenPort int
+	// Mark is set on the outer packets (SO_MARK).
+	Mark       uint32
+	PrivateKey wgkey.Private
+	// MTU is that of the device when it is made, bytes; afterwards pkg/hostnet keeps it.
+	MTU   int
+	Peers []Peer
+}
+
+// Peer is another node, as one device sees it.
+type Peer struct {
+	// Name is the node's, for people.
+	Name      string
+	PublicKey wgkey.Public
+	// Endpoint is the claimed one; the zero value leaves it to the peer to begin.
+	Endpoint netip.AddrPort
+	// AllowedIPs are the inner addresses that are sent to it and believed from it.
+	AllowedIPs []netip.Prefix
+	// Keepalive is the pause between packets that keep firewalls open, full
+	// seconds; 0 sends none.
+	Keepalive time.Duration
+}
+
+// Check says what in s cannot work.
+func (s Spec) Check() error {
+	names := map[string]bool{}
+	for _, d := range s.Devices {
+		if !IsDeviceName(d.Name) {
+			return fmt.Errorf("tunnel device %q: want %q and a number", d.Name, config.TunnelDevicePrefix)
+		}
+		if names[d.Name] {
+			return fmt.Errorf("tunnel device %s occurs twice", d.Name)
+		}
+		names[d.Name] = true
+		if err := d.check(); err != nil {
+			return fmt.Errorf("tunnel device %s: %w", d.Name, err)
+		}
+	}
+	return nil
+}
+
+func (d Device) check() error {
+	nodeByKey := map[wgkey.Public]string{}
+	nodeByIP := map[netip.Prefix]string{}
+	own := d.PrivateKey.Public()
+	for _, p := range d.Peers {
+		if p.PublicKey == own {
+			return fmt.Errorf("peer %s has this node's own key", p.Name)
+		}
+		if other, ok := nodeByKey[p.PublicKey]; ok {
+			return fmt.Errorf("peers %s and %s have the same key %s", other, p.Name, p.PublicKey)
+		}
+		nodeByKey[p.PublicKey] = p.Name
+		for _, ip := range p.AllowedIPs {
+			if !ip.IsValid() || ip != ip.Masked() {
+				return fmt.Errorf("peer %s: allowed ip %s is not a masked prefix", p.Name, ip)
+			}
+			if other, ok := nodeByIP[ip]; ok {
+				return fmt.Errorf("peers %s and %s have the same allowed ip %s", other, p.Name, ip)
+			}
+			nodeByIP[ip] = p.Name
+		}
+	}
+	return nil
+}
+
+// IsDeviceName says whether name is one that this package gives to devices.
+func IsDeviceName(name string) bool {
+	digits, ok := strings.CutPrefix(name, config.TunnelDevicePrefix)
+	return ok && digits != "" && len(name) <= 15 && strings.Trim(digits, "0123456789") == ""
+}

@@ -1,0 +1,88 @@
+package tunnel
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// Kind is what implements a device.
+type Kind string
+
+// Kinds of devices.
+const (
+	Kernel    Kind = "kernel"
+	Userspace Kind = "userspace"
+	// Foreign is a link with a name of ours that is no WireGuard device. It is never touched.
+	Foreign Kind = "foreign"
+)
+
+// State is what is.
+type State struct {
+	Devices []DeviceState `json:"devices"`
+}
+
+// DeviceState is a device as it was read.
+type DeviceState struct {
+	Name string `json:"name"`
+	Kind Kind   `json:"kind"`
+	// Served is whether the device could be read; if not, what follows Up is
+	// empty. A TUN without its worker is not served.
+	Served bool `json:"served"`
+	// Ours is whether the link is in config.TunnelGroup.
+	Ours       bool         `json:"-"`
+	MTU        int          `json:"mtu"`
+	Up         bool         `json:"up"`
+	PublicKey  wgkey.Public `json:"publicKey"`
+	ListenPort int          `json:"listenPort"`
+	Mark       uint32       `json:"-"`
+	Peers      []PeerState  `json:"peers"`
+}
+
+// PeerState is a peer as it was read.
+type PeerState struct {
+	// Name is the node's; empty when the peer is not of the last Spec.
+	Name      string       `json:"name"`
+	PublicKey wgkey.Public `json:"publicKey"`
+	// Endpoint is where it was heard from last, or what was set.
+	Endpoint netip.AddrPort `json:"endpoint"`
+	// Claimed is the endpoint of the last Spec; the zero value when there was none.
+	Claimed    netip.AddrPort `json:"claimed"`
+	AllowedIPs []netip.Prefix `json:"allowedIPs"`
+	Keepalive  time.Duration  `json:"-"`
+	// HasPreshared is whether somebody set a preshared key, which we never do.
+	HasPreshared bool `json:"-"`
+	// LastHandshake is zero when there was none.
+	LastHandshake time.Time `json:"lastHandshake"`
+	// Received and Sent are outer bytes since the device's peer was made.
+	Received int64 `json:"received"`
+	Sent     int64 `json:"sent"`
+}
+
+// Health says how a peer is doing.
+type Health string
+
+// Healths of a peer.
+const (
+	Up Health = "up"
+	// Stale is a session that has expired: nothing was sent, or the peer is away.
+	Stale Health = "stale"
+	// Never is a peer that no handshake has succeeded with.
+	Never Health = "never"
+)
+
+// SessionLifetime is how long a session may be used (WireGuard whitepaper,
+// section 6.1, Reject-After-Time).
+const SessionLifetime = 180 * time.Second
+
+// HealthAt judges a peer by the age of its last handshake.
+func HealthAt(lastHandshake, now time.Time) Health {
+	switch {
+	case lastHandshake.IsZero():
+		return Never
+	case now.Sub(lastHandshake) >= SessionLifetime:
+		return Stale
+	}
+	return Up
+}

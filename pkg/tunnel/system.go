@@ -1,0 +1,238 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// Mode says which kinds of devices are made. A device that exists is kept.
+type Mode string
+
+// Modes, as in config.Tunnel.
+const (
+	ModeAuto      Mode = "auto"
+	ModeKernel    Mode = "kernel"
+	ModeUserspace Mode = "userspace"
+)
+
+// Errors that callers tell apart.
+var (
+	// ErrNotSupported: the kernel has no WireGuard.
+	ErrNotSupported = errors.New("the kernel has no WireGuard")
+	// ErrNoWorker: veil-wg does not serve a device.
+	ErrNoWorker = errors.New("veil-wg is not running")
+	// ErrPortInUse: another socket has the UDP port of a device.
+	ErrPortInUse = errors.New("the UDP port is in use")
+)
+
+// Options of a Host.
+type Options struct {
+	Mode Mode
+	// WorkerDir is where veil-wg looks for requests; empty is config.WorkerDir.
+	WorkerDir string
+	// WorkerWait bounds the wait for veil-wg; 0 is 5 s.
+	WorkerWait time.Duration
+	Log        *slog.Logger
+}
+
+// Host is the System of this node, in the network namespace of the calling thread.
+type Host struct {
+	o Options
+}
+
+// NewHost checks the options.
+func NewHost(o Options) (*Host, error) {
+	switch o.Mode {
+	case ModeAuto, ModeKernel, ModeUserspace:
+	default:
+		return nil, fmt.Errorf("tunnel mode %q: want %s, %s or %s", o.Mode, ModeAuto, ModeKernel, ModeUserspace)
+	}
+	if o.WorkerDir == "" {
+		o.WorkerDir = config.WorkerDir
+	}
+	if o.WorkerWait == 0 {
+		o.WorkerWait = 5 * time.Second
+	}
+	return &Host{o}, nil
+}
+
+// socketDir is where wgctrl looks for devices in userspace.
+const socketDir = "/var/run/wireguard"
+
+func (h *Host) requestFile(name string) string { return filepath.Join(h.o.WorkerDir, name+".json") }
+
+// Read looks at all links with names of ours.
+func (h *Host) Read(ctx context.Context) (State, error) {
+	netlink, err := nl.Open()
+	if err != nil {
+		return State{}, err
+	}
+	defer netlink.Close()
+	links, err := netlink.LinkList()
+	if err != nil {
+		return State{}, fmt.Errorf("list links: %w", err)
+	}
+	var st State
+	for _, l := range links {
+		if IsDeviceName(l.Attrs().Name) {
+			d, err := h.readDevice(l)
+			if err != nil {
+				return State{}, err
+			}
+			st.Devices = append(st.Devices, d)
+		}
+	}
+	slices.SortFunc(st.Devices, func(a, b DeviceState) int { return strings.Compare(a.Name, b.Name) })
+	return st, nil
+}
+
+func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
+	a := l.Attrs()
+	st := DeviceState{
+		Name: a.Name, Kind: kindOf(l), MTU: a.MTU,
+		Ours: a.Group == config.TunnelGroup, Up: a.RawFlags&unix.IFF_UP != 0,
+	}
+	if st.Kind == Foreign {
+		return st, nil
+	}
+	if st.Kind == Userspace {
+		// Without its request the device would go at the next start of veil-wg.
+		if _, err := os.Stat(h.requestFile(a.Name)); err != nil {
+			return st, nil
+		}
+	}
+	c, err := wgctrl.New()
+	if err != nil {
+		return st, fmt.Errorf("open wireguard control: %w", err)
+	}
+	defer c.Close()
+	d, err := c.Device(a.Name)
+	if errors.Is(err, fs.ErrNotExist) || unserved(err) {
+		return st, nil
+	}
+	if err != nil {
+		return st, fmt.Errorf("read device %s: %w", a.Name, err)
+	}
+	d.PrivateKey = wgtypes.Key{}
+	st.Served = true
+	st.PublicKey = wgkey.Public(d.PublicKey)
+	st.ListenPort, st.Mark = d.ListenPort, uint32(d.FirewallMark)
+	st.Peers = make([]PeerState, 0, len(d.Peers))
+	for _, p := range d.Peers {
+		st.Peers = append(st.Peers, peerState(p))
+	}
+	return st, nil
+}
+
+// unserved says that a configuration socket has nobody behind it, or that its
+// process died while answering.
+func unserved(err error) bool {
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
+}
+
+func kindOf(l nl.Link) Kind {
+	switch l.Type() {
+	case "wireguard":
+		return Kernel
+	case "tuntap":
+		return Userspace
+	}
+	return Foreign
+}
+
+func peerState(p wgtypes.Peer) PeerState {
+	st := PeerState{
+		PublicKey: wgkey.Public(p.PublicKey), Keepalive: p.PersistentKeepaliveInterval,
+		HasPreshared: p.PresharedKey != wgtypes.Key{}, LastHandshake: p.LastHandshakeTime,
+		Received: p.ReceiveBytes, Sent: p.TransmitBytes,
+	}
+	if p.Endpoint != nil {
+		e := p.Endpoint.AddrPort()
+		st.Endpoint = netip.AddrPortFrom(e.Addr().Unmap(), e.Port())
+	}
+	for _, ip := range p.AllowedIPs {
+		a, _ := netip.AddrFromSlice(ip.IP)
+		ones, _ := ip.Mask.Size()
+		st.AllowedIPs = append(st.AllowedIPs, netip.PrefixFrom(a.Unmap(), ones))
+	}
+	slices.SortFunc(st.AllowedIPs, netip.Prefix.Compare)
+	return st
+}
+
+// Configure applies c in one configuration. wgctrl splits what is too large for
+// one netlink message.
+func (h *Host) Configure(ctx context.Context, c DeviceChange) error {
+	client, err := wgctrl.New()
+	if err != nil {
+		return fmt.Errorf("open wireguard control: %w", err)
+	}
+	defer client.Close()
+	err = client.ConfigureDevice(c.Name, deviceConfig(c))
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EADDRINUSE), strings.Contains(err.Error(), fmt.Sprintf("errno=-%d", unix.EADDRINUSE)):
+		// wgctrl gives the number of a userspace device as text only.
+		port := 0
+		if c.ListenPort != nil {
+			port = *c.ListenPort
+		}
+		return fmt.Errorf("%w: %d: another program has it; end that program or choose another tunnel port", ErrPortInUse, port)
+	case errors.Is(err, fs.ErrNotExist), unserved(err):
+		return fmt.Errorf("%w: %w", ErrNoWorker, err)
+	}
+	return err
+}
+
+func deviceConfig(c DeviceChange) wgtypes.Config {
+	cfg := wgtypes.Config{ListenPort: c.ListenPort}
+	if c.PrivateKey != nil {
+		k := wgtypes.Key(c.PrivateKey.Bytes())
+		cfg.PrivateKey = &k
+	}
+	if c.Mark != nil {
+		mark := int(*c.Mark)
+		cfg.FirewallMark = &mark
+	}
+	for _, p := range c.Peers {
+		cfg.Peers = append(cfg.Peers, peerConfig(p))
+	}
+	return cfg
+}
+
+func peerConfig(p PeerChange) wgtypes.PeerConfig {
+	cfg := wgtypes.PeerConfig{
+		PublicKey: wgtypes.Key(p.PublicKey), Remove: p.Remove,
+		ReplaceAllowedIPs: p.ReplaceAllowedIPs, PersistentKeepaliveInterval: p.Keepalive,
+	}
+	if p.Endpoint != nil {
+		cfg.Endpoint = net.UDPAddrFromAddrPort(*p.Endpoint)
+	}
+	if p.ClearPreshared {
+		cfg.PresharedKey = &wgtypes.Key{}
+	}
+	for _, ip := range p.AllowedIPs {
+		cfg.AllowedIPs = append(cfg.AllowedIPs, net.IPNet{
+			IP: ip.Addr().AsSlice(), Mask: net.CIDRMask(ip.Bits(), ip.Addr().BitLen()),
+		})
+	}
+	return cfg
+}
