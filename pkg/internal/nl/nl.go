@@ -25,6 +25,7 @@ type (
 	GenericLink = netlink.GenericLink
 
 	BpfFilter    = netlink.BpfFilter
+	Filter       = netlink.Filter
 	FilterAttrs  = netlink.FilterAttrs
 	GenericQdisc = netlink.GenericQdisc
 	QdiscAttrs   = netlink.QdiscAttrs

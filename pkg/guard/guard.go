@@ -1,0 +1,173 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// Errors that callers may tell apart. Each comes wrapped in a message that says
+// what to do.
+var (
+	// ErrNotPermitted is that of a process that may not use BPF.
+	ErrNotPermitted = errors.New("not permitted")
+	// ErrNotSupported is that of a kernel without what is needed.
+	ErrNotSupported = errors.New("not supported by this kernel")
+	// ErrNoBPFFS is that of a directory for pins that is not on a bpffs.
+	ErrNoBPFFS = errors.New("not on a BPF file system")
+	// ErrLayout is that of a pinned map of another version that holds what
+	// only the CNI plugin could write again.
+	ErrLayout = errors.New("pinned map has another layout")
+)
+
+// Settings are what the guard protects.
+type Settings struct {
+	// Ranges are the cluster and the service ranges. A packet from or to them
+	// does not pass a guarded link.
+	Ranges []netip.Prefix
+	// NodeAddrs are the addresses of all known nodes. A pod's packet to one of
+	// them does not leave by a guarded link.
+	NodeAddrs []netip.Addr
+}
+
+// Guard holds the pinned maps and programs of one node. Its methods may be
+// called concurrently; they work on the calling thread's network namespace.
+type Guard struct {
+	dir   string
+	log   *slog.Logger
+	maps  map[string]*ebpf.Map     // by pin
+	progs map[string]*ebpf.Program // by pin
+	ids   map[ebpf.ProgramID]string
+	hooks hooks
+
+	mu       sync.Mutex // held while the kernel is changed
+	settings *Settings  // last given to Apply
+}
+
+// Open loads the programs and maps and pins them in dir, which must be on a
+// mounted bpffs; it makes dir and its parents there, but mounts nothing. Maps
+// that are pinned already are adopted with their content, programs too where
+// they are the same; another version's are replaced under their pin, while those
+// attached to links stay until Apply has attached the new ones.
+func Open(dir string, log *slog.Logger) (*Guard, error) {
+	if err := makeDir(dir); err != nil {
+		return nil, err
+	}
+	hooks, err := probeHooks()
+	if err != nil {
+		return nil, fmt.Errorf("open guard: %w", err)
+	}
+	g := &Guard{dir: dir, log: log, hooks: hooks}
+	if err := g.load(); err != nil {
+		g.Close()
+		return nil, fmt.Errorf("open guard in %s: %w", dir, err)
+	}
+	return g, nil
+}
+
+// Close lets go of the guard, which stays in force.
+func (g *Guard) Close() error {
+	var errs []error
+	for _, m := range g.maps {
+		errs = append(errs, m.Close())
+	}
+	for _, p := range g.progs {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Apply makes the kernel match s and returns what it changed. It does as much as
+// it can: on an error what could be put in force is. A link that goes
+// meanwhile is no error.
+func (g *Guard) Apply(s Settings) ([]Op, error) {
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.settings = &s
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	have, err := g.read(h)
+	if err != nil {
+		return nil, err
+	}
+	ops := Diff(have, Plan(s, have.Links))
+	return g.do(h, ops)
+}
+
+// Read looks at the kernel.
+func (g *Guard) Read() (*State, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	return g.read(h)
+}
+
+// do performs ops in order and returns those that were performed.
+func (g *Guard) do(h *nl.Handle, ops []Op) ([]Op, error) {
+	var done []Op
+	var errs []error
+	for _, op := range ops {
+		err := op.do(g, h)
+		switch {
+		case errors.Is(err, errLinkGone):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", op, err))
+		default:
+			done = append(done, op)
+			g.log.Info("guard changed", "op", op.String())
+		}
+	}
+	return done, errors.Join(errs...)
+}
+
+// Counters gives the packets dropped since the guard was first loaded, by the
+// name of the reason; every reason is there.
+func (g *Guard) Counters() (map[string]uint64, error) {
+	sums, err := readTableCounters()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range bpf.Reasons {
+		perCPU, err := readCounter(g.maps, r.Number)
+		if err != nil {
+			return nil, fmt.Errorf("read counter %s: %w", r.Name, err)
+		}
+		for _, n := range perCPU {
+			sums[r.Name] += n
+		}
+		if len(perCPU) == 0 {
+			sums[r.Name] += 0
+		}
+	}
+	return sums, nil
+}
+
+func (s Settings) validate() error {
+	var errs []error
+	for _, p := range s.Ranges {
+		if !p.IsValid() || p != p.Masked() || p.Addr().Is4In6() {
+			errs = append(errs, fmt.Errorf("range %s: not a prefix without host bits", p))
+		}
+	}
+	for _, a := range s.NodeAddrs {
+		if !a.IsValid() || a.Is4In6() || a.Zone() != "" {
+			errs = append(errs, fmt.Errorf("node address %s: not a plain address", a))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,39 @@
+package guard
+
+import (
+	"log/slog"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func prefixes(ss ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range ss {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+func addrs(ss ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range ss {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+// lab is the settings of all kernel tests: pods in 198.18/16 and fd42:1::/48,
+// services in 198.19.240/20 and fd42:5::/112, nodes in 198.19.0/24 and fd42:9::/64.
+func lab() Settings {
+	return Settings{
+		Ranges:    prefixes("198.18.0.0/16", "198.19.240.0/20", "fd42:1::/48", "fd42:5::/112"),
+		NodeAddrs: addrs("198.19.0.1", "198.19.0.2", "fd42:9::1", "fd42:9::2"),
+	}
+}

@@ -1,0 +1,259 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// chunk bounds the elements of one message, which is at most 64 KiB.
+const chunk = 500
+
+// findTable gives our table, nil when there is none.
+func findTable(c *nftables.Conn) (*nftables.Table, error) {
+	t, err := c.ListTableOfFamily(config.NFTGuardTable, nftables.TableFamilyINet)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// readTable reads the table; one that is not there has no shape.
+func readTable() (table, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return table{}, err
+	}
+	t, err := findTable(c)
+	if err != nil || t == nil {
+		return table{}, err
+	}
+	got := table{sets: make(map[string][]element)}
+	var lines shapeLines
+	if err := readChains(c, t, &lines); err != nil {
+		return table{}, err
+	}
+	sets, err := c.GetSets(t)
+	if err != nil {
+		return table{}, fmt.Errorf("list sets: %w", err)
+	}
+	for _, s := range sets {
+		lines.add("set %s", s.Name)
+		elements, err := c.GetSetElements(s)
+		if err != nil {
+			return table{}, fmt.Errorf("list elements of %s: %w", s.Name, err)
+		}
+		got.sets[s.Name] = fromKernel(elements, s.Interval)
+	}
+	counters, err := c.GetNamedObjects(t)
+	if err != nil {
+		return table{}, fmt.Errorf("list counters: %w", err)
+	}
+	for _, o := range counters {
+		if n, ok := o.(*nftables.NamedObj); ok && n.Type == nftables.ObjTypeCounter {
+			lines.add("counter %s", n.Name)
+		}
+	}
+	got.shape = lines.String()
+	got.sort()
+	return got, nil
+}
+
+func readChains(c *nftables.Conn, t *nftables.Table, lines *shapeLines) error {
+	all, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return fmt.Errorf("list chains: %w", err)
+	}
+	for _, ch := range all {
+		if ch.Table.Name != t.Name {
+			continue
+		}
+		if ch.Hooknum == nil || ch.Priority == nil || ch.Policy == nil {
+			lines.add("chain %s", ch.Name)
+		} else {
+			lines.chain(ch.Name, uint32(*ch.Hooknum), int32(*ch.Priority), uint32(*ch.Policy))
+		}
+		rules, err := c.GetRules(t, ch)
+		if err != nil {
+			return fmt.Errorf("list rules of %s: %w", ch.Name, err)
+		}
+		for i, r := range rules {
+			text, _ := userdata.GetString(r.UserData, userdata.TypeComment)
+			lines.rule(ch.Name, i, text)
+		}
+	}
+	return nil
+}
+
+// fromKernel pairs the starts and ends of intervals.
+func fromKernel(elements []nftables.SetElement, interval bool) []element {
+	var starts, ends []netip.Addr
+	for _, e := range elements {
+		a, ok := netip.AddrFromSlice(e.Key)
+		switch {
+		case !ok:
+		case e.IntervalEnd:
+			ends = append(ends, a)
+		default:
+			starts = append(starts, a)
+		}
+	}
+	var out []element
+	for _, s := range starts {
+		e := element{first: s}
+		for _, end := range ends {
+			if interval && s.Less(end) && (!e.end.IsValid() || end.Less(e.end)) {
+				e.end = end
+			}
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// toKernel is the inverse.
+func toKernel(elements []element) []nftables.SetElement {
+	var out []nftables.SetElement
+	for _, e := range elements {
+		out = append(out, nftables.SetElement{Key: e.first.AsSlice()})
+		if e.end.IsValid() {
+			out = append(out, nftables.SetElement{Key: e.end.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return out
+}
+
+func ourTable() *nftables.Table {
+	return &nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTGuardTable}
+}
+
+func ourSet(t *nftables.Table, name string) *nftables.Set {
+	s := &nftables.Set{Table: t, Name: name, KeyType: nftables.TypeIPAddr}
+	if name == setRanges6 || name == setNodes6 {
+		s.KeyType = nftables.TypeIP6Addr
+	}
+	s.Interval = name == setRanges4 || name == setRanges6
+	return s
+}
+
+// opTable makes the table anew, in one transaction; counters go on.
+func opTable(want table) Op {
+	return Op{"write nftables table " + config.NFTGuardTable, func(*Guard, *nl.Handle) error {
+		counts, err := readTableCounters()
+		if err != nil {
+			return err
+		}
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		t := c.AddTable(ourTable()) // so that there is one to delete
+		c.DelTable(t)
+		c.AddTable(t)
+		for _, name := range tableCounters {
+			c.AddObj(&nftables.CounterObj{Table: t, Name: name, Packets: counts[name]})
+		}
+		for _, name := range setNames {
+			s := ourSet(t, name)
+			if err := c.AddSet(s, nil); err != nil {
+				return fmt.Errorf("add set %s: %w", name, err)
+			}
+			if err := addElements(c, s, want.sets[name]); err != nil {
+				return err
+			}
+		}
+		policy := nftables.ChainPolicyAccept
+		for _, ch := range chains() {
+			nc := c.AddChain(&nftables.Chain{
+				Name: ch.name, Table: t, Hooknum: ch.hook, Priority: ch.priority, Type: nftables.ChainTypeFilter, Policy: &policy,
+			})
+			for _, r := range ch.rules {
+				c.AddRule(&nftables.Rule{Table: t, Chain: nc, Exprs: r.exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.text)})
+			}
+		}
+		return c.Flush()
+	}}
+}
+
+func addElements(c *nftables.Conn, s *nftables.Set, elements []element) error {
+	for len(elements) > 0 {
+		n := min(len(elements), chunk)
+		if err := c.SetAddElements(s, toKernel(elements[:n])); err != nil {
+			return fmt.Errorf("add elements to %s: %w", s.Name, err)
+		}
+		elements = elements[n:]
+	}
+	return nil
+}
+
+// opElements changes a set in one transaction. Removal is named first because
+// the kernel refuses an interval that overlaps one that stays.
+func opElements(name string, add, remove []element) Op {
+	text := fmt.Sprintf("nftables set %s: add %d, remove %d", name, len(add), len(remove))
+	return Op{text, func(*Guard, *nl.Handle) error {
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		s := ourSet(ourTable(), name)
+		for len(remove) > 0 {
+			n := min(len(remove), chunk)
+			if err := c.SetDeleteElements(s, toKernel(remove[:n])); err != nil {
+				return err
+			}
+			remove = remove[n:]
+		}
+		if err := addElements(c, s, add); err != nil {
+			return err
+		}
+		return c.Flush()
+	}}
+}
+
+// readTableCounters gives packets by counter; none when there is no table.
+func readTableCounters() (map[string]uint64, error) {
+	counts := make(map[string]uint64)
+	c, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	t, err := findTable(c)
+	if err != nil || t == nil {
+		return counts, err
+	}
+	objs, err := c.GetObjects(t)
+	if err != nil {
+		return nil, fmt.Errorf("list counters of nftables table %s: %w", t.Name, err)
+	}
+	for _, o := range objs {
+		if n, ok := o.(*nftables.CounterObj); ok {
+			counts[n.Name] = n.Packets
+		}
+	}
+	return counts, nil
+}
+
+// deleteTable deletes the table and says whether there was one.
+func deleteTable() (bool, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return false, err
+	}
+	t, err := findTable(c)
+	if err != nil || t == nil {
+		return false, err
+	}
+	c.DelTable(t)
+	return true, c.Flush()
+}

@@ -1,0 +1,212 @@
+package guard
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// Hook is where a program sits at a link.
+type Hook string
+
+// The two hooks of tc.
+const (
+	Ingress Hook = "ingress"
+	Egress  Hook = "egress"
+)
+
+// Link is what is to be known of a link.
+type Link struct {
+	Index int
+	Name  string
+	// Guarded is whether it must have the guard's programs.
+	Guarded bool
+	// Ethernet is whether its packets begin with an Ethernet header.
+	Ethernet bool
+}
+
+// Point is a hook of a link.
+type Point struct {
+	Index int
+	Hook  Hook
+}
+
+// Attached is what is attached at a Point.
+type Attached struct {
+	// Ours are our programs in the order in which they run.
+	Ours []Program
+	// First is whether one of ours runs before all programs of others.
+	First bool
+}
+
+// Program is an attached program.
+type Program struct {
+	ID ebpf.ProgramID
+	// Pin is the name under which it is, or once was, pinned.
+	Pin string
+	// Current is whether it is the one that is pinned now.
+	Current bool
+}
+
+// State is all that the guard looks at or wants.
+type State struct {
+	Links []Link
+	// Points are the hooks of all links (read), or those that must have the
+	// pinned program of this name and no other of ours (planned).
+	Points map[Point]Attached
+	Ranges []netip.Prefix // sorted
+	Nodes  []netip.Addr   // sorted
+	Table  table
+}
+
+// linkOf says what a link is to the guard.
+func linkOf(l nl.Link) Link {
+	a := l.Attrs()
+	own := a.Group == config.PodGroup || a.Group == config.TunnelGroup
+	return Link{
+		Index: a.Index, Name: a.Name,
+		Guarded:  !own && a.Flags&loopback == 0 && l.Type() != "ifb",
+		Ethernet: a.EncapType == "ether",
+	}
+}
+
+// Plan decides what must be: for these links and settings. Pure.
+func Plan(s Settings, links []Link) *State {
+	want := &State{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges), Nodes: slices.Clone(s.NodeAddrs)}
+	slices.SortFunc(want.Ranges, comparePrefix)
+	want.Ranges = slices.Compact(want.Ranges)
+	slices.SortFunc(want.Nodes, netip.Addr.Compare)
+	want.Nodes = slices.Compact(want.Nodes)
+	want.Table = planTable(want.Ranges, want.Nodes)
+	return want
+}
+
+func planPoints(links []Link) map[Point]Attached {
+	points := make(map[Point]Attached)
+	for _, l := range links {
+		if !l.Guarded {
+			continue
+		}
+		in, out := config.PinGuardIngressL3, config.PinGuardEgressL3
+		if l.Ethernet {
+			in, out = config.PinGuardIngress, config.PinGuardEgress
+		}
+		points[Point{l.Index, Ingress}] = Attached{Ours: []Program{{Pin: in, Current: true}}, First: true}
+		points[Point{l.Index, Egress}] = Attached{Ours: []Program{{Pin: out, Current: true}}, First: true}
+	}
+	return points
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// Op is one change.
+type Op struct {
+	text string
+	do   func(*Guard, *nl.Handle) error
+}
+
+// String says what is changed, for people and logs.
+func (o Op) String() string { return o.text }
+
+// Diff gives what makes have into want: protection is added before any is
+// taken away. Pure.
+func Diff(have, want *State) []Op {
+	var add, remove []Op
+	for _, p := range minus(want.Ranges, have.Ranges) {
+		add = append(add, opRange(p, true))
+	}
+	for _, p := range minus(have.Ranges, want.Ranges) {
+		remove = append(remove, opRange(p, false))
+	}
+	for _, a := range minus(want.Nodes, have.Nodes) {
+		add = append(add, opNode(a, true))
+	}
+	for _, a := range minus(have.Nodes, want.Nodes) {
+		remove = append(remove, opNode(a, false))
+	}
+	add = append(add, diffTable(have.Table, want.Table)...)
+	add = append(add, diffPoints(have, want.Points)...)
+	return append(add, remove...)
+}
+
+func minus[T comparable](a, b []T) []T {
+	in := make(map[T]bool, len(b))
+	for _, v := range b {
+		in[v] = true
+	}
+	var out []T
+	for _, v := range a {
+		if !in[v] {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// diffPoints attaches first, then detaches what is not wanted.
+func diffPoints(have *State, want map[Point]Attached) []Op {
+	var ops []Op
+	for _, l := range have.Links {
+		for _, hook := range []Hook{Ingress, Egress} {
+			p := Point{l.Index, hook}
+			ops = append(ops, diffPoint(l, p, have.Points[p], want[p])...)
+		}
+	}
+	return ops
+}
+
+func diffPoint(l Link, p Point, have, want Attached) []Op {
+	var ops []Op
+	keep := -1
+	if len(want.Ours) > 0 {
+		pin := want.Ours[0].Pin
+		keep = slices.IndexFunc(have.Ours, func(o Program) bool { return o.Pin == pin && o.Current })
+		switch {
+		case keep < 0:
+			ops = append(ops, opAttach(l, p, pin))
+		case keep > 0 || !have.First:
+			// Something else is asked first and could let a packet pass unseen.
+			ops = append(ops, opMove(l, p, pin))
+		}
+	}
+	for i, o := range have.Ours {
+		if i != keep && o.Pin != config.PinPodIngress {
+			ops = append(ops, opDetach(l, p, o.ID))
+		}
+	}
+	return ops
+}
+
+func opAttach(l Link, p Point, pin string) Op {
+	return Op{fmt.Sprintf("attach %s to %s %s", pin, l.Name, p.Hook), func(g *Guard, h *nl.Handle) error {
+		return g.hooks.attach(h, p, pin, g.progs[pin])
+	}}
+}
+
+func opMove(l Link, p Point, pin string) Op {
+	return Op{fmt.Sprintf("move %s of %s %s to the front", pin, l.Name, p.Hook), func(g *Guard, h *nl.Handle) error {
+		// One program cannot be attached twice; between the two the nftables table holds.
+		id, err := programID(g.progs[pin])
+		if err != nil {
+			return err
+		}
+		if err := g.hooks.detach(h, p, id); err != nil {
+			return err
+		}
+		return g.hooks.attach(h, p, pin, g.progs[pin])
+	}}
+}
+
+func opDetach(l Link, p Point, id ebpf.ProgramID) Op {
+	return Op{fmt.Sprintf("detach program %d from %s %s", id, l.Name, p.Hook), func(g *Guard, h *nl.Handle) error {
+		return g.hooks.detach(h, p, id)
+	}}
+}

@@ -1,0 +1,223 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+func (g *Guard) read(h *nl.Handle) (*State, error) {
+	links, err := h.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	s, err := g.readLinks(h, links)
+	if err != nil {
+		return nil, err
+	}
+	if s.Ranges, err = readRanges(g.maps[config.PinRanges]); err != nil {
+		return nil, fmt.Errorf("read map %s: %w", config.PinRanges, err)
+	}
+	if s.Nodes, err = readNodes(g.maps[config.PinNodes]); err != nil {
+		return nil, fmt.Errorf("read map %s: %w", config.PinNodes, err)
+	}
+	if s.Table, err = readTable(); err != nil {
+		return nil, fmt.Errorf("read nftables table %s: %w", config.NFTGuardTable, err)
+	}
+	return s, nil
+}
+
+// readLinks reads what is attached to these links; those that are gone are left out.
+func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
+	s := &State{Points: make(map[Point]Attached)}
+	finder := finder{current: g.ids}
+	for _, l := range links {
+		view := linkOf(l)
+		points, err := finder.link(h, g.hooks, view)
+		if errors.Is(err, errLinkGone) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list programs of %s: %w", view.Name, err)
+		}
+		s.Links = append(s.Links, view)
+		for p, a := range points {
+			s.Points[p] = a
+		}
+	}
+	return s, nil
+}
+
+// finder tells our programs from those of others.
+type finder struct {
+	current map[ebpf.ProgramID]string
+	seen    map[ebpf.ProgramID]Program // Pin is "" for those of others
+}
+
+func (f *finder) link(h *nl.Handle, hooks hooks, l Link) (map[Point]Attached, error) {
+	points := make(map[Point]Attached)
+	for _, hook := range []Hook{Ingress, Egress} {
+		p := Point{l.Index, hook}
+		ids, err := hooks.list(h, p)
+		if err != nil {
+			return nil, err
+		}
+		var a Attached
+		for i, id := range ids {
+			prog, err := f.find(id)
+			if err != nil {
+				return nil, err
+			}
+			if prog.Pin != "" {
+				a.First = a.First || i == len(a.Ours)
+				a.Ours = append(a.Ours, prog)
+			}
+		}
+		points[p] = a
+	}
+	return points, nil
+}
+
+// find gives the program; its Pin is "" when it is none of ours.
+func (f *finder) find(id ebpf.ProgramID) (Program, error) {
+	if pin, ok := f.current[id]; ok {
+		return Program{ID: id, Pin: pin, Current: true}, nil
+	}
+	if p, ok := f.seen[id]; ok || id == 0 {
+		return p, nil
+	}
+	pin, err := pinOf(id)
+	if err != nil {
+		return Program{}, fmt.Errorf("look at program %d: %w", id, err)
+	}
+	if f.seen == nil {
+		f.seen = make(map[ebpf.ProgramID]Program)
+	}
+	f.seen[id] = Program{ID: id, Pin: pin}
+	return f.seen[id], nil
+}
+
+// pinOf gives the pin that a program of an earlier version had: it has that
+// name, and our map of drops. "" is a program of others, or one that is gone.
+func pinOf(id ebpf.ProgramID) (string, error) {
+	prog, err := ebpf.NewProgramFromID(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer prog.Close()
+	info, err := prog.Info()
+	if err != nil {
+		return "", err
+	}
+	i := slices.IndexFunc(pinnedPrograms, func(pin string) bool { return pin[:min(len(pin), progNameLen)] == info.Name })
+	if i < 0 || info.Type != ebpf.SchedCLS {
+		return "", nil
+	}
+	maps, _ := info.MapIDs()
+	for _, mapID := range maps {
+		m, err := ebpf.NewMapFromID(mapID)
+		if err != nil {
+			return "", err
+		}
+		name := mapName(m)
+		m.Close()
+		if name == config.PinDrops {
+			return pinnedPrograms[i], nil
+		}
+	}
+	return "", nil
+}
+
+// rangeKey is struct range_key of bpf/lib/ranges.h.
+type rangeKey struct {
+	PrefixLen uint32
+	Addr      [16]byte
+}
+
+const mappedBits = 96 // of ::ffff:0:0/96, in which IPv4 is
+
+func keyOf(p netip.Prefix) rangeKey {
+	bits := p.Bits()
+	if p.Addr().Is4() {
+		bits += mappedBits
+	}
+	return rangeKey{uint32(bits), p.Addr().As16()}
+}
+
+func (k rangeKey) prefix() netip.Prefix {
+	addr := netip.AddrFrom16(k.Addr)
+	if addr.Is4In6() && k.PrefixLen >= mappedBits {
+		return netip.PrefixFrom(addr.Unmap(), int(k.PrefixLen)-mappedBits)
+	}
+	return netip.PrefixFrom(addr, int(k.PrefixLen))
+}
+
+func readRanges(m *ebpf.Map) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	var key rangeKey
+	var value uint8
+	it := m.Iterate()
+	for it.Next(&key, &value) {
+		all = append(all, key.prefix())
+	}
+	slices.SortFunc(all, comparePrefix)
+	return all, it.Err()
+}
+
+func readNodes(m *ebpf.Map) ([]netip.Addr, error) {
+	var all []netip.Addr
+	var key [16]byte
+	var value uint8
+	it := m.Iterate()
+	for it.Next(&key, &value) {
+		all = append(all, netip.AddrFrom16(key).Unmap())
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all, it.Err()
+}
+
+func readCounter(maps map[string]*ebpf.Map, reason uint32) ([]uint64, error) {
+	var perCPU []uint64
+	err := maps[config.PinDrops].Lookup(reason, &perCPU)
+	return perCPU, err
+}
+
+func opRange(p netip.Prefix, add bool) Op {
+	return Op{verb(add) + " range " + p.String(), func(g *Guard, _ *nl.Handle) error {
+		return set(g.maps[config.PinRanges], keyOf(p), add)
+	}}
+}
+
+func opNode(a netip.Addr, add bool) Op {
+	return Op{verb(add) + " node address " + a.String(), func(g *Guard, _ *nl.Handle) error {
+		return set(g.maps[config.PinNodes], a.As16(), add)
+	}}
+}
+
+func verb(add bool) string {
+	if add {
+		return "add"
+	}
+	return "remove"
+}
+
+// set adds key to a set, or removes it.
+func set(m *ebpf.Map, key any, add bool) error {
+	if add {
+		return m.Put(key, uint8(1))
+	}
+	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// Remove takes away everything of the guard: what is attached to links, pods'
+// included, the nftables table and the pins in dir, of whatever version. It
+// needs no Guard, does as much as it can, and says what it took.
+func Remove(dir string) ([]string, error) {
+	hooks, err := probeHooks()
+	if err != nil {
+		return nil, fmt.Errorf("remove guard: %w", err)
+	}
+	return remove(dir, hooks)
+}
+
+// Remove is the function Remove for this guard, which is closed.
+func (g *Guard) Remove() ([]string, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.settings = nil
+	taken, err := remove(g.dir, g.hooks)
+	return taken, errors.Join(err, g.Close())
+}
+
+func remove(dir string, hooks hooks) ([]string, error) {
+	taken, err := detachAll(hooks)
+	errs := []error{err}
+	had, err := deleteTable()
+	if err != nil {
+		errs = append(errs, fmt.Errorf("remove nftables table %s: %w", config.NFTGuardTable, err))
+	} else if had {
+		taken = append(taken, "nftables table "+config.NFTGuardTable)
+	}
+	for _, name := range append(append([]string(nil), pinnedPrograms...), pinnedMaps...) {
+		for _, path := range []string{filepath.Join(dir, name), filepath.Join(dir, name+nextSuffix)} {
+			switch err := os.Remove(path); {
+			case err == nil:
+				taken = append(taken, "pin "+path)
+			case !errors.Is(err, fs.ErrNotExist):
+				errs = append(errs, fmt.Errorf("remove pin: %w", err))
+			}
+		}
+	}
+	// Whoever put something else there keeps it, and the directory.
+	if err := os.Remove(dir); err == nil {
+		taken = append(taken, "directory "+dir)
+	}
+	return taken, errors.Join(errs...)
+}
+
+func detachAll(hooks hooks) ([]string, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	links, err := h.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	var taken []string
+	var errs []error
+	finder := finder{}
+	for _, l := range links {
+		view := linkOf(l)
+		points, err := finder.link(h, hooks, view)
+		for p, a := range points {
+			for _, prog := range a.Ours {
+				if err := hooks.detach(h, p, prog.ID); err != nil {
+					errs = append(errs, fmt.Errorf("detach %s from %s %s: %w", prog.Pin, view.Name, p.Hook, err))
+					continue
+				}
+				taken = append(taken, fmt.Sprintf("program %s at %s %s", prog.Pin, view.Name, p.Hook))
+			}
+		}
+		if err != nil && !errors.Is(err, errLinkGone) {
+			errs = append(errs, fmt.Errorf("list programs of %s: %w", view.Name, err))
+		}
+	}
+	return taken, errors.Join(errs...)
+}

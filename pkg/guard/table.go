@@ -1,0 +1,233 @@
+package guard
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Sets of the table.
+const (
+	setRanges4 = "ranges4"
+	setRanges6 = "ranges6"
+	setNodes4  = "nodes4"
+	setNodes6  = "nodes6"
+)
+
+var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6}
+
+// tableCounters are the reasons for which the table drops.
+var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node"}
+
+// chain is a base chain of the table.
+type chain struct {
+	name     string
+	hook     *nftables.ChainHook
+	priority *nftables.ChainPriority
+	rules    []rule
+}
+
+// rule is a rule and its text, which is kept with it in the kernel as its comment.
+type rule struct {
+	text  string
+	exprs []expr.Any
+}
+
+// afterSourceNAT is behind priority srcnat (100): what is translated is seen translated.
+const afterSourceNAT = 110
+
+// chains are all chains. They depend on nothing but the version.
+func chains() []chain {
+	in := append(skip("iif", expr.MetaKeyIIF, expr.MetaKeyIIFGROUP), dropAddrs()...)
+	out := append(skip("oif", expr.MetaKeyOIF, expr.MetaKeyOIFGROUP), dropMarked()...)
+	out = append(out, dropAddrs()...)
+	return []chain{
+		{"prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
+		{"postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityRef(afterSourceNAT), out},
+	}
+}
+
+// skip gives rules that leave alone what goes through lo, a pod's veth or a tunnel.
+func skip(name string, index, group expr.MetaKey) []rule {
+	only := func(text string, key expr.MetaKey, value uint32) rule {
+		return rule{text + " return", []expr.Any{
+			&expr.Meta{Key: key, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(value)},
+			&expr.Verdict{Kind: expr.VerdictReturn},
+		}}
+	}
+	return []rule{
+		only(name+" lo", index, loIndex),
+		only(fmt.Sprintf("%sgroup %#x", name, config.PodGroup), group, config.PodGroup),
+		only(fmt.Sprintf("%sgroup %#x", name, config.TunnelGroup), group, config.TunnelGroup),
+	}
+}
+
+func dropAddrs() []rule {
+	return []rule{
+		drop("ip saddr", setRanges4, "src_in_range", nil),
+		drop("ip6 saddr", setRanges6, "src_in_range", nil),
+		drop("ip daddr", setRanges4, "dst_in_range", nil),
+		drop("ip6 daddr", setRanges6, "dst_in_range", nil),
+	}
+}
+
+func dropMarked() []rule {
+	marked := []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
+		&expr.Bitwise{
+			SourceRegister: 1, DestRegister: 1, Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(config.PodMark), Xor: binaryutil.NativeEndian.PutUint32(0),
+		},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
+	}
+	return []rule{
+		drop("ip daddr", setRanges4, "pod_to_range", marked),
+		drop("ip6 daddr", setRanges6, "pod_to_range", marked),
+		drop("ip daddr", setNodes4, "pod_to_node", marked),
+		drop("ip6 daddr", setNodes6, "pod_to_node", marked),
+	}
+}
+
+// fields are where addresses are in their headers.
+var fields = map[string]struct {
+	proto       byte
+	offset, len uint32
+}{
+	"ip saddr":  {unix.NFPROTO_IPV4, 12, 4},
+	"ip daddr":  {unix.NFPROTO_IPV4, 16, 4},
+	"ip6 saddr": {unix.NFPROTO_IPV6, 8, 16},
+	"ip6 daddr": {unix.NFPROTO_IPV6, 24, 16},
+}
+
+// drop drops and counts packets with the field in the set, if they match before.
+func drop(field, set, counter string, before []expr.Any) rule {
+	f := fields[field]
+	text := fmt.Sprintf("%s @%s counter %s drop", field, set, counter)
+	if before != nil {
+		text = fmt.Sprintf("mark %#x %s", config.PodMark, text)
+	}
+	return rule{text, append(slices.Clone(before),
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.proto}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset, Len: f.len},
+		&expr.Lookup{SourceRegister: 1, SetName: set},
+		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	)}
+}
+
+// table is the content of the nftables table.
+type table struct {
+	// shape describes chains, rules, sets and counters, a line each; "" is no table.
+	shape string
+	// sets are the elements by set, sorted.
+	sets map[string][]element
+}
+
+// element is an address, or the interval from first to before end; an interval
+// to the end of the address space has an invalid end.
+type element struct {
+	first, end netip.Addr
+}
+
+// planTable is what the table must be. Pure.
+func planTable(ranges []netip.Prefix, nodes []netip.Addr) table {
+	t := table{shape: plannedShape(), sets: make(map[string][]element)}
+	for _, p := range ranges {
+		if slices.ContainsFunc(ranges, func(q netip.Prefix) bool { return q.Bits() < p.Bits() && q.Overlaps(p) }) {
+			continue // the kernel refuses intervals that overlap
+		}
+		name := setRanges6
+		if p.Addr().Is4() {
+			name = setRanges4
+		}
+		t.sets[name] = append(t.sets[name], element{p.Addr(), lastOf(p).Next()})
+	}
+	for _, a := range nodes {
+		name := setNodes6
+		if a.Is4() {
+			name = setNodes4
+		}
+		t.sets[name] = append(t.sets[name], element{first: a})
+	}
+	t.sort()
+	return t
+}
+
+func (t table) sort() {
+	for _, elements := range t.sets {
+		slices.SortFunc(elements, func(a, b element) int { return cmp.Or(a.first.Compare(b.first), a.end.Compare(b.end)) })
+	}
+}
+
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// plannedShape is shape for chains().
+func plannedShape() string {
+	var lines shapeLines
+	for _, c := range chains() {
+		lines.chain(c.name, uint32(*c.hook), int32(*c.priority), uint32(nftables.ChainPolicyAccept))
+		for i, r := range c.rules {
+			lines.rule(c.name, i, r.text)
+		}
+	}
+	for _, name := range setNames {
+		lines.add("set %s", name)
+	}
+	for _, name := range tableCounters {
+		lines.add("counter %s", name)
+	}
+	return lines.String()
+}
+
+// shapeLines collects the lines of a shape in any order.
+type shapeLines []string
+
+func (s *shapeLines) add(format string, args ...any) { *s = append(*s, fmt.Sprintf(format, args...)) }
+
+func (s *shapeLines) chain(name string, hook uint32, priority int32, policy uint32) {
+	s.add("chain %s hook %d priority %d policy %d", name, hook, priority, policy)
+}
+
+func (s *shapeLines) rule(chain string, i int, text string) { s.add("rule %s %d %s", chain, i, text) }
+
+func (s shapeLines) String() string {
+	slices.Sort(s)
+	var b bytes.Buffer
+	for _, line := range s {
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+// diffTable makes the table anew where its shape is wrong, else changes elements only. Pure.
+func diffTable(have, want table) []Op {
+	if have.shape != want.shape {
+		return []Op{opTable(want)}
+	}
+	var ops []Op
+	for _, name := range setNames {
+		add, remove := minus(want.sets[name], have.sets[name]), minus(have.sets[name], want.sets[name])
+		if len(add)+len(remove) > 0 {
+			ops = append(ops, opElements(name, add, remove))
+		}
+	}
+	return ops
+}
