@@ -45,6 +45,14 @@ func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 	if err := r.Validate(); err != nil {
 		return fmt.Errorf("attach %s of container %s: %w", r.IfName, r.ContainerID, err)
 	}
+	if err := os.MkdirAll(p.PodDir, 0o700); err != nil {
+		return fmt.Errorf("make record directory: %w", err)
+	}
+	unlock, err := p.lock(r.HostLink)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	host, err := nl.Open()
 	if err != nil {
 		return err

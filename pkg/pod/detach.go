@@ -15,6 +15,11 @@ import (
 //
 // When it returns nil the link is gone and the address may be given to another.
 func (p Paths) Detach(hostLink string) error {
+	unlock, err := p.lock(hostLink)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	var errs []error
 	index, err := linkIndex(hostLink)
 	switch {

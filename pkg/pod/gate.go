@@ -72,15 +72,11 @@ func gateTable() error {
 // gateRoutes looks at the rules of both families, since a pod can always send
 // either, and at the closed ranges of those that pods have.
 func gateRoutes(podPrefixes []netip.Prefix) error {
-	h, err := nl.Open()
+	h, err := openStrict()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	// The kernel then filters routes itself, where it would else copy every table whole.
-	if err := h.SetStrictCheck(true); err != nil {
-		return fmt.Errorf("set strict checking of netlink: %w", err)
-	}
 	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
 		if err := gateRules(h, family); err != nil {
 			return err

@@ -62,12 +62,6 @@ func noTCX(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported)
 }
 
-// The place of the filter at clsact.
-const (
-	filterPriority = 1
-	filterHandle   = 1
-)
-
 func (g *program) attachClsact(h *nl.Handle, index int) error {
 	qdisc := &nl.GenericQdisc{
 		QdiscAttrs: nl.QdiscAttrs{LinkIndex: index, Handle: 0xffff0000, Parent: nl.ClsactParent},
@@ -78,8 +72,8 @@ func (g *program) attachClsact(h *nl.Handle, index int) error {
 	}
 	err := h.FilterReplace(&nl.BpfFilter{
 		FilterAttrs: nl.FilterAttrs{
-			LinkIndex: index, Parent: nl.ClsactIngress, Handle: filterHandle,
-			Priority: filterPriority, Protocol: unix.ETH_P_ALL,
+			LinkIndex: index, Parent: nl.ClsactIngress, Handle: config.TCHandle,
+			Priority: config.TCPriority, Protocol: unix.ETH_P_ALL,
 		},
 		Fd: g.FD(), Name: config.PinPodIngress, DirectAction: true,
 	})

@@ -124,9 +124,6 @@ func (p Paths) write(r Record) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(p.PodDir, 0o700); err != nil {
-		return fmt.Errorf("make record directory: %w", err)
-	}
 	if err := atomicfile.Write(p.record(r.HostLink), data, 0o600); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}

@@ -39,9 +39,9 @@ type netConf struct {
 	DNS        types.DNS       `json:"dns"`
 	PrevResult json.RawMessage `json:"prevResult"`
 	// Valid is what GC is told of; nil when the key is absent.
-	Valid *[]types.GCAttachment `json:"cni.dev/valid-attachments"`
+	Valid json.RawMessage `json:"cni.dev/valid-attachments"`
 	// Older says the same in the form that libcni before 1.2.3 wrote.
-	Older *[]types.GCAttachment `json:"cni.dev/attachments"`
+	Older json.RawMessage `json:"cni.dev/attachments"`
 }
 
 // ipamConf is what veil reads of host-local's configuration.

@@ -37,7 +37,7 @@ type plugin struct {
 }
 
 func (p *plugin) verbs() skel.CNIFuncs {
-	return skel.CNIFuncs{Add: p.add, Del: p.del, Status: p.status}
+	return skel.CNIFuncs{Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status}
 }
 
 // coded gives err the code of the CNI specification; an error that has one

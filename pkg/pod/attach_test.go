@@ -1,0 +1,148 @@
+package pod
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+type leftover struct {
+	links   map[int]string
+	records []Record
+	entries map[uint32]addrsEntry
+}
+
+func (l *leftover) Error() string {
+	return fmt.Sprintf("left over: links %v, records %v, entries %v", l.links, l.records, l.entries)
+}
+
+func TestAttachCarriesPackets(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		addrs []netip.Addr
+	}{
+		{"IPv4 only", []netip.Addr{pod4}},
+		{"IPv6 only", []netip.Addr{pod6}},
+		{"dual stack", []netip.Addr{pod4, pod6}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			nettest.AddAddr(t, n.NS, "lo", netip.MustParsePrefix("198.18.0.1/32"), netip.MustParsePrefix("fd42::1/128"))
+			r, ns := newRecord(t, "c1", tt.addrs...)
+			n.attach(r, ns)
+			for _, a := range tt.addrs {
+				to := "198.18.0.1"
+				if a.Is6() {
+					to = "fd42::1"
+				}
+				echo(t, n, ns, to, a)
+			}
+			n.must(func() error { return n.Detach(r.HostLink) })
+			if err := n.bare(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// echo sends a datagram from the pod to the node and one back, at once: no
+// neighbour is to be asked for and no address is tentative.
+func echo(t *testing.T, n *node, ns *nettest.NS, nodeAddr string, podAddr netip.Addr) {
+	t.Helper()
+	var server net.PacketConn
+	n.must(func() (err error) {
+		server, err = net.ListenPacket("udp", net.JoinHostPort(nodeAddr, "0"))
+		return err
+	})
+	defer server.Close()
+	ns.Run(t, func() error {
+		c, err := net.Dial("udp", server.LocalAddr().String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		deadline := time.Now().Add(5 * time.Second)
+		_ = c.SetDeadline(deadline)
+		_ = server.SetDeadline(deadline)
+		if _, err := c.Write([]byte("ping")); err != nil {
+			return err
+		}
+		buf := make([]byte, 16)
+		_, from, err := server.ReadFrom(buf)
+		if err != nil {
+			return fmt.Errorf("node read: %w", err)
+		}
+		if got := netip.MustParseAddrPort(from.String()).Addr().Unmap(); got != podAddr {
+			return fmt.Errorf("source of the pod is %s, want %s", got, podAddr)
+		}
+		if _, err := server.WriteTo([]byte("pong"), from); err != nil {
+			return err
+		}
+		if _, err := c.Read(buf); err != nil {
+			return fmt.Errorf("pod read: %w", err)
+		}
+		return nil
+	})
+}
+
+func TestAttachFailedAtEachStepLeavesNothing(t *testing.T) {
+	boom := errors.New("boom")
+	for _, s := range (&attachment{}).steps() {
+		t.Run(s.name, func(t *testing.T) {
+			n := newNode(t)
+			r, ns := newRecord(t, "c1", pod4, pod6)
+			n.must(func() error {
+				afterStep = func(name string) error {
+					if name == s.name {
+						return boom
+					}
+					return nil
+				}
+				defer func() { afterStep = nil }()
+				var undo Undo
+				if err := n.Attach(r, ns.Fd(), &undo); !errors.Is(err, boom) {
+					return fmt.Errorf("Attach = %v, want %v", err, boom)
+				}
+				return undo.Run()
+			})
+			if err := n.bare(); err != nil {
+				t.Error(err)
+			}
+			n.attach(r, ns) // and nothing is in the way of the next
+		})
+	}
+}
+
+func TestAttachTwiceIsRefused(t *testing.T) {
+	n := newNode(t)
+	r, ns := newRecord(t, "c1", pod4)
+	n.attach(r, ns)
+	err := n.Do(func() error {
+		var undo Undo
+		return n.Attach(r, ns.Fd(), &undo)
+	})
+	if !errors.Is(err, ErrAttached) || !strings.Contains(err.Error(), r.HostLink) {
+		t.Errorf("Attach = %v, want %v that names %s", err, ErrAttached, r.HostLink)
+	}
+}
+
+func TestDetachIsIdempotent(t *testing.T) {
+	n := newNode(t)
+	r, ns := newRecord(t, "c1", pod4, pod6)
+	never, _ := newRecord(t, "never", pod4)
+	n.attach(r, ns)
+	for i, link := range []string{r.HostLink, r.HostLink, never.HostLink} {
+		if err := n.Do(func() error { return n.Detach(link) }); err != nil {
+			t.Errorf("Detach %d: %v", i, err)
+		}
+	}
+	if err := n.bare(); err != nil {
+		t.Error(err)
+	}
+}

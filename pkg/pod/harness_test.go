@@ -1,0 +1,148 @@
+package pod
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// The main thread shows the process's mounts to the leak check: a test that
+// leaves it in another mount namespace, as a thread that ends would, must not get it.
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+// node is a host with the pins that veild would have made, and no pod.
+type node struct {
+	*nettest.Host
+	Paths
+	t *testing.T
+	h *nl.Handle
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	nettest.NeedBPF(t)
+	n := &node{Host: nettest.NewHost(t, config.RunDir), Paths: DefaultPaths(), t: t}
+	n.h = n.Handle()
+	n.must(func() error { return pinPods(n.Paths) })
+	return n
+}
+
+func (n *node) must(fn func() error) {
+	n.t.Helper()
+	n.Run(n.t, fn)
+}
+
+// pinPods pins a program that lets everything pass, and the map.
+func pinPods(p Paths) error {
+	if err := os.MkdirAll(p.BPFDir, 0o700); err != nil {
+		return err
+	}
+	if err := pinProgram(filepath.Join(p.BPFDir, config.PinPodIngress), config.PinPodIngress); err != nil {
+		return err
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: config.PinPodAddrs, Type: ebpf.Hash, KeySize: 4, ValueSize: 24, MaxEntries: 1024})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return m.Pin(filepath.Join(p.BPFDir, config.PinPodAddrs))
+}
+
+func pinProgram(path, name string) error {
+	const next = -1 // TCX_NEXT, TC_ACT_UNSPEC
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()},
+	})
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	return prog.Pin(path)
+}
+
+var (
+	pod4 = netip.MustParseAddr("198.18.1.5")
+	pod6 = netip.MustParseAddr("fd42:1::5")
+)
+
+// newRecord is a record of a pod in a namespace of its own.
+func newRecord(t *testing.T, container string, addrs ...netip.Addr) (Record, *nettest.NS) {
+	t.Helper()
+	ns := nettest.NewNS(t)
+	return Record{
+		Network: config.NetworkName, ContainerID: container, IfName: "eth0", Netns: ns.Path(),
+		HostLink: HostLink(container, "eth0"), Addrs: addrs, MTU: 1420,
+	}, ns
+}
+
+// attach attaches and fails the test when that fails.
+func (n *node) attach(r Record, ns *nettest.NS) {
+	n.t.Helper()
+	n.must(func() error {
+		var undo Undo
+		return n.Attach(r, ns.Fd(), &undo)
+	})
+}
+
+// entries are the pod_addrs entries by link index.
+func (n *node) entries() map[uint32]addrsEntry {
+	n.t.Helper()
+	all := make(map[uint32]addrsEntry)
+	n.must(func() error {
+		_, err := n.deleteAddrs(func(index int, e addrsEntry) bool {
+			all[uint32(index)] = e
+			return false
+		})
+		return err
+	})
+	return all
+}
+
+// bare is whether nothing of any pod is on the node.
+func (n *node) bare() error {
+	n.t.Helper()
+	var links map[int]string
+	var records []Record
+	n.must(func() (err error) {
+		if links, err = podLinks(); err != nil {
+			return err
+		}
+		records, err = n.List()
+		return err
+	})
+	if len(links) != 0 || len(records) != 0 || len(n.entries()) != 0 {
+		return &leftover{links, records, n.entries()}
+	}
+	for _, table := range []int{unix.RT_TABLE_MAIN, config.TablePod} {
+		routes, err := n.h.RouteListFiltered(nl.FamilyAll, &nl.Route{Table: table, Protocol: config.RouteProtoPod}, nl.FilterTable|nl.FilterProtocol)
+		if err != nil {
+			return err
+		}
+		if len(routes) != 0 {
+			n.t.Errorf("routes left in table %d: %v", table, routes)
+		}
+	}
+	return nil
+}
+
+func mac(s string) net.HardwareAddr {
+	m, err := net.ParseMAC(s)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}

@@ -1,0 +1,210 @@
+package pod
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// end is one end of the veth as the kernel has it.
+type end struct {
+	index  int
+	mtu    int
+	group  uint32
+	up     bool
+	mac    net.HardwareAddr
+	addrs  []netip.Addr
+	routes []nl.Route
+	neighs []nl.Neigh
+}
+
+// nodeEnd is the end on the node, and what guards it.
+type nodeEnd struct {
+	end
+	programs []ebpf.ProgramID
+	pinned   ebpf.ProgramID
+	entry    bool
+}
+
+// readEnd reads a link of the calling thread's namespace with its routes in
+// tables, its addresses and its permanent neighbours.
+func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return end{}, fmt.Errorf("find link %s: %w", name, err)
+	}
+	a := l.Attrs()
+	e := end{index: a.Index, mtu: a.MTU, group: a.Group, up: a.RawFlags&unix.IFF_UP != 0, mac: a.HardwareAddr}
+	addrs, err := h.AddrList(l, nl.FamilyAll)
+	if err != nil {
+		return end{}, fmt.Errorf("list addresses of %s: %w", name, err)
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			if ones, bits := a.Mask.Size(); ones == bits {
+				e.addrs = append(e.addrs, ip.Unmap())
+			}
+		}
+	}
+	for _, family := range families {
+		neighs, err := h.NeighList(e.index, family)
+		if err != nil {
+			return end{}, fmt.Errorf("list neighbours on %s: %w", name, err)
+		}
+		e.neighs = append(e.neighs, neighs...)
+		for _, table := range tables {
+			routes, err := h.RouteListFiltered(family, &nl.Route{Table: table, LinkIndex: e.index}, nl.FilterTable|nl.FilterOIF)
+			if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: no such table
+				return end{}, fmt.Errorf("list routes of %s in table %d: %w", name, table, err)
+			}
+			e.routes = append(e.routes, routes...)
+		}
+	}
+	return e, nil
+}
+
+// openStrict opens a socket on which the kernel itself filters what is listed.
+func openStrict() (*nl.Handle, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	if err := h.SetStrictCheck(true); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("set strict checking of netlink: %w", err)
+	}
+	return h, nil
+}
+
+func (p Paths) readNode(h *nl.Handle, r Record) (nodeEnd, error) {
+	e, err := readEnd(h, r.HostLink, familiesOf(r), tables)
+	if err != nil {
+		return nodeEnd{}, err
+	}
+	n := nodeEnd{end: e}
+	if n.programs, err = attached(h, e.index); err != nil {
+		return nodeEnd{}, err
+	}
+	prog, err := p.openProgram()
+	if err != nil {
+		return nodeEnd{}, unguarded(err)
+	}
+	n.pinned = prog.id
+	prog.Close()
+	if n.entry, err = p.hasAddrs(e.index, r.Addrs); err != nil {
+		return nodeEnd{}, unguarded(err)
+	}
+	return n, nil
+}
+
+// unguarded keeps a pin that does not exist from being taken for a pod that does not.
+func unguarded(err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("%w: %s; is veild running?", ErrClosed, err.Error())
+	}
+	return err
+}
+
+func familiesOf(r Record) []int {
+	var families []int
+	for _, a := range r.Addrs {
+		families = append(families, family(a))
+	}
+	return families
+}
+
+// nodeDiff is how the node's end differs from the record.
+type nodeDiff struct {
+	texts                   []string
+	program, entry, up, grp bool
+	routes                  []nl.Route
+	neighs                  []nl.Neigh
+}
+
+func (d *nodeDiff) say(format string, args ...any) {
+	d.texts = append(d.texts, fmt.Sprintf(format, args...))
+}
+
+func (n nodeEnd) diff(r Record) nodeDiff {
+	var d nodeDiff
+	if d.program = !slices.Contains(n.programs, n.pinned); d.program {
+		d.say("program %s is not attached to %s", config.PinPodIngress, r.HostLink)
+	}
+	if d.entry = !n.entry; d.entry {
+		d.say("map %s has not the pod's addresses for %s", config.PinPodAddrs, r.HostLink)
+	}
+	if d.grp = n.group != config.PodGroup; d.grp {
+		d.say("group of %s is %#x, want %#x", r.HostLink, n.group, config.PodGroup)
+	}
+	if d.up = !n.up; d.up {
+		d.say("%s is down", r.HostLink)
+	}
+	if n.mtu != r.MTU {
+		d.say("mtu of %s is %d, want %d", r.HostLink, n.mtu, r.MTU)
+	}
+	if !bytes.Equal(n.mac, r.HostMAC()) {
+		d.say("hardware address of %s is %s, want %s", r.HostLink, n.mac, r.HostMAC())
+	}
+	d.routes = missingRoutes(hostRoutes(r, n.index), n.routes)
+	for _, route := range d.routes {
+		d.say("table %d has no route %s to %s", route.Table, route.Dst, r.HostLink)
+	}
+	d.neighs = missingNeighs(hostNeighs(r, n.index), n.neighs)
+	for _, neigh := range d.neighs {
+		d.say("%s has no permanent neighbour %s at %s", r.HostLink, neigh.IP, neigh.HardwareAddr)
+	}
+	return d
+}
+
+// diffPod says how the pod's end differs from the record.
+func (e end) diffPod(r Record) []string {
+	var texts []string
+	say := func(format string, args ...any) { texts = append(texts, fmt.Sprintf(format, args...)) }
+	if !e.up {
+		say("%s in the pod is down", r.IfName)
+	}
+	if e.mtu != r.MTU {
+		say("mtu of %s in the pod is %d, want %d", r.IfName, e.mtu, r.MTU)
+	}
+	if !bytes.Equal(e.mac, r.PodMAC()) {
+		say("hardware address of %s in the pod is %s, want %s", r.IfName, e.mac, r.PodMAC())
+	}
+	for _, a := range r.Addrs {
+		if !slices.Contains(e.addrs, a) {
+			say("%s in the pod has not address %s", r.IfName, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	for _, route := range missingRoutes(podRoutes(r, e.index), e.routes) {
+		say("the pod has no route %s via %v with mtu %d", route.Dst, route.Gw, route.MTU)
+	}
+	for _, neigh := range missingNeighs(podNeighs(r, e.index), e.neighs) {
+		say("the pod has no permanent neighbour %s at %s", neigh.IP, neigh.HardwareAddr)
+	}
+	return texts
+}
+
+func missingRoutes(want, have []nl.Route) []nl.Route {
+	return slices.DeleteFunc(want, func(w nl.Route) bool {
+		return slices.ContainsFunc(have, func(g nl.Route) bool {
+			return g.Dst.String() == w.Dst.String() && g.Table == w.Table && g.LinkIndex == w.LinkIndex &&
+				g.Gw.Equal(w.Gw) && g.Type == w.Type && g.Protocol == w.Protocol && g.MTU == w.MTU
+		})
+	})
+}
+
+func missingNeighs(want, have []nl.Neigh) []nl.Neigh {
+	return slices.DeleteFunc(want, func(w nl.Neigh) bool {
+		return slices.ContainsFunc(have, func(g nl.Neigh) bool {
+			return g.IP.Equal(w.IP) && g.State == w.State && bytes.Equal(g.HardwareAddr, w.HardwareAddr)
+		})
+	})
+}

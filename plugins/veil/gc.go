@@ -1,0 +1,123 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/kubeveil/kubeveil/pkg/pod"
+)
+
+// owner is one attachment as host-local writes it into a reservation.
+type owner struct{ containerID, ifName string }
+
+// gc is the verb GC: links, records and pod_addrs entries of this network that no
+// valid attachment owns, then the reservations of addresses. It goes on past
+// errors and tells them all.
+func (p *plugin) gc(args *skel.CmdArgs) error {
+	conf, err := parse(args.StdinData)
+	if err != nil {
+		return err
+	}
+	if err := conf.validate(args.StdinData); err != nil {
+		return err
+	}
+	attachments, err := conf.valid()
+	if err != nil {
+		return coded(types.ErrInvalidNetworkConfig, fmt.Errorf("network %q: %w", conf.Name, err))
+	}
+	validLinks := make(map[string]bool)
+	validOwners := make(map[owner]bool)
+	for _, a := range attachments {
+		validLinks[pod.HostLink(a.ContainerID, a.IfName)] = true
+		validOwners[owner{a.ContainerID, a.IfName}] = true
+	}
+	orphans, err := p.paths.Orphans(conf.Name, validLinks)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	held := make(map[string]bool) // links that could not be removed keep their addresses
+	for _, link := range orphans {
+		if err := p.paths.Detach(link); err != nil {
+			held[link] = true
+			errs = append(errs, err)
+		}
+	}
+	_, err = p.paths.PruneAddrs()
+	errs = append(errs, err, releaseOrphans(args, conf, validOwners, held))
+	return errors.Join(errs...)
+}
+
+// valid is what the runtime says is still attached. Without it everything would
+// be an orphan, so it must be said, if only as an empty list (or null, as libcni writes one).
+func (c *netConf) valid() ([]types.GCAttachment, error) {
+	raw := c.Valid
+	if raw == nil {
+		raw = c.Older
+	}
+	if raw == nil {
+		return nil, errors.New(`"cni.dev/valid-attachments" is missing: the runtime must list the valid attachments, or [] when there are none`)
+	}
+	var list []types.GCAttachment
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, fmt.Errorf(`"cni.dev/valid-attachments": %w`, err)
+	}
+	return list, nil
+}
+
+// releaseOrphans gives back, by host-local's own DEL, the addresses whose owner is not valid.
+func releaseOrphans(args *skel.CmdArgs, conf *netConf, valid map[owner]bool, held map[string]bool) error {
+	owners, err := reservations(filepath.Join(conf.IPAM.DataDir, conf.Name))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for o := range owners {
+		if valid[o] || held[pod.HostLink(o.containerID, o.ifName)] {
+			continue
+		}
+		ipam, err := findIPAM(args)
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		errs = append(errs, ipam.of(o.containerID, o.ifName).del())
+	}
+	return errors.Join(errs...)
+}
+
+// reservations reads who holds addresses: host-local keeps a file for each,
+// named by the address, that holds the container's id and, on a second line, the interface.
+func reservations(dir string) (map[owner]bool, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list reservations: %w", err)
+	}
+	owners := make(map[owner]bool)
+	for _, e := range entries {
+		if _, err := netip.ParseAddr(e.Name()); err != nil {
+			continue // the lock, and where host-local left off
+		}
+		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read reservation: %w", err)
+		}
+		id, ifName, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
+		owners[owner{strings.TrimSpace(id), strings.TrimSpace(ifName)}] = true
+	}
+	return owners, nil
+}
