@@ -1,6 +1,12 @@
 package config
 
-import "net/netip"
+import (
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+)
 
 // Config is the configuration of veild. The zero value is not valid: Load
 // fills in defaults and checks the whole.
@@ -12,6 +18,10 @@ type Config struct {
 	ClusterRanges []netip.Prefix `json:"clusterRanges"`
 	// ServiceRanges hold every service address there may ever be.
 	ServiceRanges []netip.Prefix `json:"serviceRanges"`
+	// NodeRanges hold every address a node may ever have; empty allows any. A
+	// kubelet may write what it likes into the addresses of its own Node: without a
+	// bound, a worker can draw what pods send to an outside address to itself.
+	NodeRanges []netip.Prefix `json:"nodeRanges,omitempty"`
 	// KubeadmConfig is a file with kubeadm's ClusterConfiguration, or a
 	// ConfigMap that holds one, from which ranges that are not set here are read. Optional.
 	KubeadmConfig string `json:"kubeadmConfig,omitempty"`
@@ -39,7 +49,7 @@ type Config struct {
 
 // Source says where the table comes from.
 type Source struct {
-	// Kind is "kubernetes" or "snapshot".
+	// Kind is SourceKubernetes or SourceSnapshot.
 	Kind string `json:"kind"`
 	// Kubeconfig is a kubeconfig file; empty uses the pod's service account.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
@@ -49,7 +59,7 @@ type Source struct {
 
 // Tunnel configures WireGuard.
 type Tunnel struct {
-	// Mode is "auto", "kernel" or "userspace".
+	// Mode is ModeAuto, ModeKernel or ModeUserspace.
 	Mode string `json:"mode"`
 	// Port is the UDP port on the underlay.
 	Port int `json:"port"`
@@ -62,4 +72,54 @@ type CNI struct {
 	// Portmap and Bandwidth chain the reference plugins of these names.
 	Portmap   bool `json:"portmap"`
 	Bandwidth bool `json:"bandwidth"`
+}
+
+// Kinds of source.
+const (
+	SourceKubernetes = "kubernetes"
+	SourceSnapshot   = "snapshot"
+)
+
+// Modes of the tunnel: by trying, the kernel's WireGuard, or veil-wg's.
+const (
+	ModeAuto      = "auto"
+	ModeKernel    = "kernel"
+	ModeUserspace = "userspace"
+)
+
+// Default gives a configuration in which only the ranges are missing.
+func Default() Config {
+	node, err := os.Hostname()
+	if err != nil {
+		node = "" // Validate asks for it.
+	}
+	return Config{
+		Node:           strings.ToLower(node),
+		Source:         Source{Kind: SourceKubernetes},
+		KeyFile:        KeyFile,
+		SnapshotFile:   SnapshotFile,
+		Tunnel:         Tunnel{Mode: ModeAuto, Port: TunnelPort},
+		Masquerade:     true,
+		CNI:            CNI{ConfDir: CNIConfDir, Portmap: true, Bandwidth: true},
+		MetricsAddress: MetricsAddress,
+		LogLevel:       "info",
+	}
+}
+
+// Rules gives what cluster.Resolve judges claims by; gateways are the next hops
+// of the underlay's default routes. The gateways inside pods are added.
+func (c Config) Rules(gateways []netip.Addr) cluster.Rules {
+	pod := []netip.Addr{netip.MustParseAddr(PodGateway4), netip.MustParseAddr(PodGateway6)}
+	return cluster.Rules{
+		Self:          c.Node,
+		ClusterRanges: c.ClusterRanges,
+		ServiceRanges: c.ServiceRanges,
+		NodeRanges:    c.NodeRanges,
+		Gateways:      append(pod, gateways...),
+	}
+}
+
+// Families are the families of the cluster ranges, so of pods.
+func (c Config) Families() cluster.Families {
+	return cluster.Node{PodPrefixes: c.ClusterRanges}.PodFamilies()
 }

@@ -1,5 +1,7 @@
 package config
 
+import "github.com/kubeveil/kubeveil/pkg/cluster"
+
 // Marks on packets (skb->mark). One bit each, with the bit as its own mask, so
 // that they live beside the bits of kube-proxy (0x4000, 0x8000), Cilium
 // (0x0f00) and others.
@@ -58,6 +60,9 @@ const (
 	TunnelQueueLen = 10000
 )
 
+// MetricsAddress is the default address of /metrics, /healthz and /readyz.
+const MetricsAddress = "127.0.0.1:9631"
+
 // Pod addressing. The gateways are link-local, the same on every node, and are
 // reached through permanent neighbours, never by ARP or ND.
 const (
@@ -71,7 +76,7 @@ const (
 )
 
 // MinPodMTU6 is the smallest MTU a link with IPv6 may have (RFC 8200 section 5).
-const MinPodMTU6 = 1280
+const MinPodMTU6 = cluster.MinMTU6
 
 // nftables tables (family inet).
 const (
@@ -99,6 +104,8 @@ const (
 	SnapshotFile = RunDir + "/snapshot.json"
 	// AdminSocket is where veilctl finds veild.
 	AdminSocket = RunDir + "/veild.sock"
+	// CNIConfDir is the default place of the CNI configuration.
+	CNIConfDir = "/etc/cni/net.d"
 	// BPFDir holds the pinned programs and maps.
 	BPFDir = "/sys/fs/bpf/kubeveil"
 	// ConflistName is the file name of the CNI configuration.

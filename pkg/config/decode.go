@@ -1,0 +1,176 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// decode reads YAML or JSON over c and returns every problem, each with the
+// path of the key it is about. Keys that are absent stay as they were.
+func decode(text []byte, c *Config) []error {
+	// Strict: a key given twice is an error.
+	converted, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return []error{err}
+	}
+	dec := json.NewDecoder(bytes.NewReader(converted))
+	dec.UseNumber()
+	var raw any
+	if err := dec.Decode(&raw); err != nil {
+		return []error{err}
+	}
+	if raw == nil {
+		return nil // an empty file
+	}
+	return decodeValue("", raw, reflect.ValueOf(c).Elem())
+}
+
+// problem is what is wrong with the value of one key.
+type problem struct{ key, text string }
+
+func (p *problem) Error() string { return p.key + ": " + p.text }
+
+func newProblem(key, format string, args ...any) error {
+	return &problem{key, fmt.Sprintf(format, args...)}
+}
+
+// decodeValue sets v to raw. Each leaf is decoded by itself, so that one bad
+// value does not hide the next.
+func decodeValue(path string, raw any, v reflect.Value) []error {
+	switch {
+	case v.Kind() == reflect.Struct && v.Type() != prefixType:
+		return decodeStruct(path, raw, v)
+	case v.Kind() == reflect.Slice:
+		list, ok := raw.([]any)
+		if !ok {
+			return []error{newProblem(path, "is %s, write a list of %s", kindOf(raw), wanted(v.Type().Elem()))}
+		}
+		v.SetZero()
+		var problems []error
+		for i, r := range list {
+			elem := reflect.New(v.Type().Elem()).Elem()
+			problems = append(problems, decodeValue(fmt.Sprintf("%s[%d]", path, i), r, elem)...)
+			v.Set(reflect.Append(v, elem))
+		}
+		return problems
+	}
+	text, err := json.Marshal(raw)
+	if err == nil && raw != nil {
+		err = json.Unmarshal(text, v.Addr().Interface())
+	}
+	if err != nil || raw == nil {
+		v.SetZero()
+		return []error{newProblem(path, "%s is not %s", text, wanted(v.Type()))}
+	}
+	return nil
+}
+
+func decodeStruct(path string, raw any, v reflect.Value) []error {
+	object, ok := raw.(map[string]any)
+	if !ok {
+		return []error{newProblem(orFile(path), "is %s, write keys and values: %s", kindOf(raw), strings.Join(keysOf(v.Type()), ", "))}
+	}
+	names := make([]string, 0, len(object))
+	for name := range object {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var problems []error
+	for _, name := range names {
+		i := slices.Index(keysOf(v.Type()), name)
+		if i < 0 {
+			problems = append(problems, newProblem(join(path, name), "unknown key; did you mean %s?", join(path, nearest(name, keysOf(v.Type())))))
+			continue
+		}
+		problems = append(problems, decodeValue(join(path, name), object[name], v.Field(i))...)
+	}
+	return problems
+}
+
+var prefixType = reflect.TypeFor[netip.Prefix]()
+
+// wanted says in words what a value of t looks like.
+func wanted(t reflect.Type) string {
+	switch {
+	case t == prefixType:
+		return "a range such as 198.18.0.0/16 or fd42::/48"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case t.Kind() == reflect.Int:
+		return "a whole number"
+	}
+	return "a text in quotes"
+}
+
+func kindOf(raw any) string {
+	switch raw.(type) {
+	case nil:
+		return "empty"
+	case map[string]any:
+		return "keys and values"
+	case []any:
+		return "a list"
+	}
+	return fmt.Sprintf("%v", raw)
+}
+
+// keysOf gives the JSON name of each field of t, in order.
+func keysOf(t reflect.Type) []string {
+	var keys []string
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		keys = append(keys, name)
+	}
+	return keys
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+func orFile(path string) string {
+	if path == "" {
+		return "the whole file"
+	}
+	return path
+}
+
+// nearest is the one of names with the smallest edit distance to name, letter case aside.
+func nearest(name string, names []string) string {
+	// An edit distance costs the product of the lengths.
+	name = strings.ToLower(name[:min(len(name), 64)])
+	return slices.MinFunc(names, func(a, b string) int {
+		return distance(name, strings.ToLower(a)) - distance(name, strings.ToLower(b))
+	})
+}
+
+// distance is the Levenshtein distance of a and b in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

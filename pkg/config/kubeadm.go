@@ -1,0 +1,108 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Ranges are the ranges that a kubeadm ClusterConfiguration names.
+type Ranges struct {
+	Pod, Service []netip.Prefix
+}
+
+// kubeadmDocument is what we read of a ClusterConfiguration, or of the
+// ConfigMap kubeadm-config that holds one. Other keys are kubeadm's matter.
+type kubeadmDocument struct {
+	Kind       string `json:"kind"`
+	Networking struct {
+		PodSubnet     string `json:"podSubnet"`
+		ServiceSubnet string `json:"serviceSubnet"`
+	} `json:"networking"`
+	Data struct {
+		ClusterConfiguration string `json:"ClusterConfiguration"`
+	} `json:"data"`
+}
+
+// ParseKubeadm finds the ClusterConfiguration in text, one or more YAML
+// documents of which one is it or a ConfigMap with data.ClusterConfiguration, and reads
+// networking.podSubnet and serviceSubnet (comma-separated for two families).
+func ParseKubeadm(text []byte) (Ranges, error) {
+	return parseKubeadm(string(text), true)
+}
+
+func parseKubeadm(text string, configMap bool) (Ranges, error) {
+	for i, part := range splitDocuments(text) {
+		var doc kubeadmDocument
+		if err := yaml.Unmarshal([]byte(part), &doc); err != nil {
+			return Ranges{}, fmt.Errorf("document %d: %w", i+1, err)
+		}
+		switch {
+		case doc.Kind == "ClusterConfiguration":
+			return doc.ranges()
+		case doc.Kind == "ConfigMap" && doc.Data.ClusterConfiguration != "" && configMap:
+			return parseKubeadm(doc.Data.ClusterConfiguration, false)
+		}
+	}
+	return Ranges{}, fmt.Errorf("it holds no document of kind ClusterConfiguration and no ConfigMap with data.ClusterConfiguration; write what kubectl -n kube-system get configmap kubeadm-config -o yaml shows")
+}
+
+// splitDocuments splits YAML at its document markers, which begin a line.
+func splitDocuments(text string) []string {
+	var documents []string
+	var current strings.Builder
+	for line := range strings.Lines(text) {
+		if mark := strings.TrimRight(line, "\r\n \t"); mark == "---" || strings.HasPrefix(line, "--- ") {
+			documents = append(documents, current.String())
+			current.Reset()
+			current.WriteString(strings.TrimPrefix(mark, "---") + "\n")
+			continue
+		}
+		current.WriteString(line)
+	}
+	return append(documents, current.String())
+}
+
+func (d kubeadmDocument) ranges() (r Ranges, err error) {
+	if r.Pod, err = subnets("networking.podSubnet", d.Networking.PodSubnet); err != nil {
+		return Ranges{}, err
+	}
+	if r.Service, err = subnets("networking.serviceSubnet", d.Networking.ServiceSubnet); err != nil {
+		return Ranges{}, err
+	}
+	return r, nil
+}
+
+func subnets(key, list string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, s := range splitList(list) {
+		p, err := netip.ParsePrefix(s.(string))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %q is not %s", key, s, wanted(prefixType))
+		}
+		// kubeadm accepts an address of the subnet for the subnet.
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+// fillFromKubeadm sets the ranges that are not set from c.KubeadmConfig.
+func (c *Config) fillFromKubeadm() error {
+	text, err := readFile(c.KubeadmConfig)
+	if err != nil {
+		return fmt.Errorf("kubeadmConfig: %w", err)
+	}
+	r, err := ParseKubeadm(text)
+	if err != nil {
+		return fmt.Errorf("kubeadmConfig: %s: %w", c.KubeadmConfig, err)
+	}
+	if len(c.ClusterRanges) == 0 {
+		c.ClusterRanges = r.Pod
+	}
+	if len(c.ServiceRanges) == 0 {
+		c.ServiceRanges = r.Service
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+package config
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// maxFile bounds the files that Load reads, bytes.
+const maxFile = 1 << 20
+
+// Load reads the configuration file at path (YAML or JSON) over the defaults,
+// fills the ranges from KubeadmConfig where they are not set, and validates
+// the whole. An empty path is no file. The error joins every problem found.
+func Load(path string) (Config, error) { return load(path, nil) }
+
+// Flags are command-line flags that override the configuration file.
+type Flags struct {
+	// File is the configuration file, flag -config.
+	File  string
+	given []givenFlag
+}
+
+type givenFlag struct{ name, path, value string }
+
+// flags names each flag, the key it overrides and its usage.
+var flags = []struct{ name, path, usage string }{
+	{"node", "node", "`name` of this node in Kubernetes (default: the host name)"},
+	{"cluster-ranges", "clusterRanges", "comma-separated `ranges` of all pods"},
+	{"service-ranges", "serviceRanges", "comma-separated `ranges` of all services"},
+	{"node-ranges", "nodeRanges", "comma-separated `ranges` of all node addresses (default: any)"},
+	{"kubeadm-config", "kubeadmConfig", "`file` with kubeadm's ClusterConfiguration, for ranges that are not set"},
+	{"source", "source.kind", "where the table comes from: `kind` kubernetes or snapshot"},
+	{"kubeconfig", "source.kubeconfig", "kubeconfig `file` (default: the service account)"},
+	{"source-file", "source.file", "snapshot `file` for the source snapshot"},
+	{"key-file", "keyFile", "`file` of the private key, on tmpfs"},
+	{"snapshot-file", "snapshotFile", "`file` of the last good table, on tmpfs"},
+	{"trust-disk", "trustDisk", "allow key and snapshot on a disk"},
+	{"tunnel-mode", "tunnel.mode", "WireGuard by `mode` auto, kernel or userspace"},
+	{"tunnel-port", "tunnel.port", "UDP `port` of WireGuard"},
+	{"mtu", "mtu", "MTU of the underlay, `bytes` (default: the interface's)"},
+	{"masquerade", "masquerade", "masquerade what leaves the cluster"},
+	{"cni-conf-dir", "cni.confDir", "`directory` of the CNI configuration"},
+	{"portmap", "cni.portmap", "chain the portmap plugin"},
+	{"bandwidth", "cni.bandwidth", "chain the bandwidth plugin"},
+	{"metrics-address", "metricsAddress", "`address` of /metrics, /healthz and /readyz; empty serves none"},
+	{"log-level", "logLevel", "`level` debug, info, warn or error"},
+}
+
+// RegisterFlags adds the flags to fs; after fs.Parse, call Load on the result.
+func RegisterFlags(fs *flag.FlagSet) *Flags {
+	f := &Flags{}
+	fs.StringVar(&f.File, "config", "", "configuration `file`, YAML or JSON")
+	for _, d := range flags {
+		set := func(value string) error {
+			f.given = append(f.given, givenFlag{d.name, d.path, value})
+			return nil
+		}
+		if fieldAt(&Config{}, d.path).Kind() == reflect.Bool {
+			fs.BoolFunc(d.name, d.usage, set)
+		} else {
+			fs.Func(d.name, d.usage, set)
+		}
+	}
+	return f
+}
+
+// Load is the function Load for the file named by -config, with the flags over it.
+func (f *Flags) Load() (Config, error) { return load(f.File, f.given) }
+
+func load(path string, given []givenFlag) (Config, error) {
+	c := Default()
+	var problems []error
+	if path != "" {
+		text, err := readFile(path)
+		if err != nil {
+			return c, fmt.Errorf("configuration: %w", err)
+		}
+		for _, err := range decode(text, &c) {
+			problems = append(problems, fmt.Errorf("%s: %w", path, err))
+		}
+	}
+	for _, g := range given {
+		problems = append(problems, g.apply(&c)...)
+	}
+	if c.KubeadmConfig != "" {
+		if err := c.fillFromKubeadm(); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	// What could not be read is zero now; do not complain of it twice.
+	unread := map[string]bool{}
+	for _, err := range problems {
+		var p *problem
+		if errors.As(err, &p) {
+			unread[p.key] = true
+		}
+	}
+	for _, err := range c.problems() {
+		var p *problem
+		if !errors.As(err, &p) || !unread[p.key] {
+			problems = append(problems, err)
+		}
+	}
+	return c, errors.Join(problems...)
+}
+
+// apply sets one flag.
+func (g givenFlag) apply(c *Config) []error {
+	v := fieldAt(c, g.path)
+	var raw any = g.value
+	switch v.Kind() {
+	case reflect.Bool:
+		b, err := strconv.ParseBool(g.value)
+		if err != nil {
+			return []error{fmt.Errorf("flag -%s: %w", g.name, newProblem(g.path, "%q is not true or false", g.value))}
+		}
+		raw = b
+	case reflect.Int:
+		n, err := strconv.Atoi(g.value)
+		if err != nil {
+			return []error{fmt.Errorf("flag -%s: %w", g.name, newProblem(g.path, "%q is not a whole number", g.value))}
+		}
+		raw = n
+	case reflect.Slice:
+		raw = splitList(g.value)
+	}
+	var problems []error
+	for _, err := range decodeValue(g.path, raw, v) {
+		problems = append(problems, fmt.Errorf("flag -%s: %w", g.name, err))
+	}
+	return problems
+}
+
+// splitList splits at commas; an empty text is an empty list.
+func splitList(s string) []any {
+	list := []any{}
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			list = append(list, part)
+		}
+	}
+	return list
+}
+
+// fieldAt finds the field of c at a path of keys that exists.
+func fieldAt(c *Config, path string) reflect.Value {
+	v := reflect.ValueOf(c).Elem()
+	for key := range strings.SplitSeq(path, ".") {
+		for i, k := range keysOf(v.Type()) {
+			if k == key {
+				v = v.Field(i)
+				break
+			}
+		}
+	}
+	return v
+}
+
+// readFile reads a whole file of at most maxFile bytes.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("%s is larger than %d bytes; is it the right file?", path, maxFile)
+	}
+	return text, nil
+}

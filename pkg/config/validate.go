@@ -1,0 +1,174 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+)
+
+// Validate returns every problem of c at once, joined, each with the key it is
+// about and what to write instead; nil when there is none.
+func (c Config) Validate() error { return errors.Join(c.problems()...) }
+
+func (c Config) problems() []error {
+	var p problems
+	p.checkNode(c.Node)
+	p.checkRanges(c)
+	p.checkSource(c)
+	p.checkPaths(c)
+	p.checkTunnel(c)
+	if c.MetricsAddress != "" {
+		p.checkListen(c.MetricsAddress)
+	}
+	p.oneOf("logLevel", c.LogLevel, "debug", "info", "warn", "error")
+	return p
+}
+
+type problems []error
+
+func (p *problems) add(key, format string, args ...any) {
+	*p = append(*p, newProblem(key, format, args...))
+}
+
+func (p *problems) oneOf(key, got string, allowed ...string) {
+	if !slices.Contains(allowed, got) {
+		p.add(key, "%q is unknown; write one of %v", got, allowed)
+	}
+}
+
+// nodeName is a DNS subdomain (RFC 1123), as Kubernetes wants names of nodes.
+var nodeName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+func (p *problems) checkNode(name string) {
+	if !nodeName.MatchString(name) || len(name) > 253 {
+		p.add("node", "%q is no node name; write the one that kubectl get nodes shows, in lower case letters, digits, - and .", name)
+	}
+}
+
+// special ranges may not be part of any range: they never cross a router.
+var special = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/3"),
+	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("::ffff:0:0/96"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+}
+
+type namedRange struct {
+	key    string
+	prefix netip.Prefix
+}
+
+func (p *problems) checkRanges(c Config) {
+	const kubeadm = "; write the one of networking.%s in kubeadm's ClusterConfiguration, or name that file as kubeadmConfig"
+	if len(c.ClusterRanges) == 0 {
+		p.add("clusterRanges", "no range is given, so no packet could be known as a pod's"+kubeadm, "podSubnet")
+	}
+	if len(c.ServiceRanges) == 0 {
+		p.add("serviceRanges", "no range is given, so no packet could be known as a service's"+kubeadm, "serviceSubnet")
+	}
+	var seen []namedRange
+	for _, list := range []struct {
+		key    string
+		ranges []netip.Prefix
+	}{{"clusterRanges", c.ClusterRanges}, {"serviceRanges", c.ServiceRanges}, {"nodeRanges", c.NodeRanges}} {
+		for i, r := range list.ranges {
+			key := fmt.Sprintf("%s[%d]", list.key, i)
+			if !p.checkRange(key, r) {
+				continue
+			}
+			for _, s := range seen {
+				if s.prefix.Overlaps(r) {
+					p.add(key, "%s overlaps %s of %s; a packet could not be told to be one or the other: make them apart", r, s.prefix, s.key)
+				}
+			}
+			seen = append(seen, namedRange{key, r})
+		}
+	}
+}
+
+// checkRange judges one range by itself and is whether it is usable.
+func (p *problems) checkRange(key string, r netip.Prefix) bool {
+	if !r.IsValid() {
+		p.add(key, "is no range; write one such as 198.18.0.0/16 or fd42::/48")
+		return false
+	}
+	if r != r.Masked() {
+		p.add(key, "%s has bits set beyond its length; write %s", r, r.Masked())
+		return false
+	}
+	for _, s := range special {
+		if s.Overlaps(r) {
+			p.add(key, "%s holds addresses of %s, which are never a pod's, a service's or a node's; write a smaller range", r, s)
+			return false
+		}
+	}
+	return true
+}
+
+func (p *problems) checkSource(c Config) {
+	p.oneOf("source.kind", c.Source.Kind, SourceKubernetes, SourceSnapshot)
+	switch {
+	case c.Source.Kind == SourceSnapshot && c.Source.File == "":
+		p.add("source.file", "is missing; name the snapshot file that kind snapshot reads")
+	case c.Source.Kind == SourceSnapshot && c.Source.Kubeconfig != "":
+		p.add("source.kubeconfig", "is not used by kind snapshot; remove it")
+	case c.Source.Kind == SourceKubernetes && c.Source.File != "":
+		p.add("source.file", "is not used by kind kubernetes; remove it, or write kind: snapshot")
+	}
+}
+
+func (p *problems) checkPaths(c Config) {
+	named := map[string]string{}
+	for _, f := range []struct {
+		key, path string
+		optional  bool
+	}{
+		{"keyFile", c.KeyFile, false},
+		{"snapshotFile", c.SnapshotFile, false},
+		{"cni.confDir", c.CNI.ConfDir, false},
+		{"source.file", c.Source.File, true},
+		{"source.kubeconfig", c.Source.Kubeconfig, true},
+		{"kubeadmConfig", c.KubeadmConfig, true},
+	} {
+		if f.path == "" && f.optional {
+			continue
+		}
+		if !filepath.IsAbs(f.path) {
+			p.add(f.key, "%q is no absolute path; begin it with /", f.path)
+			continue
+		}
+		path := filepath.Clean(f.path)
+		if other := named[path]; other != "" {
+			p.add(f.key, "%s is also %s; name another path", path, other)
+		}
+		named[path] = f.key
+	}
+}
+
+func (p *problems) checkTunnel(c Config) {
+	p.oneOf("tunnel.mode", c.Tunnel.Mode, ModeAuto, ModeKernel, ModeUserspace)
+	if c.Tunnel.Port < 1 || c.Tunnel.Port > 65535 {
+		p.add("tunnel.port", "%d is no UDP port; write 1 to 65535, for instance %d", c.Tunnel.Port, TunnelPort)
+	}
+	if c.MTU == 0 {
+		return
+	}
+	// The underlay's family is not known here; IPv4 outside asks for less.
+	if _, err := cluster.TunnelMTU(c.MTU, false, c.Families()); err != nil {
+		p.add("mtu", "%v; or write 0 to use the interface's", err)
+	}
+}
+
+func (p *problems) checkListen(address string) {
+	host, port, err := net.SplitHostPort(address)
+	n, convErr := strconv.Atoi(port)
+	_, addrErr := netip.ParseAddr(host)
+	if err != nil || convErr != nil || n < 0 || n > 65535 || host != "" && host != "localhost" && addrErr != nil {
+		p.add("metricsAddress", "%q is no address with a port; write for instance %s, or nothing", address, MetricsAddress)
+	}
+}

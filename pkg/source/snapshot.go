@@ -1,0 +1,259 @@
+package source
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// Schema names the format of a snapshot.
+const Schema = "kubeveil.io/snapshot/v1"
+
+// MaxSnapshot bounds a snapshot file, bytes: some 100,000 nodes.
+const MaxSnapshot = 64 << 20
+
+// ErrCorrupt matches the errors of snapshots that are there and cannot be used.
+var ErrCorrupt = errors.New("snapshot cannot be used")
+
+// document is the file.
+type document struct {
+	Schema string         `json:"schema"`
+	Table  *cluster.Table `json:"table"`
+}
+
+// EncodeSnapshot gives the content of the snapshot file of t.
+func EncodeSnapshot(t cluster.Table) ([]byte, error) {
+	b, err := json.Marshal(document{Schema, &t})
+	if err != nil {
+		return nil, fmt.Errorf("encode snapshot: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// ParseSnapshot reads what EncodeSnapshot wrote, or a person. Unknown keys, other schemas,
+// trailing bytes and values that no table has are errors that match ErrCorrupt.
+func ParseSnapshot(text []byte) (cluster.Table, error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	var d document
+	if err := dec.Decode(&d); err != nil {
+		return cluster.Table{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return cluster.Table{}, fmt.Errorf("%w: something follows the snapshot", ErrCorrupt)
+	}
+	if d.Schema != Schema {
+		return cluster.Table{}, fmt.Errorf("%w: its schema is %q, not %q", ErrCorrupt, d.Schema, Schema)
+	}
+	if d.Table == nil {
+		return cluster.Table{}, fmt.Errorf("%w: it has no table", ErrCorrupt)
+	}
+	if err := check(*d.Table); err != nil {
+		return cluster.Table{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return *d.Table, nil
+}
+
+// check refuses values that decode but that no table has. Conflicts between
+// nodes are cluster.Resolve's matter, which every table goes through again.
+func check(t cluster.Table) error {
+	seen := map[string]bool{}
+	for _, n := range nodes(t) {
+		if n.Name == "" {
+			return errors.New("a node has no name")
+		}
+		if seen[n.Name] {
+			return fmt.Errorf("node %s is in it twice", n.Name)
+		}
+		seen[n.Name] = true
+		if err := checkNode(n); err != nil {
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
+	}
+	return checkAddrs(append(t.NodeAddrs[:len(t.NodeAddrs):len(t.NodeAddrs)], t.APIServers...))
+}
+
+func checkNode(n cluster.Node) error {
+	if err := checkAddrs(n.Addresses); err != nil {
+		return err
+	}
+	prefixes := n.PodPrefixes
+	if c := n.Claim; c != nil {
+		prefixes = append(prefixes[:len(prefixes):len(prefixes)], c.PodPrefixes...)
+		for _, k := range c.Keys {
+			if k.Public == (wgkey.Public{}) {
+				return fmt.Errorf("the key of epoch %d is zero", k.Epoch)
+			}
+		}
+		for _, e := range c.Endpoints {
+			if !e.IsValid() || e.Port() == 0 {
+				return fmt.Errorf("the endpoint %s is not an address and a port", e)
+			}
+		}
+	}
+	for _, p := range prefixes {
+		if !p.IsValid() || p != p.Masked() {
+			return fmt.Errorf("the pod prefix %s is malformed", p)
+		}
+	}
+	return nil
+}
+
+func checkAddrs(addrs []netip.Addr) error {
+	for _, a := range addrs {
+		if !a.IsValid() || a.Zone() != "" || a.Is4In6() {
+			return fmt.Errorf("the address %q is malformed", a)
+		}
+	}
+	return nil
+}
+
+// nodes are all nodes of t.
+func nodes(t cluster.Table) []cluster.Node {
+	var all []cluster.Node
+	if t.Self != nil {
+		all = append(all, *t.Self)
+	}
+	all = append(all, t.Peers...)
+	return append(all, t.Keyless...)
+}
+
+// StateOf gives the synced State that says what t believes. Addresses in
+// t.NodeAddrs that belong to no node of t become nodes of their own, the
+// youngest, so that they stay unreachable.
+func StateOf(t cluster.Table) cluster.State {
+	s := cluster.State{Revision: t.Revision, Synced: true, Nodes: nodes(t), APIServers: t.APIServers}
+	owned := map[netip.Addr]bool{}
+	for _, n := range s.Nodes {
+		for _, a := range n.Addresses {
+			owned[a] = true
+		}
+	}
+	for _, a := range t.NodeAddrs {
+		if !owned[a] {
+			s.Nodes = append(s.Nodes, cluster.Node{Name: "address:" + a.String(), Created: youngest, Addresses: []netip.Addr{a}})
+		}
+	}
+	return s
+}
+
+// ReadSnapshot reads the snapshot at path. The error matches fs.ErrNotExist when
+// there is none, atomicfile.ErrOnDisk's text tells of one that is on a disk
+// although trustDisk is not set, and ErrCorrupt is matched by all that cannot be used.
+func ReadSnapshot(path string, trustDisk bool) (cluster.Table, error) {
+	text, err := readSnapshot(path, trustDisk)
+	if err != nil {
+		return cluster.Table{}, err
+	}
+	t, err := ParseSnapshot(text)
+	if err != nil {
+		return cluster.Table{}, corrupt(path, err)
+	}
+	return t, nil
+}
+
+func readSnapshot(path string, trustDisk bool) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("%w: %s is a symbolic link; name the file itself", ErrCorrupt, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	defer f.Close()
+	if !trustDisk {
+		if err := requireMemory(path); err != nil {
+			return nil, err
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, fmt.Errorf("stat snapshot %s: %w", path, err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, fmt.Errorf("%w: %s is not a regular file", ErrCorrupt, path)
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0:
+		return nil, fmt.Errorf("%w: %s can be written by others (user %d, mode %04o), who could name keys of their own; check it, then chown it to this user and chmod 0600", ErrCorrupt, path, st.Uid, st.Mode&0o7777)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, MaxSnapshot+1))
+	if err != nil {
+		return nil, fmt.Errorf("read snapshot %s: %w", path, err)
+	}
+	if len(text) > MaxSnapshot {
+		return nil, corrupt(path, fmt.Errorf("%w: it is larger than %d bytes", ErrCorrupt, MaxSnapshot))
+	}
+	return text, nil
+}
+
+func corrupt(path string, err error) error {
+	return fmt.Errorf("%s: %w; move it away (mv %[1]s %[1]s.bad) and start again: veild writes a new one once it has reached the API server", path, err)
+}
+
+func requireMemory(path string) error {
+	if err := atomicfile.RequireMemory(path); err != nil {
+		return fmt.Errorf("snapshot: %w: whoever writes the disk would choose the keys that this node encrypts to; put it below a tmpfs such as /run, or set trustDisk if the disk is yours alone", err)
+	}
+	return nil
+}
+
+// SnapshotWriter keeps the last good table in a file. It is not safe for concurrent use.
+type SnapshotWriter struct {
+	path      string
+	trustDisk bool
+	last      []byte
+}
+
+// NewSnapshotWriter writes to the file at path, whose directory is made when it
+// is missing; unless trustDisk, only on tmpfs or ramfs.
+func NewSnapshotWriter(path string, trustDisk bool) (*SnapshotWriter, error) {
+	if !trustDisk {
+		if err := requireMemory(path); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	return &SnapshotWriter{path: path, trustDisk: trustDisk}, nil
+}
+
+// Write replaces the file with t, mode 0600; when the file already holds t
+// from the last Write it does nothing.
+func (w *SnapshotWriter) Write(t cluster.Table) error {
+	text, err := EncodeSnapshot(t)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(text, w.last) {
+		if _, err := os.Lstat(w.path); !errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	if len(text) > MaxSnapshot {
+		return fmt.Errorf("snapshot %s: the table needs %d bytes, more than %d", w.path, len(text), MaxSnapshot)
+	}
+	if !w.trustDisk {
+		// What is mounted there may have changed.
+		if err := requireMemory(w.path); err != nil {
+			return err
+		}
+	}
+	if err := atomicfile.Write(w.path, text, 0o600); err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	w.last = text
+	return nil
+}
