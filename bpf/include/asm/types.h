@@ -1,3 +1,3 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The kernel's headers for user space want the machine's <asm/types.h>; a BPF object is for all. */
+/* What the kernel's headers for user space ask for, the same for every machine. */
 #include <asm-generic/types.h>

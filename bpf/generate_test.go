@@ -1,0 +1,96 @@
+package bpf
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+func TestReasonsAreNumberedAndNamedOnce(t *testing.T) {
+	names := make(map[string]bool)
+	for i, r := range Reasons {
+		if r.Number != uint32(i)+1 {
+			t.Errorf("reason %s has number %d, want %d: numbers are in order and 0 is none", r.Name, r.Number, i+1)
+		}
+		if names[r.Name] || !regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`).MatchString(r.Name) {
+			t.Errorf("reason %d: name %q is not in snake case, or twice", r.Number, r.Name)
+		}
+		names[r.Name] = true
+		if !strings.HasSuffix(r.Sentence, ".") {
+			t.Errorf("reason %s: %q is not a sentence", r.Name, r.Sentence)
+		}
+	}
+}
+
+func TestGeneratedTextIsCurrent(t *testing.T) {
+	for file, want := range map[string]string{HeaderFile: Header(), DocumentFile: Document()} {
+		got, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != want {
+			t.Errorf("%s is not what reasons.go says: run go generate ./bpf", file)
+		}
+	}
+}
+
+// TestObjectsAreCurrent compiles the programs and compares bytes.
+func TestObjectsAreCurrent(t *testing.T) {
+	nettest.NeedProgram(t, "clang-"+ClangVersion)
+	nettest.NeedProgram(t, "llvm-strip-"+ClangVersion)
+	text, err := os.ReadFile("generate.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	directives := regexp.MustCompile(`(?m)^//go:generate go tool bpf2go (.*)$`).FindAllStringSubmatch(string(text), -1)
+	if len(directives) == 0 {
+		t.Fatal("generate.go compiles nothing")
+	}
+	for _, d := range directives {
+		args := append([]string{"tool", "bpf2go", "-output-dir", dir}, strings.Fields(d[1])...)
+		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	made, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(made) != 2*len(directives) {
+		t.Fatalf("made %v (%v), want two files for each directive", made, err)
+	}
+	for _, file := range made {
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Base(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is not what its source gives: run go generate ./bpf", filepath.Base(file))
+		}
+	}
+}
+
+func TestSourceIsFormatted(t *testing.T) {
+	nettest.NeedProgram(t, "clang-format-"+ClangVersion)
+	var files []string
+	for _, pattern := range []string{"progs/*.c", "lib/*.h", "include/*.h", "include/asm/*.h"} {
+		match, err := filepath.Glob(pattern)
+		if err != nil || len(match) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, match, err)
+		}
+		files = append(files, match...)
+	}
+	if out, err := exec.Command("clang-format-"+ClangVersion, append([]string{"--dry-run", "-Werror"}, files...)...).CombinedOutput(); err != nil {
+		t.Errorf("clang-format: %v\n%s", err, out)
+	}
+}

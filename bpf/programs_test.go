@@ -1,0 +1,383 @@
+package bpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// next and dropped are the verdicts of bpf/include/kernel.h.
+const (
+	next    uint32 = 0xffff_ffff
+	dropped uint32 = 2
+)
+
+// skb is struct __sk_buff (include/uapi/linux/bpf.h), of which tests set the mark.
+type skb struct {
+	Len, PktType, Mark uint32
+	_                  [45]uint32
+}
+
+// loaded is the programs with maps of their own: pods in 198.18.0.0/16 and
+// fd42:1::/48, nodes 198.19.0.1 and fd42:9::1, and behind link 1 the pod
+// 198.18.1.5 and fd42:1::5 (link 1 is what the kernel runs tests on).
+type loaded struct {
+	progs map[string]*ebpf.Program
+	drops map[string]*ebpf.Map // by program
+	pods  *ebpf.Map
+}
+
+func load(t *testing.T) loaded {
+	t.Helper()
+	nettest.NeedBPF(t)
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	l := loaded{make(map[string]*ebpf.Program), make(map[string]*ebpf.Map), nil}
+	for _, specOf := range []func() (*ebpf.CollectionSpec, error){LoadGuardIngress, LoadGuardEgress, LoadPodIngress} {
+		spec, err := specOf()
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark}
+		for name, v := range spec.Variables {
+			if err := v.Set(set[name]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		coll, err := ebpf.NewCollection(spec)
+		if err != nil {
+			t.Fatalf("load: %+v", err)
+		}
+		t.Cleanup(coll.Close)
+		for name, prog := range coll.Programs {
+			l.progs[name], l.drops[name] = prog, coll.Maps["drops"]
+		}
+		fill(t, coll.Maps)
+		if m := coll.Maps["pod_addrs"]; m != nil {
+			l.pods = m
+		}
+	}
+	return l
+}
+
+func fill(t *testing.T, maps map[string]*ebpf.Map) {
+	t.Helper()
+	put := func(name string, key, value any) {
+		if m := maps[name]; m != nil {
+			if err := m.Put(key, value); err != nil {
+				t.Fatalf("fill %s: %v", name, err)
+			}
+		}
+	}
+	type rangeKey struct {
+		Bits uint32
+		Addr [16]byte
+	}
+	put("ranges", rangeKey{96 + 16, netip.MustParseAddr("198.18.0.0").As16()}, uint8(1))
+	put("ranges", rangeKey{48, netip.MustParseAddr("fd42:1::").As16()}, uint8(1))
+	put("nodes", netip.MustParseAddr("198.19.0.1").As16(), uint8(1))
+	put("nodes", netip.MustParseAddr("fd42:9::1").As16(), uint8(1))
+	put("pod_addrs", uint32(1), podEntry(3))
+}
+
+// podEntry is the value that config.PinPodAddrs describes, with these flags.
+func podEntry(flags uint32) []byte {
+	e := make([]byte, 24)
+	binary.NativeEndian.PutUint32(e, flags)
+	copy(e[4:], netip.MustParseAddr("198.18.1.5").AsSlice())
+	copy(e[8:], netip.MustParseAddr("fd42:1::5").AsSlice())
+	return e
+}
+
+// counts gives the drops of a program so far, by name, without zeroes.
+func (l loaded) counts(t *testing.T, prog string) map[string]uint64 {
+	t.Helper()
+	got := make(map[string]uint64)
+	for _, r := range Reasons {
+		var perCPU []uint64
+		if err := l.drops[prog].Lookup(r.Number, &perCPU); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range perCPU {
+			if n > 0 {
+				got[r.Name] += n
+			}
+		}
+	}
+	return got
+}
+
+// run gives the verdict, the mark afterwards and the reason that was counted.
+func (l loaded) run(t *testing.T, prog string, frame []byte, mark uint32) (verdict, markOut uint32, reason string) {
+	t.Helper()
+	before := l.counts(t, prog)
+	var out skb
+	verdict, err := l.progs[prog].Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+64), Context: skb{Mark: mark}, ContextOut: &out})
+	if err != nil {
+		t.Fatalf("run %s on %x: %v", prog, frame, err)
+	}
+	for name, n := range l.counts(t, prog) {
+		if n != before[name] {
+			if n != before[name]+1 || reason != "" {
+				t.Fatalf("%s: counted more than once: %s", prog, name)
+			}
+			reason = name
+		}
+	}
+	return verdict, out.Mark, reason
+}
+
+// EtherTypes.
+const (
+	ipv4   = 0x0800
+	arp    = 0x0806
+	vlan   = 0x8100
+	ipv6   = 0x86dd
+	qinq   = 0x88a8
+	mpls   = 0x8847
+	unused = 0x88b5 // local experimental (IEEE 802)
+)
+
+// frame is an Ethernet frame with these EtherTypes before the payload: all but
+// the last are VLAN tags.
+func frame(payload []byte, types ...uint16) []byte {
+	b := make([]byte, 12, 64)
+	for i, typ := range types {
+		b = binary.BigEndian.AppendUint16(b, typ)
+		if i < len(types)-1 {
+			b = binary.BigEndian.AppendUint16(b, 42) // the VLAN
+		}
+	}
+	return append(b, payload...)
+}
+
+// packet is an IP header of the family of src, and a few bytes after it.
+func packet(src, dst string) []byte {
+	s, d := netip.MustParseAddr(src), netip.MustParseAddr(dst)
+	if s.Is4() {
+		b := make([]byte, 12, 28)
+		b[0], b[3], b[8], b[9] = 0x45, 28, 64, 17
+		b = append(append(b, s.AsSlice()...), d.AsSlice()...)
+		return append(b, make([]byte, 8)...)
+	}
+	b := make([]byte, 8, 48)
+	b[0], b[5], b[6], b[7] = 0x60, 8, 17, 64
+	b = append(append(b, s.AsSlice()...), d.AsSlice()...)
+	return append(b, make([]byte, 8)...)
+}
+
+// ip is packet in a frame, with VLAN tags.
+func ip(src, dst string, tags ...uint16) []byte {
+	typ := uint16(ipv4)
+	if netip.MustParseAddr(src).Is6() {
+		typ = ipv6
+	}
+	return frame(packet(src, dst), append(slices.Clone(tags), typ)...)
+}
+
+// Addresses by role: pod (of link 1), other pod, node, outside, for both families.
+var families = []struct{ name, pod, pod2, node, out string }{
+	{"IPv4", "198.18.1.5", "198.18.2.9", "198.19.0.1", "198.19.128.1"},
+	{"IPv6", "fd42:1::5", "fd42:1:0:2::9", "fd42:9::1", "fd42:ff::1"},
+}
+
+var guards = []string{"guard_ingress", "guard_ingress_l3", "guard_egress", "guard_egress_l3"}
+
+func TestGuardDropsWhatIsOfTheCluster(t *testing.T) {
+	l := load(t)
+	const mark = config.PodMark | 0x4000
+	for _, f := range families {
+		for _, c := range []struct {
+			situation       string
+			src, dst        string
+			mark            uint32
+			ingress, egress string
+		}{
+			{"outside to outside", f.out, f.out, 0, "", ""},
+			{"outside to node", f.out, f.node, 0, "", ""},
+			{"node to node", f.node, f.node, 0, "", ""},
+			{"pod to outside, not translated", f.pod, f.out, 0, "src_in_range", "src_in_range"},
+			{"outside to pod", f.out, f.pod, 0, "dst_in_range", "dst_in_range"},
+			{"pod to pod", f.pod, f.pod2, 0, "src_in_range", "src_in_range"},
+			{"node to pod", f.node, f.pod, 0, "dst_in_range", "dst_in_range"},
+			{"marked: translated, to outside", f.node, f.out, mark, "", ""},
+			{"marked: translated, to node", f.node, f.node, mark, "", "pod_to_node"},
+			{"marked: translated, to pod", f.node, f.pod2, mark, "dst_in_range", "pod_to_range"},
+			{"marked: pod to pod", f.pod, f.pod2, mark, "src_in_range", "pod_to_range"},
+			{"marked: pod to node", f.pod, f.node, mark, "src_in_range", "pod_to_node"},
+			{"tunnel mark: node to node", f.node, f.node, config.TunnelMark, "", ""},
+		} {
+			for _, prog := range guards {
+				want := c.egress
+				if prog == "guard_ingress" || prog == "guard_ingress_l3" {
+					want = c.ingress
+				}
+				t.Run(fmt.Sprintf("%s/%s/%s", f.name, c.situation, prog), func(t *testing.T) {
+					l.expect(t, prog, ip(c.src, c.dst), c.mark, want, c.mark)
+				})
+			}
+		}
+	}
+}
+
+// expect runs a program and checks that it drops for the reason, or passes for "".
+func (l loaded) expect(t *testing.T, prog string, frame []byte, mark uint32, wantReason string, wantMark uint32) {
+	t.Helper()
+	wantVerdict := next
+	if wantReason != "" {
+		wantVerdict = dropped
+	}
+	verdict, gotMark, reason := l.run(t, prog, frame, mark)
+	if verdict != wantVerdict || reason != wantReason || gotMark != wantMark {
+		t.Errorf("%s on %x: verdict %d, reason %q, mark %#x, want %d, %q, %#x", prog, frame, int32(verdict), reason, gotMark, int32(wantVerdict), wantReason, wantMark)
+	}
+}
+
+func TestGuardReadsVLANStacks(t *testing.T) {
+	l := load(t)
+	for _, f := range families {
+		for _, prog := range []string{"guard_ingress", "guard_egress"} {
+			for _, tags := range [][]uint16{{vlan}, {qinq}, {qinq, vlan}, {vlan, vlan}} {
+				l.expect(t, prog, ip(f.pod, f.out, tags...), 0, "src_in_range", 0)
+				l.expect(t, prog, ip(f.out, f.node, tags...), 0, "", 0)
+			}
+			for _, tags := range [][]uint16{{vlan, vlan, vlan}, {qinq, qinq, vlan, vlan}} {
+				l.expect(t, prog, ip(f.out, f.node, tags...), 0, "vlan_depth", 0)
+			}
+		}
+	}
+}
+
+// TestTruncated cuts packets that would pass at every length of their headers.
+// They have a VLAN tag: the kernel's test run refuses short packets that it
+// knows for IP; pkg/guard sends those over real links.
+func TestTruncated(t *testing.T) {
+	l := load(t)
+	const eth = 14
+	for _, f := range families {
+		header, reason := 20, "ipv4_truncated"
+		if f.name == "IPv6" {
+			header, reason = 40, "ipv6_truncated"
+		}
+		for _, tags := range [][]uint16{{vlan}, {qinq, vlan}} {
+			start := eth + 4*len(tags)
+			for n := eth + 1; n <= start+header; n++ {
+				want := reason
+				if n < start {
+					want = "vlan_truncated"
+				} else if n == start+header {
+					want = ""
+				}
+				l.expect(t, "guard_ingress", ip(f.out, f.node, tags...)[:n], 0, want, 0)
+				l.expect(t, "guard_egress", ip(f.out, f.node, tags...)[:n], 0, want, 0)
+				l.expect(t, "pod_ingress", ip(f.pod, f.out, tags...)[:n], 0, want, config.PodMark)
+			}
+		}
+	}
+}
+
+func TestIPVersionMustBeWhatTheFrameSays(t *testing.T) {
+	l := load(t)
+	for _, prog := range append(slices.Clone(guards), "pod_ingress") {
+		var mark uint32
+		if prog == "pod_ingress" {
+			mark = config.PodMark
+		}
+		l.expect(t, prog, frame(packet("fd42:ff::1", "fd42:9::1"), ipv4), 0, "ip_version", mark)
+		l.expect(t, prog, frame(append(packet("198.19.128.1", "198.19.0.1"), make([]byte, 40)...), ipv6), 0, "ip_version", mark)
+	}
+}
+
+func TestOtherProtocolsPass(t *testing.T) {
+	l := load(t)
+	body := packet("198.18.1.1", "198.18.2.2") // would be dropped, were it IP
+	for _, typ := range []uint16{arp, mpls, unused, 0x0026 /* a length: LLC */} {
+		for _, prog := range guards {
+			l.expect(t, prog, frame(body, typ), config.PodMark, "", config.PodMark)
+		}
+		l.expect(t, "guard_ingress", frame(body, vlan, typ), 0, "", 0)
+		l.expect(t, "pod_ingress", frame(body, typ), config.TunnelMark|0x4000, "", config.PodMark|0x4000)
+	}
+}
+
+func TestPodIngress(t *testing.T) {
+	l := load(t)
+	for _, f := range families {
+		mapped := "::ffff:" + families[0].pod // an IPv6 packet that claims to be from an IPv4 address
+		linkLocal := map[string]string{"IPv4": "169.254.1.9", "IPv6": "fe80::9"}[f.name]
+		unspecified := map[string]string{"IPv4": "0.0.0.0", "IPv6": "::"}[f.name]
+		for _, c := range []struct{ situation, src, want string }{
+			{"own address", f.pod, ""},
+			{"another pod's", f.pod2, "pod_spoofed_source"},
+			{"a node's", f.node, "pod_spoofed_source"},
+			{"link-local", linkLocal, "pod_spoofed_source"},
+			{"unspecified", unspecified, "pod_spoofed_source"},
+		} {
+			t.Run(f.name+"/"+c.situation, func(t *testing.T) {
+				l.expect(t, "pod_ingress", ip(c.src, f.out), 0, c.want, config.PodMark)
+				l.expect(t, "pod_ingress", ip(c.src, f.out, vlan), config.TunnelMark|1, c.want, config.PodMark|1)
+			})
+		}
+		if f.name == "IPv6" {
+			t.Run("mapped", func(t *testing.T) {
+				b := packet("fd42::", f.out)
+				a := netip.MustParseAddr(mapped).As16()
+				copy(b[8:], a[:])
+				l.expect(t, "pod_ingress", frame(b, ipv6), 0, "pod_spoofed_source", config.PodMark)
+			})
+		}
+	}
+}
+
+func TestPodIngressWithoutTheFamilyOrTheLink(t *testing.T) {
+	l := load(t)
+	v4, v6 := ip(families[0].pod, families[0].out), ip(families[1].pod, families[1].out)
+	for _, c := range []struct {
+		situation    string
+		flags        uint32
+		want4, want6 string
+	}{
+		{"IPv4 only", 1, "", "pod_spoofed_source"},
+		{"IPv6 only", 2, "pod_spoofed_source", ""},
+		{"neither", 0, "pod_spoofed_source", "pod_spoofed_source"},
+	} {
+		t.Run(c.situation, func(t *testing.T) {
+			if err := l.pods.Put(uint32(1), podEntry(c.flags)); err != nil {
+				t.Fatal(err)
+			}
+			l.expect(t, "pod_ingress", v4, 0, c.want4, config.PodMark)
+			l.expect(t, "pod_ingress", v6, 0, c.want6, config.PodMark)
+		})
+	}
+	if err := l.pods.Delete(uint32(1)); err != nil {
+		t.Fatal(err)
+	}
+	l.expect(t, "pod_ingress", v4, 0, "pod_unknown_link", config.PodMark)
+	l.expect(t, "pod_ingress", v6, 0, "pod_unknown_link", config.PodMark)
+	l.expect(t, "pod_ingress", frame(nil, arp), 0, "", config.PodMark)
+}
+
+// TestProgramsLeaveThePacketAlone: the programs decide, they do not rewrite.
+func TestProgramsLeaveThePacketAlone(t *testing.T) {
+	l := load(t)
+	in := ip(families[0].out, families[0].node, vlan)
+	for name, prog := range l.progs {
+		out := make([]byte, len(in)+64)
+		if _, err := prog.Run(&ebpf.RunOptions{Data: in, DataOut: out}); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(out[:len(in)], in) {
+			t.Errorf("%s changed %x into %x", name, in, out[:len(in)])
+		}
+	}
+}
