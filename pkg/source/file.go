@@ -21,64 +21,43 @@ const DefaultPoll = time.Second
 
 // Snapshot is the Source that reads a snapshot file, and reads it again
 // whenever it has changed. The same file serves every node of a cluster: it
-// does not matter which of its nodes is called self.
+// does not matter which of its nodes is called self. Make one with NewSnapshot.
 type Snapshot struct {
-	// Path is the file.
-	Path string
-	// TrustDisk allows Path to be elsewhere than on tmpfs or ramfs.
-	TrustDisk bool
-	// Poll is how often to look; zero is DefaultPoll.
+	// Poll is how often to look; DefaultPoll unless changed before Run.
 	Poll time.Duration
-	// Log is told when the file has become unreadable or readable; nil is silent.
-	Log *slog.Logger
+
+	path      string
+	trustDisk bool
+	log       *slog.Logger
+
+	revision  uint64
+	seen      fileID
+	last      []byte
+	complaint string
 }
 
-// Run implements Source. A first read that finds anything but a good file or no
-// file is an error; later, and while there is no file, the last state stands.
-func (s *Snapshot) Run(ctx context.Context, yield func(cluster.State)) error {
-	log := s.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	poll := s.Poll
-	if poll <= 0 {
-		poll = DefaultPoll
-	}
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
+// NewSnapshot gives the source that reads the file at path, which must be on
+// tmpfs or ramfs unless trustDisk. log is told when the file has become unusable.
+func NewSnapshot(path string, trustDisk bool, log *slog.Logger) *Snapshot {
+	return &Snapshot{Poll: DefaultPoll, path: path, trustDisk: trustDisk, log: log}
+}
 
-	var revision uint64
-	var seen fileID
-	var last []byte
-	complaint := ""
+// Run implements Source; call it once. A first read that finds anything but a
+// good file or no file is an error; later, and while there is no file, the last
+// state stands.
+func (s *Snapshot) Run(ctx context.Context, yield func(cluster.State)) error {
+	tick := time.NewTicker(s.Poll)
+	defer tick.Stop()
 	for {
-		id, text, err := s.readChanged(seen)
+		state, err := s.next()
 		switch {
-		case err != nil && revision == 0 && !errors.Is(err, fs.ErrNotExist):
+		case err == nil && state != nil:
+			yield(*state)
+		case err != nil && s.revision == 0 && !errors.Is(err, fs.ErrNotExist):
 			return err
-		case err != nil:
-			if complaint != err.Error() {
-				complaint = err.Error()
-				log.Warn("snapshot not read; what it last said stands", "path", s.Path, "error", err)
-			}
-		case text != nil:
-			complaint, seen = "", id
-			if !bytes.Equal(text, last) {
-				t, err := ParseSnapshot(text)
-				if err != nil {
-					err = corrupt(s.Path, err)
-					if revision == 0 {
-						return err
-					}
-					log.Warn("snapshot not read; what it last said stands", "path", s.Path, "error", err)
-					break
-				}
-				revision++
-				last = text
-				state := StateOf(t)
-				state.Revision = revision
-				yield(state)
-			}
+		case err != nil && s.complaint != err.Error():
+			s.complaint = err.Error()
+			s.log.Warn("snapshot not read; what it last said stands", "path", s.path, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -88,6 +67,31 @@ func (s *Snapshot) Run(ctx context.Context, yield func(cluster.State)) error {
 	}
 }
 
+// next gives the state that the file says, nil when it says nothing new.
+func (s *Snapshot) next() (*cluster.State, error) {
+	id, text, err := s.readChanged()
+	if err != nil {
+		return nil, err
+	}
+	if id == s.seen {
+		return nil, nil
+	}
+	t, err := Parse(text)
+	if err != nil {
+		// Not seen: it may be half written, and is looked at again.
+		return nil, corrupt(s.path, err)
+	}
+	s.seen, s.complaint = id, ""
+	if bytes.Equal(text, s.last) {
+		return nil, nil
+	}
+	s.last = text
+	s.revision++
+	state := StateOf(t)
+	state.Revision = s.revision
+	return &state, nil
+}
+
 // fileID changes whenever a file is replaced or written.
 type fileID struct {
 	dev, ino   uint64
@@ -95,17 +99,18 @@ type fileID struct {
 	mtim, ctim syscall.Timespec
 }
 
-// readChanged reads the file if it is not the one seen; text is nil when it is.
-func (s *Snapshot) readChanged(seen fileID) (id fileID, text []byte, err error) {
-	info, err := os.Lstat(s.Path)
+// readChanged reads the file if it is not the one seen.
+func (s *Snapshot) readChanged() (id fileID, text []byte, err error) {
+	info, err := os.Lstat(s.path)
 	if err != nil {
 		return fileID{}, nil, err
 	}
 	st := info.Sys().(*syscall.Stat_t)
 	id = fileID{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}
-	if id == seen {
+	if id == s.seen {
 		return id, nil, nil
 	}
-	text, err = readSnapshot(s.Path, s.TrustDisk)
+	// Read after the stat: a change in between is seen as one at the next look.
+	text, err = readFile(s.path, s.trustDisk)
 	return id, text, err
 }

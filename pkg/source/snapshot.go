@@ -33,8 +33,8 @@ type document struct {
 	Table  *cluster.Table `json:"table"`
 }
 
-// EncodeSnapshot gives the content of the snapshot file of t.
-func EncodeSnapshot(t cluster.Table) ([]byte, error) {
+// Encode gives the content of the snapshot file of t.
+func Encode(t cluster.Table) ([]byte, error) {
 	b, err := json.Marshal(document{Schema, &t})
 	if err != nil {
 		return nil, fmt.Errorf("encode snapshot: %w", err)
@@ -42,9 +42,9 @@ func EncodeSnapshot(t cluster.Table) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// ParseSnapshot reads what EncodeSnapshot wrote, or a person. Unknown keys, other schemas,
+// Parse reads what Encode wrote, or a person. Unknown keys, other schemas,
 // trailing bytes and values that no table has are errors that match ErrCorrupt.
-func ParseSnapshot(text []byte) (cluster.Table, error) {
+func Parse(text []byte) (cluster.Table, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	var d document
@@ -149,22 +149,22 @@ func StateOf(t cluster.Table) cluster.State {
 	return s
 }
 
-// ReadSnapshot reads the snapshot at path. The error matches fs.ErrNotExist when
+// Read reads the snapshot at path. The error matches fs.ErrNotExist when
 // there is none, atomicfile.ErrOnDisk's text tells of one that is on a disk
 // although trustDisk is not set, and ErrCorrupt is matched by all that cannot be used.
-func ReadSnapshot(path string, trustDisk bool) (cluster.Table, error) {
-	text, err := readSnapshot(path, trustDisk)
+func Read(path string, trustDisk bool) (cluster.Table, error) {
+	text, err := readFile(path, trustDisk)
 	if err != nil {
 		return cluster.Table{}, err
 	}
-	t, err := ParseSnapshot(text)
+	t, err := Parse(text)
 	if err != nil {
 		return cluster.Table{}, corrupt(path, err)
 	}
 	return t, nil
 }
 
-func readSnapshot(path string, trustDisk bool) ([]byte, error) {
+func readFile(path string, trustDisk bool) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, fmt.Errorf("%w: %s is a symbolic link; name the file itself", ErrCorrupt, path)
@@ -209,16 +209,16 @@ func requireMemory(path string) error {
 	return nil
 }
 
-// SnapshotWriter keeps the last good table in a file. It is not safe for concurrent use.
-type SnapshotWriter struct {
+// Writer keeps the last good table in a file. It is not safe for concurrent use.
+type Writer struct {
 	path      string
 	trustDisk bool
 	last      []byte
 }
 
-// NewSnapshotWriter writes to the file at path, whose directory is made when it
+// NewWriter writes to the file at path, whose directory is made when it
 // is missing; unless trustDisk, only on tmpfs or ramfs.
-func NewSnapshotWriter(path string, trustDisk bool) (*SnapshotWriter, error) {
+func NewWriter(path string, trustDisk bool) (*Writer, error) {
 	if !trustDisk {
 		if err := requireMemory(path); err != nil {
 			return nil, err
@@ -227,13 +227,13 @@ func NewSnapshotWriter(path string, trustDisk bool) (*SnapshotWriter, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
-	return &SnapshotWriter{path: path, trustDisk: trustDisk}, nil
+	return &Writer{path: path, trustDisk: trustDisk}, nil
 }
 
 // Write replaces the file with t, mode 0600; when the file already holds t
 // from the last Write it does nothing.
-func (w *SnapshotWriter) Write(t cluster.Table) error {
-	text, err := EncodeSnapshot(t)
+func (w *Writer) Write(t cluster.Table) error {
+	text, err := Encode(t)
 	if err != nil {
 		return err
 	}
