@@ -1,0 +1,197 @@
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// ErrForeign matches the error of Apply for a place in which there is a route or
+// rule of another owner.
+var ErrForeign = errors.New("in the way is one of another owner")
+
+// Apply does ops in their order. One that cannot be done does not keep others
+// from being done, but for this: when something that closes could not be added,
+// nothing is taken away. The error names every op that could not be done;
+// reading and diffing again gives exactly what is still missing.
+func (h *Host) Apply(ops []Op) error {
+	h.links = map[string]int{}
+	var errs []error
+	open := false
+	for _, op := range ops {
+		if open && op.phase() >= phaseUntunnel {
+			errs = append(errs, fmt.Errorf("%s: left, as a closing route is missing", op))
+			continue
+		}
+		if err := h.do(op); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", op, err))
+			open = open || op.phase() == phaseClose
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (h *Host) do(op Op) error {
+	if h.inject != nil {
+		if err := h.inject(op); err != nil {
+			return err
+		}
+	}
+	return op.apply(h)
+}
+
+// Remove takes away everything that is ours but the settings of devices and
+// forwarding, and gives a line for each thing that it took. It finishes as much as it can.
+func (h *Host) Remove() ([]string, error) {
+	have, err := h.Read()
+	if err != nil {
+		return nil, err
+	}
+	h.links = map[string]int{}
+	var took []string
+	var errs []error
+	for _, op := range Diff(have, State{}) {
+		if err := h.do(op); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", op, err))
+			continue
+		}
+		took = append(took, op.String())
+	}
+	return took, errors.Join(errs...)
+}
+
+func (o routeOp) apply(h *Host) error {
+	r, err := h.toKernel(o.route)
+	if err != nil {
+		if o.verb == verbDelete && errors.Is(err, nl.ErrNotFound) {
+			return nil // Its device is gone, and the route with it.
+		}
+		return err
+	}
+	switch o.verb {
+	case verbAdd:
+		err = nl.Err(h.nl.RouteAdd(r))
+		if errors.Is(err, nl.ErrExists) {
+			return fmt.Errorf("%w: delete it, or give it another metric", ErrForeign)
+		}
+		return err
+	case verbReplace:
+		return h.nl.RouteReplace(r)
+	}
+	if err := nl.Err(h.nl.RouteDel(r)); !errors.Is(err, nl.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+func (h *Host) toKernel(r Route) (*nl.Route, error) {
+	out := &nl.Route{
+		Table: r.Table, Dst: ipNet(r.Dst), Priority: r.Metric, Protocol: config.RouteProtoNode,
+		MTU: r.MTU, Type: unix.RTN_UNREACHABLE, Src: r.Source.AsSlice(),
+	}
+	if r.unreachable() {
+		return out, nil
+	}
+	index, err := h.linkIndex(r.Device)
+	if err != nil {
+		return nil, err
+	}
+	out.LinkIndex, out.Type = index, unix.RTN_UNICAST
+	if r.Dst.Addr().Is4() {
+		out.Scope = unix.RT_SCOPE_LINK
+	}
+	return out, nil
+}
+
+// linkIndex finds a link by its name, or by "#index …", as fromKernel writes it.
+func (h *Host) linkIndex(name string) (int, error) {
+	if i, ok := h.links[name]; ok {
+		return i, nil
+	}
+	index := 0
+	if _, err := fmt.Sscanf(name, "#%d", &index); err != nil {
+		link, err := h.nl.LinkByName(name)
+		if err != nil {
+			return 0, fmt.Errorf("find device %s: %w", name, err)
+		}
+		index = link.Attrs().Index
+	}
+	h.links[name] = index
+	return index, nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// ruleUnreachable is FR_ACT_UNREACHABLE (include/uapi/linux/fib_rules.h).
+const ruleUnreachable = 7
+
+func (o ruleOp) apply(h *Host) error {
+	r := nl.NewRule()
+	r.Family = nl.FamilyV4
+	if o.rule.V6 {
+		r.Family = nl.FamilyV6
+	}
+	mask := o.rule.Mark
+	r.Priority, r.Mark, r.Mask, r.Table = o.rule.Pref, o.rule.Mark, &mask, o.rule.Table
+	if o.rule.Table == 0 {
+		r.Type = ruleUnreachable
+	}
+	if o.rule.NotGroup != 0 {
+		r.SuppressIfgroup = int(o.rule.NotGroup)
+	}
+	if o.verb == verbDelete {
+		if err := nl.Err(h.nl.RuleDel(r)); !errors.Is(err, nl.ErrNotFound) {
+			return err
+		}
+		return nil
+	}
+	r.Protocol = config.RouteProtoNode
+	return h.nl.RuleAdd(r)
+}
+
+func (o settingOp) apply(*Host) error { return writeSetting(o.path, o.value) }
+
+func (o natOp) apply(*Host) error { return applyNAT(o.lines != nil) }
+
+// apply sets the group first, by which guard and rules know the device, and
+// brings it up last.
+func (o deviceOp) apply(h *Host) error {
+	link, err := h.nl.LinkByName(o.want.Name)
+	if err != nil {
+		return err
+	}
+	if o.have.Group != o.want.Group {
+		if err := h.nl.LinkSetGroup(link, int(o.want.Group)); err != nil {
+			return fmt.Errorf("set group: %w", err)
+		}
+	}
+	if o.have.RPFilter != o.want.RPFilter {
+		if err := writeSetting(rpFilterPath(o.want.Name), fmt.Sprint(o.want.RPFilter)); err != nil {
+			return err
+		}
+	}
+	if o.have.QueueLen != o.want.QueueLen {
+		if err := h.nl.LinkSetTxQLen(link, o.want.QueueLen); err != nil {
+			return fmt.Errorf("set queue length: %w", err)
+		}
+	}
+	if o.have.MTU != o.want.MTU {
+		if err := h.nl.LinkSetMTU(link, o.want.MTU); err != nil {
+			return fmt.Errorf("set mtu: %w", err)
+		}
+	}
+	if !o.have.Up {
+		if err := h.nl.LinkSetUp(link); err != nil {
+			return fmt.Errorf("set up: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+// Package hostnet makes this node's routing match what is believed: policy
+// rules, routes into tunnels and the `unreachable` routes beneath them, the
+// settings of tunnel devices, forwarding, and masquerading.
+//
+// It promises:
+//
+//   - Closed by default. Every cluster range, service range and node address has
+//     an `unreachable` route beneath it, always: a route into a tunnel lies over
+//     it with a better metric and never takes its place. When a tunnel route
+//     goes, because a peer went, a device went down or somebody flushed it, the
+//     packet is refused; it never falls through to the underlay. This holds after
+//     each single Op that Diff gives, not only after the last.
+//   - Outer packets (TunnelMark) never enter a tunnel, even when a peer's
+//     endpoint lies inside a pod prefix.
+//   - Nothing of others is changed or deleted. Ours are routes of protocol
+//     RouteProtoNode in main and in TablePod, rules with our preference and
+//     mark, and the nft table NFTNatTable. A route of another owner in a place
+//     that we need is an error, not replaced.
+//   - Applying twice changes nothing, and one changed peer touches only that
+//     peer's routes.
+//
+// It refuses to make or delete devices (pkg/tunnel does) and to decide whom to
+// believe (pkg/cluster does).
+//
+// # What the kernel does that one should know
+//
+//	a link goes down             routes over it vanish: IPv4 without a message,
+//	                             so Watch listens to links as well
+//	lo goes down                 the IPv6 unreachable routes, which live on lo, vanish
+//	an address is removed        IPv4 routes that prefer it as source vanish,
+//	                             IPv6 routes silently lose the preference
+//	an IPv6 address is tentative it cannot be preferred yet: Apply fails, Watch
+//	                             wakes when it is ready
+//	the route's metric           is part of a route's identity (table, prefix,
+//	                             metric), so ours never meet those of a lower one
+//
+// A tunnel device needs no address: IPv4 and IPv6 routes in main name the
+// node's own address as preferred source, and TUN and WireGuard devices have no
+// neighbours to resolve.
+//
+// # Forwarding
+//
+// net.ipv4.ip_forward and net.ipv6.conf.all.forwarding are set to 1 for the
+// families of the cluster ranges when they are 0. They stay 1 on Remove: others
+// may have come to rely on them. IPv6 forwarding makes the kernel forget default
+// routes learned from router advertisements on links with accept_ra=1; such
+// links, and only those, are set to accept_ra=2 before it.
+//
+// Start reading at Plan, then Diff; Host is the kernel.
+package hostnet

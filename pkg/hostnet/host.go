@@ -1,0 +1,251 @@
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// Host is the kernel's routing in one network namespace. It must be used from
+// threads in the namespace in which it was opened; it is not safe for
+// concurrent use.
+type Host struct {
+	nl *nl.Handle
+	// filtered has its dumps filtered by the kernel (NETLINK_GET_STRICT_CHK), so
+	// that the routes of others cost nothing.
+	filtered *nl.Handle
+	// links caches link indexes by name for the length of one Apply.
+	links map[string]int
+	// inject, when set by a test, is asked before each Op.
+	inject func(Op) error
+}
+
+// Open opens the network namespace of the calling thread.
+func Open() (*Host, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	filtered, err := nl.Open()
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	if err := filtered.SetStrictCheck(true); err != nil {
+		h.Close()
+		filtered.Close()
+		return nil, fmt.Errorf("ask for filtered dumps: %w", err)
+	}
+	return &Host{nl: h, filtered: filtered}, nil
+}
+
+// Close closes the sockets; the kernel's state stays.
+func (h *Host) Close() {
+	h.nl.Close()
+	h.filtered.Close()
+}
+
+// Read gives what is ours in the kernel, in canonical order.
+func (h *Host) Read() (State, error) {
+	var s State
+	links, err := h.nl.LinkList()
+	if err != nil {
+		return s, fmt.Errorf("list links: %w", err)
+	}
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		a := l.Attrs()
+		names[a.Index] = a.Name
+		if !isTunnel(a) {
+			continue
+		}
+		d, err := readDevice(a)
+		if err != nil {
+			return s, err
+		}
+		s.Devices = append(s.Devices, d)
+	}
+	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
+		for _, table := range []int{config.TablePod, unix.RT_TABLE_MAIN} {
+			if err := h.readRoutes(&s, family, table, names); err != nil {
+				return s, err
+			}
+		}
+		if err := h.readRules(&s, family); err != nil {
+			return s, err
+		}
+	}
+	if err := h.readForwarding(&s, names); err != nil {
+		return s, err
+	}
+	if s.NAT, err = readNAT(); err != nil {
+		return s, fmt.Errorf("read nft table %s: %w", natTable.Name, err)
+	}
+	s.sort()
+	return s, nil
+}
+
+// isTunnel recognises a tunnel device by its group, or before it has one by name.
+func isTunnel(a *nl.LinkAttrs) bool {
+	if a.Group == config.TunnelGroup {
+		return true
+	}
+	number, ok := strings.CutPrefix(a.Name, config.TunnelDevicePrefix)
+	return ok && number != "" && strings.Trim(number, "0123456789") == ""
+}
+
+func readDevice(a *nl.LinkAttrs) (Device, error) {
+	d := Device{Name: a.Name, MTU: a.MTU, Group: a.Group, QueueLen: a.TxQLen, Up: a.Flags&net.FlagUp != 0}
+	v, err := readSetting(rpFilterPath(a.Name))
+	if err != nil {
+		return d, err
+	}
+	if _, err := fmt.Sscanf(v, "%d", &d.RPFilter); err != nil {
+		return d, fmt.Errorf("read %s: %q is not a number", rpFilterPath(a.Name), v)
+	}
+	return d, nil
+}
+
+func (h *Host) readRoutes(s *State, family, table int, names map[int]string) error {
+	filter := &nl.Route{Table: table, Protocol: config.RouteProtoNode}
+	routes, err := h.filtered.RouteListFiltered(family, filter, nl.FilterTable|nl.FilterProtocol)
+	if err := nl.Err(err); errors.Is(err, nl.ErrNotFound) || errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil // The table is made by its first route.
+	} else if err != nil {
+		return fmt.Errorf("list routes of table %d: %w", table, err)
+	}
+	for _, r := range routes {
+		s.Routes = append(s.Routes, fromKernel(r, family, names))
+	}
+	return nil
+}
+
+// fromKernel gives a route of ours as the kernel has it. What Route cannot say (a
+// gateway, say, that somebody else wrote with our protocol) shows as a device of
+// another name, so that it is never taken for what is wanted.
+func fromKernel(r nl.Route, family int, names map[int]string) Route {
+	out := Route{Table: r.Table, Metric: r.Priority, MTU: r.MTU, Dst: defaultPrefix(family)}
+	if r.Dst != nil {
+		ones, _ := r.Dst.Mask.Size()
+		a, _ := netip.AddrFromSlice(r.Dst.IP)
+		if family == nl.FamilyV4 {
+			a = a.Unmap()
+		}
+		out.Dst = netip.PrefixFrom(a, ones)
+	}
+	if src, ok := netip.AddrFromSlice(r.Src); ok {
+		out.Source = src.Unmap()
+	}
+	switch {
+	case r.Type == unix.RTN_UNREACHABLE:
+	case r.Type == unix.RTN_UNICAST && r.Gw == nil && len(r.MultiPath) == 0:
+		out.Device = names[r.LinkIndex]
+		if out.Device == "" {
+			out.Device = fmt.Sprintf("#%d", r.LinkIndex)
+		}
+	default:
+		out.Device = fmt.Sprintf("#%d type %d via %s", r.LinkIndex, r.Type, r.Gw)
+	}
+	return out
+}
+
+func defaultPrefix(family int) netip.Prefix {
+	if family == nl.FamilyV6 {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}
+
+func (h *Host) readRules(s *State, family int) error {
+	rules, err := h.nl.RuleList(family)
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list rules: %w", err)
+	}
+	for _, r := range rules {
+		if !ours(r.Priority, r.Mark) || r.Mask == nil || *r.Mask != r.Mark || r.Src != nil || r.Dst != nil || r.IifName != "" || r.OifName != "" || r.Invert {
+			continue
+		}
+		rule := Rule{V6: family == nl.FamilyV6, Pref: r.Priority, Mark: r.Mark, Table: r.Table}
+		if r.SuppressIfgroup > 0 {
+			rule.NotGroup = uint32(r.SuppressIfgroup)
+		}
+		s.Rules = append(s.Rules, rule)
+	}
+	return nil
+}
+
+func (h *Host) readForwarding(s *State, names map[int]string) error {
+	v, err := readSetting(forward4Path)
+	if err != nil {
+		return err
+	}
+	s.Forward4 = v != "0"
+	v, err = readSetting(forward6Path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // A kernel without IPv6.
+	}
+	if err != nil {
+		return err
+	}
+	if s.Forward6 = v != "0"; s.Forward6 {
+		return nil
+	}
+	routes, err := h.nl.RouteListFiltered(nl.FamilyV6, &nl.Route{Protocol: unix.RTPROT_RA}, nl.FilterProtocol)
+	if err != nil {
+		return fmt.Errorf("list routes learned from router advertisements: %w", err)
+	}
+	seen := map[string]bool{}
+	for _, r := range routes {
+		name := names[r.LinkIndex]
+		if !isDefault(r) || name == "" || seen[name] {
+			continue
+		}
+		seen[name] = true
+		if v, err := readSetting(acceptRAPath(name)); err == nil && v == "1" {
+			s.RALinks = append(s.RALinks, name)
+		}
+	}
+	return nil
+}
+
+func isDefault(r nl.Route) bool {
+	if r.Dst == nil {
+		return true
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0
+}
+
+// Settings, as paths below /proc/sys/net. They are those of the calling
+// thread's network namespace.
+const (
+	forward4Path = "ipv4/ip_forward"
+	forward6Path = "ipv6/conf/all/forwarding"
+)
+
+func rpFilterPath(link string) string { return "ipv4/conf/" + link + "/rp_filter" }
+func acceptRAPath(link string) string { return "ipv6/conf/" + link + "/accept_ra" }
+
+func readSetting(path string) (string, error) {
+	b, err := os.ReadFile(filepath.Join("/proc/sys/net", path))
+	if err != nil {
+		return "", fmt.Errorf("read setting: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+func writeSetting(path, value string) error {
+	return os.WriteFile(filepath.Join("/proc/sys/net", path), []byte(value), 0o644)
+}

@@ -1,0 +1,235 @@
+package hostnet
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Want is what the agent wants of this node's routing. Its order never matters.
+type Want struct {
+	// Devices are the tunnel devices. The first carries the service ranges.
+	Devices []TunnelDevice
+	// Peers are the believed ones.
+	Peers []Peer
+	// ClusterRanges and ServiceRanges are never reachable but through a tunnel.
+	// The families of ClusterRanges are those that are forwarded.
+	ClusterRanges, ServiceRanges []netip.Prefix
+	// NodeAddrs are the addresses of all known nodes: for pods unreachable, unless
+	// a peer has them.
+	NodeAddrs []netip.Addr
+	// SelfAddrs are this node's own, the first of a family being the source that
+	// this node prefers towards remote pods. It must be assigned to a link.
+	SelfAddrs []netip.Addr
+	// Masquerade makes what pods send outside the cluster carry this node's address.
+	Masquerade bool
+}
+
+// TunnelDevice is a tunnel device; pkg/tunnel makes it.
+type TunnelDevice struct {
+	Name string
+	// MTU in bytes; 0 leaves it as it is.
+	MTU int
+}
+
+// Peer is a believed node with a tunnel to it.
+type Peer struct {
+	Name        string
+	PodPrefixes []netip.Prefix
+	NodeAddrs   []netip.Addr
+	// Devices lead to the peer. Today the first is used; a peer without one is
+	// unreachable.
+	Devices []string
+	// MTU is what fits through the tunnel to this peer, bytes; 0 is the device's.
+	MTU int
+}
+
+// Plan says how the kernel must be set. It is pure, and gives the same State for
+// the same Want in any order.
+func Plan(w Want) State {
+	p := planner{routes: map[routeKey]Route{}}
+	p.beneath(w)
+	p.tunnels(w)
+	s := State{Rules: planRules(w), Routes: p.list(), Devices: planDevices(w.Devices)}
+	for _, r := range w.ClusterRanges {
+		if r.Addr().Unmap().Is4() {
+			s.Forward4 = true
+		} else {
+			s.Forward6 = true
+		}
+	}
+	if w.Masquerade {
+		s.NAT = natLines()
+	}
+	s.sort()
+	return s
+}
+
+type planner struct{ routes map[routeKey]Route }
+
+// add keeps the first of two routes with one identity.
+func (p *planner) add(r Route) {
+	if _, ok := p.routes[r.key()]; !ok {
+		p.routes[r.key()] = r
+	}
+}
+
+func (p *planner) list() []Route {
+	var out []Route
+	for _, r := range p.routes {
+		out = append(out, r)
+	}
+	return out
+}
+
+// beneath closes everything that must not be reached in clear. It does not trust
+// the caller: what a peer has is closed, too, when no range or node holds it.
+func (p *planner) beneath(w Want) {
+	for _, table := range []int{config.TablePod, unix.RT_TABLE_MAIN} {
+		for _, r := range slices.Concat(w.ClusterRanges, w.ServiceRanges) {
+			p.add(unreachable(table, r))
+		}
+	}
+	for _, a := range slices.Concat(w.NodeAddrs, w.SelfAddrs) {
+		p.add(unreachable(config.TablePod, single(a)))
+	}
+	for _, peer := range w.Peers {
+		for _, a := range peer.NodeAddrs {
+			p.add(unreachable(config.TablePod, single(a)))
+		}
+		for _, prefix := range peer.PodPrefixes {
+			if !covered(prefix, w.ClusterRanges) {
+				p.add(unreachable(config.TablePod, prefix))
+				p.add(unreachable(unix.RT_TABLE_MAIN, prefix))
+			}
+		}
+	}
+}
+
+// tunnels lays the routes into tunnels over what is closed.
+func (p *planner) tunnels(w Want) {
+	source := sources(w.SelfAddrs)
+	peers := slices.SortedFunc(slices.Values(w.Peers), func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
+	for _, peer := range peers {
+		if len(peer.Devices) == 0 {
+			continue
+		}
+		via := Route{Metric: config.MetricTunnel, Device: peer.Devices[0], MTU: peer.MTU}
+		for _, a := range peer.NodeAddrs {
+			if !slices.Contains(w.SelfAddrs, a) {
+				p.add(via.to(config.TablePod, single(a)))
+			}
+		}
+		for _, prefix := range peer.PodPrefixes {
+			p.add(via.to(config.TablePod, prefix))
+			p.add(via.to(unix.RT_TABLE_MAIN, prefix).from(source))
+		}
+	}
+	if len(w.Devices) == 0 {
+		return
+	}
+	// A host process that connects to a service is routed once before its packet
+	// is translated. What stays untranslated dies in the tunnel, which has no
+	// peer for it.
+	via := Route{Metric: config.MetricTunnel, Device: w.Devices[0].Name}
+	for _, r := range w.ServiceRanges {
+		p.add(via.to(unix.RT_TABLE_MAIN, r).from(source))
+	}
+}
+
+// to is r in a table for a destination.
+func (r Route) to(table int, dst netip.Prefix) Route {
+	r.Table, r.Dst = table, canonical(dst)
+	return r
+}
+
+// from is r with the preferred source of its family, by whether it is IPv6.
+func (r Route) from(source map[bool]netip.Addr) Route {
+	r.Source = source[r.Dst.Addr().Is6()]
+	return r
+}
+
+func sources(self []netip.Addr) map[bool]netip.Addr {
+	out := map[bool]netip.Addr{}
+	for _, a := range self {
+		a = a.Unmap()
+		if _, ok := out[a.Is6()]; !ok {
+			out[a.Is6()] = a
+		}
+	}
+	return out
+}
+
+func unreachable(table int, dst netip.Prefix) Route {
+	return Route{Metric: config.MetricRange}.to(table, dst)
+}
+
+func single(a netip.Addr) netip.Prefix {
+	a = a.Unmap().WithZone("")
+	return netip.PrefixFrom(a, a.BitLen())
+}
+
+// canonical is p masked; 4-in-6 prefixes become IPv4.
+func canonical(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked()
+}
+
+func covered(p netip.Prefix, ranges []netip.Prefix) bool {
+	p = canonical(p)
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool {
+		r = canonical(r)
+		return r.Bits() <= p.Bits() && r.Contains(p.Addr())
+	})
+}
+
+// planRules gives the rules for every family that any range or node has.
+func planRules(w Want) []Rule {
+	var out []Rule
+	for _, v6 := range []bool{false, true} {
+		if !hasFamily(w, v6) {
+			continue
+		}
+		out = append(out,
+			Rule{V6: v6, Pref: config.RulePrefTunnel, Mark: config.TunnelMark, Table: unix.RT_TABLE_MAIN, NotGroup: config.TunnelGroup},
+			Rule{V6: v6, Pref: config.RulePrefTunnelDeny, Mark: config.TunnelMark},
+			Rule{V6: v6, Pref: config.RulePrefPod, Mark: config.PodMark, Table: config.TablePod})
+	}
+	return out
+}
+
+func hasFamily(w Want, v6 bool) bool {
+	is := func(a netip.Addr) bool { return a.Unmap().Is6() == v6 }
+	for _, r := range slices.Concat(w.ClusterRanges, w.ServiceRanges) {
+		if is(r.Addr()) {
+			return true
+		}
+	}
+	for _, p := range w.Peers {
+		if slices.ContainsFunc(p.NodeAddrs, is) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(w.NodeAddrs, is) || slices.ContainsFunc(w.SelfAddrs, is)
+}
+
+func planDevices(devices []TunnelDevice) []Device {
+	var out []Device
+	for _, d := range devices {
+		out = append(out, Device{
+			Name: d.Name, MTU: d.MTU, Group: config.TunnelGroup,
+			QueueLen: config.TunnelQueueLen, RPFilter: rpFilterLoose, Up: true,
+		})
+	}
+	return out
+}
+
+// rpFilterLoose accepts a source that is routed over any link (RFC 3704 loose
+// mode): packets from a peer's node address arrive on the tunnel device.
+const rpFilterLoose = 2

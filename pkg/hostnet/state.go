@@ -1,0 +1,189 @@
+package hostnet
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// State is the part of the kernel's state that is ours, in one canonical order:
+// two equal States print the same. The zero value is "nothing of ours".
+type State struct {
+	Rules   []Rule
+	Routes  []Route
+	Devices []Device
+	// Forward4 and Forward6 are whether packets of the family are forwarded.
+	Forward4, Forward6 bool
+	// RALinks are links that would lose their default route, learned from router
+	// advertisements, when IPv6 forwarding is turned on. Only read, never planned.
+	RALinks []string
+	// NAT is the content of the nft table NFTNatTable, a line for each chain and
+	// rule; nil when there is no such table.
+	NAT []string
+}
+
+// Rule is a policy routing rule for packets with a mark.
+type Rule struct {
+	V6   bool
+	Pref int
+	// Mark is both the value and its own mask.
+	Mark uint32
+	// Table is looked up; 0 makes the packet unreachable.
+	Table int
+	// NotGroup, when not 0, rejects answers whose output link is of this group.
+	NotGroup uint32
+}
+
+// Route is one route. It is comparable: the kernel's identity of a route is
+// Table, Dst and Metric, the rest is where it leads.
+type Route struct {
+	Table  int
+	Dst    netip.Prefix
+	Metric int
+	// Device is the output link; empty is unreachable.
+	Device string
+	// MTU is the route's own MTU, 0 for the device's.
+	MTU int
+	// Source is the preferred source address; the zero Addr is none.
+	Source netip.Addr
+}
+
+// Device is how a tunnel device is set. A wanted Device that does not exist is
+// left alone by Diff; the routes over it fail until pkg/tunnel has made it.
+type Device struct {
+	Name string
+	// MTU in bytes; a wanted 0 leaves it as it is.
+	MTU int
+	// Group is the link group, TunnelGroup.
+	Group uint32
+	// QueueLen is the transmit queue, packets.
+	QueueLen int
+	// RPFilter is net.ipv4.conf.NAME.rp_filter: 2 is loose.
+	RPFilter int
+	Up       bool
+}
+
+// routeKey is the kernel's identity of a route.
+type routeKey struct {
+	table  int
+	dst    netip.Prefix
+	metric int
+}
+
+func (r Route) key() routeKey { return routeKey{r.Table, r.Dst, r.Metric} }
+
+func (r Route) unreachable() bool { return r.Device == "" }
+
+func (r Route) String() string {
+	var b strings.Builder
+	if r.unreachable() {
+		fmt.Fprintf(&b, "unreachable %s", r.Dst)
+	} else {
+		fmt.Fprintf(&b, "%s dev %s", r.Dst, r.Device)
+	}
+	table := "main"
+	if r.Table != unix.RT_TABLE_MAIN {
+		table = fmt.Sprint(r.Table)
+	}
+	fmt.Fprintf(&b, " table %s metric %d", table, r.Metric)
+	if r.Source.IsValid() {
+		fmt.Fprintf(&b, " src %s", r.Source)
+	}
+	if r.MTU != 0 {
+		fmt.Fprintf(&b, " mtu %d", r.MTU)
+	}
+	return b.String()
+}
+
+func (r Rule) String() string {
+	family := "inet"
+	if r.V6 {
+		family = "inet6"
+	}
+	s := fmt.Sprintf("%d: %s fwmark %#x/%#x", r.Pref, family, r.Mark, r.Mark)
+	switch r.Table {
+	case 0:
+		s += " unreachable"
+	case unix.RT_TABLE_MAIN:
+		s += " lookup main"
+	default:
+		s += fmt.Sprintf(" lookup %d", r.Table)
+	}
+	if r.NotGroup != 0 {
+		s += fmt.Sprintf(" suppress_ifgroup %#x", r.NotGroup)
+	}
+	return s
+}
+
+func (d Device) String() string {
+	up := "down"
+	if d.Up {
+		up = "up"
+	}
+	return fmt.Sprintf("%s group %#x mtu %d qlen %d rp_filter %d %s", d.Name, d.Group, d.MTU, d.QueueLen, d.RPFilter, up)
+}
+
+// String is the whole state for people and for golden tests: a line a thing.
+func (s State) String() string {
+	var b strings.Builder
+	for _, r := range s.Rules {
+		fmt.Fprintf(&b, "rule %s\n", r)
+	}
+	for _, r := range s.Routes {
+		fmt.Fprintf(&b, "route %s\n", r)
+	}
+	for _, d := range s.Devices {
+		fmt.Fprintf(&b, "device %s\n", d)
+	}
+	fmt.Fprintf(&b, "forwarding inet %t inet6 %t\n", s.Forward4, s.Forward6)
+	for _, line := range s.NAT {
+		fmt.Fprintf(&b, "nft %s\n", line)
+	}
+	return b.String()
+}
+
+// sort brings s into canonical order.
+func (s *State) sort() {
+	slices.SortFunc(s.Rules, compareRules)
+	slices.SortFunc(s.Routes, compareRoutes)
+	slices.SortFunc(s.Devices, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })
+	slices.Sort(s.RALinks)
+}
+
+func compareRules(a, b Rule) int {
+	return cmp.Or(compareBool(a.V6, b.V6), cmp.Compare(a.Pref, b.Pref), cmp.Compare(a.Mark, b.Mark),
+		cmp.Compare(a.Table, b.Table), cmp.Compare(a.NotGroup, b.NotGroup))
+}
+
+// compareRoutes puts TablePod, which is the larger number, first: it closes pods.
+func compareRoutes(a, b Route) int {
+	return cmp.Or(cmp.Compare(b.Table, a.Table), a.Dst.Addr().Compare(b.Dst.Addr()), cmp.Compare(a.Dst.Bits(), b.Dst.Bits()),
+		cmp.Compare(a.Metric, b.Metric), cmp.Compare(a.Device, b.Device), a.Source.Compare(b.Source), cmp.Compare(a.MTU, b.MTU))
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// ours says whether a rule of this preference and mark is one that Plan makes.
+func ours(pref int, mark uint32) bool {
+	switch pref {
+	case config.RulePrefTunnel, config.RulePrefTunnelDeny:
+		return mark == config.TunnelMark
+	case config.RulePrefPod:
+		return mark == config.PodMark
+	}
+	return false
+}

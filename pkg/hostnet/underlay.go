@@ -1,0 +1,168 @@
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// ErrNoUnderlay matches the error of Underlay when no link carries node traffic.
+var ErrNoUnderlay = errors.New("no link carries traffic between nodes: the node needs a route to its peers, or a default route")
+
+// Underlay is the link that carries the traffic between nodes.
+type Underlay struct {
+	// Name and Index are those of the link towards the most nodes, else of the
+	// default route, else of the node's own address.
+	Name  string
+	Index int
+	// MTU is the smallest of all links and routes that lead to a node or hold an
+	// address of this one, bytes.
+	MTU int
+	// Addrs are the addresses of the link, link-local ones excluded.
+	Addrs []netip.Addr
+	// Gateways are the next hops of default routes and towards nodes, sorted.
+	Gateways []netip.Addr
+}
+
+// Underlay finds out how node traffic leaves this node. nodes are the underlay
+// addresses of peers, self this node's own; either may be empty.
+func (h *Host) Underlay(nodes, self []netip.Addr) (Underlay, error) {
+	links, err := h.nl.LinkList()
+	if err != nil {
+		return Underlay{}, fmt.Errorf("list links: %w", err)
+	}
+	f := finder{byIndex: map[int]*nl.LinkAttrs{}, votes: map[int]int{}}
+	for _, l := range links {
+		f.byIndex[l.Attrs().Index] = l.Attrs()
+	}
+	if err := f.towards(h, nodes); err != nil {
+		return Underlay{}, err
+	}
+	if err := f.defaults(h); err != nil {
+		return Underlay{}, err
+	}
+	addrs, err := h.nl.AddrList(nil, nl.FamilyAll)
+	if err != nil {
+		return Underlay{}, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && slices.Contains(self, ip.Unmap()) {
+			f.link(a.LinkIndex, weightOwn)
+		}
+	}
+	return f.result(addrs)
+}
+
+// What speaks for a link, by weight: a default route beats any number of own
+// addresses, a node that is reached over it beats both.
+const (
+	weightOwn     = 1
+	weightDefault = 1 << 8
+	weightNode    = 1 << 16
+)
+
+type finder struct {
+	byIndex  map[int]*nl.LinkAttrs
+	votes    map[int]int
+	mtu      int
+	gateways []netip.Addr
+}
+
+// link counts a link that may carry outer packets.
+func (f *finder) link(index, weight int) {
+	a := f.byIndex[index]
+	if a == nil || index == loopbackIndex || a.Group == config.TunnelGroup || a.Group == config.PodGroup {
+		return
+	}
+	f.votes[index] += weight
+	f.narrow(a.MTU)
+}
+
+// loopbackIndex is LOOPBACK_IFINDEX of every network namespace.
+const loopbackIndex = 1
+
+func (f *finder) narrow(mtu int) {
+	if mtu > 0 && (f.mtu == 0 || mtu < f.mtu) {
+		f.mtu = mtu
+	}
+}
+
+func (f *finder) gateway(b []byte) {
+	if gw, ok := netip.AddrFromSlice(b); ok && !slices.Contains(f.gateways, gw.Unmap()) {
+		f.gateways = append(f.gateways, gw.Unmap())
+	}
+}
+
+// towards asks, for each node, where an outer packet would go.
+func (f *finder) towards(h *Host, nodes []netip.Addr) error {
+	for _, node := range nodes {
+		routes, err := h.nl.RouteGetWithOptions(node.AsSlice(), &nl.RouteGetOptions{Mark: config.TunnelMark})
+		if errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH) {
+			continue // No way to it, so it says nothing about the underlay.
+		}
+		if err != nil {
+			return fmt.Errorf("look up route to node %s: %w", node, err)
+		}
+		for _, r := range routes {
+			if r.Type != unix.RTN_UNICAST {
+				continue
+			}
+			f.link(r.LinkIndex, weightNode)
+			f.narrow(r.MTU)
+			f.gateway(r.Gw)
+		}
+	}
+	return nil
+}
+
+// defaults counts the default routes of main.
+func (f *finder) defaults(h *Host) error {
+	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
+		routes, err := h.nl.RouteListFiltered(family, &nl.Route{Table: unix.RT_TABLE_MAIN}, nl.FilterTable)
+		if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
+			return fmt.Errorf("list routes: %w", err)
+		}
+		for _, r := range routes {
+			if !isDefault(r) || r.Type != unix.RTN_UNICAST {
+				continue
+			}
+			f.gateway(r.Gw)
+			if len(r.MultiPath) == 0 {
+				f.link(r.LinkIndex, weightDefault)
+				f.narrow(r.MTU)
+			}
+			for _, hop := range r.MultiPath {
+				f.gateway(hop.Gw)
+				f.link(hop.LinkIndex, weightDefault)
+			}
+		}
+	}
+	return nil
+}
+
+func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
+	u := Underlay{MTU: f.mtu, Gateways: f.gateways}
+	for index, votes := range f.votes {
+		if best := f.votes[u.Index]; votes > best || votes == best && index < u.Index {
+			u.Index = index
+		}
+	}
+	if u.Index == 0 {
+		return Underlay{}, ErrNoUnderlay
+	}
+	u.Name = f.byIndex[u.Index].Name
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && a.LinkIndex == u.Index && !ip.IsLinkLocalUnicast() {
+			u.Addrs = append(u.Addrs, ip.Unmap())
+		}
+	}
+	slices.SortFunc(u.Addrs, netip.Addr.Compare)
+	slices.SortFunc(u.Gateways, netip.Addr.Compare)
+	return u, nil
+}
