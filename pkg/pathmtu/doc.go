@@ -1,0 +1,19 @@
+// Package pathmtu finds paths between nodes that are narrower than the
+// interface says, where ICMP is dropped, by probing inside the tunnel.
+//
+//	Prober ── UDP of N bytes inside, DF ──→ tunnel ──→ the peer's Prober
+//	   ↑──────── 24 bytes, same nonce ─────────────────────┘
+//
+// It promises that a path which drops large packets and carries small ones is
+// noticed within an Interval and searched by halves in steps of 16 bytes, to which
+// WireGuard pads; that a size is only believed after a packet of it was answered;
+// that loss and dead peers lower nothing; and that the full size is tried again after
+// RaiseInterval.
+//
+// Probes are in clear for whoever is inside the tunnel. A probe is only
+// answered, and an answer only believed, when it came by the tunnel device of the
+// peer from the peer's address; an answer must carry the nonce of the probe that is
+// under way. The answer is never larger than the probe.
+//
+// The decisions are Search, which is pure; Prober has the sockets.
+package pathmtu

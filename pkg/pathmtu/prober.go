@@ -1,0 +1,299 @@
+package pathmtu
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Peer is a node to probe through one tunnel device.
+type Peer struct {
+	// Name and Device together name what is found.
+	Name   string
+	Device string
+	// Addr is an address of the node that is an allowed IP of it.
+	Addr netip.Addr
+	// DeviceMTU is the MTU of Device, bytes: the most that is tried.
+	DeviceMTU int
+}
+
+// Options of a Prober. The zero value of Timing and Timeout is replaced by defaults.
+type Options struct {
+	// Sources are this node's own addresses, by family the first is used.
+	Sources []netip.Addr
+	// Port is the UDP port; 0 is config.ProbePort.
+	Port uint16
+	// Timing says how often; by default a check a minute, a try of the full
+	// size every ten, three probes a size.
+	Timing Timing
+	// Timeout is how long an answer may take; 0 is 300 ms.
+	Timeout time.Duration
+	// Found is told of each change of what fits inside the tunnel to a peer, at
+	// first only when it is less than the device's MTU. It must not block.
+	Found func(peer Peer, mtu int)
+	Log   *slog.Logger
+}
+
+// floor4 is the least that is tried where no IPv6 is known to be inside (RFC 791).
+const floor4 = 576
+
+// Prober probes peers and answers their probes.
+type Prober struct {
+	o Options
+
+	mu      sync.Mutex
+	peers   map[peerID]*target
+	byAddr  map[addrID]*target
+	sockets map[socketID]*socket
+	looked  time.Time // when the sockets were last compared with the devices
+	changed chan struct{}
+	readers sync.WaitGroup
+}
+
+type peerID struct{ name, device string }
+
+type addrID struct {
+	device string
+	addr   netip.Addr
+}
+
+// target is a peer with its search and the probe under way.
+type target struct {
+	Peer
+	search   *Search
+	told     int
+	nonce    uint64 // 0: none under way
+	deadline time.Time
+}
+
+// New gives a Prober without peers.
+func New(o Options) *Prober {
+	if o.Port == 0 {
+		o.Port = config.ProbePort
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 300 * time.Millisecond
+	}
+	if o.Timing == (Timing{}) {
+		o.Timing = Timing{Interval: time.Minute, RaiseInterval: 10 * time.Minute, RetryMin: time.Second, Tries: 3}
+	}
+	return &Prober{o: o, peers: map[peerID]*target{}, sockets: map[socketID]*socket{}, changed: make(chan struct{}, 1)}
+}
+
+// spread is the pause between the first probes of new peers.
+const spread = 2 * time.Millisecond
+
+// SetPeers replaces the peers. What is known of one that is unchanged stays.
+func (p *Prober) SetPeers(peers []Peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	next := make(map[peerID]*target, len(peers))
+	p.byAddr = make(map[addrID]*target, len(peers))
+	p.looked = time.Time{}
+	for _, peer := range peers {
+		id := peerID{peer.Name, peer.Device}
+		if old, ok := p.peers[id]; ok && old.Peer == peer {
+			next[id], p.byAddr[addrID{peer.Device, peer.Addr}] = old, old
+			continue
+		}
+		floor := floor4
+		if peer.Addr.Is6() {
+			floor = config.MinPodMTU6
+		}
+		t := &target{Peer: peer, search: NewSearch(floor, peer.DeviceMTU, p.o.Timing, now), told: peer.DeviceMTU}
+		if old, ok := p.peers[id]; ok {
+			t.told = old.told
+		}
+		now = now.Add(spread)
+		next[id], p.byAddr[addrID{peer.Device, peer.Addr}] = t, t
+	}
+	p.peers = next
+	p.wake()
+}
+
+// maxPause bounds the sleep of the loop: sockets whose device was made again are
+// found by then.
+const maxPause = 2 * time.Second
+
+// Run probes until ctx ends. It returns ctx's error.
+func (p *Prober) Run(ctx context.Context) error {
+	defer p.readers.Wait()
+	defer p.closeSockets()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.changed:
+		case <-timer.C:
+		}
+		now := time.Now()
+		p.openSockets(ctx, now)
+		timer.Reset(p.turn(now))
+	}
+}
+
+// turn sends what is due and says how long there is nothing to do.
+func (p *Prober) turn(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pause := maxPause
+	for _, t := range p.peers {
+		if t.nonce != 0 && !now.Before(t.deadline) {
+			t.nonce = 0
+			t.search.Lost(now)
+		}
+		if t.nonce == 0 {
+			if size, ok := t.search.Probe(now); ok {
+				p.send(t, size, now)
+			}
+		}
+		p.tell(t)
+		due := t.search.Next()
+		if t.nonce != 0 {
+			due = t.deadline
+		}
+		pause = min(pause, due.Sub(now))
+	}
+	return max(pause, time.Millisecond)
+}
+
+// send sends a probe. One that cannot be sent is lost.
+func (p *Prober) send(t *target, size int, now time.Time) {
+	var b [8]byte
+	rand.Read(b[:])
+	t.nonce = max(binary.BigEndian.Uint64(b[:]), 1)
+	t.deadline = now.Add(p.o.Timeout)
+	s := p.sockets[socketID{t.Device, t.Addr.Is6()}]
+	if s == nil {
+		return
+	}
+	m := message{kindProbe, t.nonce, size}
+	payload := m.put(max(size-headers(t.Addr), messageLen))
+	if _, err := s.conn.WriteToUDPAddrPort(payload, netip.AddrPortFrom(t.Addr, p.o.Port)); err != nil {
+		p.o.Log.Debug("probe not sent", "peer", t.Name, "size", size, "err", err)
+	}
+}
+
+func (p *Prober) tell(t *target) {
+	if mtu := t.search.MTU(); mtu != t.told {
+		t.told = mtu
+		p.o.Log.Info("path mtu changed", "peer", t.Name, "device", t.Device, "mtu", mtu, "device_mtu", t.DeviceMTU)
+		if p.o.Found != nil {
+			p.o.Found(t.Peer, mtu)
+		}
+	}
+}
+
+// openSockets opens a socket for each device and family with a peer, and closes
+// those of other devices.
+func (p *Prober) openSockets(ctx context.Context, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.Sub(p.looked) < maxPause {
+		return
+	}
+	p.looked = now
+	wanted := map[socketID]bool{}
+	for _, t := range p.peers {
+		wanted[socketID{t.Device, t.Addr.Is6()}] = true
+	}
+	for id, s := range p.sockets {
+		if !wanted[id] || !s.alive(id.device) {
+			s.conn.Close()
+			delete(p.sockets, id)
+		}
+	}
+	for id := range wanted {
+		if p.sockets[id] != nil {
+			continue
+		}
+		s, err := p.openSocket(ctx, id)
+		if err != nil {
+			p.o.Log.Debug("no probe socket yet", "device", id.device, "err", err)
+			continue
+		}
+		p.sockets[id] = s
+		p.readers.Go(func() { p.read(id, s) })
+	}
+}
+
+func (p *Prober) openSocket(ctx context.Context, id socketID) (*socket, error) {
+	for _, source := range p.o.Sources {
+		if source.Is6() == id.v6 {
+			return openSocket(ctx, id.device, source, p.o.Port)
+		}
+	}
+	return nil, fmt.Errorf("open probe socket on %s: this node has no address of the peer's family", id.device)
+}
+
+func (p *Prober) closeSockets() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, s := range p.sockets {
+		s.conn.Close()
+		delete(p.sockets, id)
+	}
+}
+
+// read handles what comes in by a socket until it is closed.
+func (p *Prober) read(id socketID, s *socket) {
+	buf := make([]byte, 1<<16)
+	for {
+		n, from, err := s.conn.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			if p.current(id, s) {
+				continue
+			}
+			return
+		}
+		m, err := parse(buf[:n])
+		if err != nil || from.Port() != p.o.Port {
+			continue
+		}
+		if answer := p.receive(id, from.Addr(), m, n, time.Now()); answer != nil {
+			_, _ = s.conn.WriteToUDPAddrPort(answer, from)
+		}
+	}
+}
+
+// current is whether s is still in use: an error of it is then one of the
+// network's, told by ICMP.
+func (p *Prober) current(id socketID, s *socket) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sockets[id] == s
+}
+
+// receive judges a message of n bytes and gives what is to be answered, if anything.
+func (p *Prober) receive(id socketID, from netip.Addr, m message, n int, now time.Time) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.byAddr[addrID{id.device, from}]
+	switch {
+	case t == nil:
+	case m.kind == kindProbe && n == max(m.size-headers(from), messageLen):
+		return message{kindAnswer, m.nonce, m.size}.put(messageLen)
+	case m.kind == kindAnswer && t.nonce != 0 && m.nonce == t.nonce && m.size == t.search.size:
+		t.nonce = 0
+		t.search.Answered(now)
+		p.wake()
+	}
+	return nil
+}
+
+func (p *Prober) wake() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}

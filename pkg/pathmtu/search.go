@@ -1,0 +1,131 @@
+package pathmtu
+
+import "time"
+
+// step is the distance of the sizes that are tried: WireGuard pads to it
+// (whitepaper, section 5.4.6), so that nothing between can be told apart.
+const step = 16
+
+// Timing says when a Search does what.
+type Timing struct {
+	// Interval is the pause between checks of the believed size.
+	Interval time.Duration
+	// RaiseInterval is the pause after which a larger size is tried.
+	RaiseInterval time.Duration
+	// RetryMin is the pause after a peer did not answer at all; doubled up to Interval.
+	RetryMin time.Duration
+	// Tries is how many probes of a size must be lost before it counts as too large.
+	Tries int
+}
+
+type phase int
+
+const (
+	idle    phase = iota
+	verify        // the believed size
+	raise         // the full size
+	halve         // a size between lo and hi
+	control       // lo again, after a size failed: is it the size or the peer?
+)
+
+// Search finds the largest size that a path carries. It is pure: the caller
+// sends what Probe says and reports what came of it.
+type Search struct {
+	timing      Timing
+	floor, ceil int
+	believed    int
+
+	phase   phase
+	size    int // of the probe under way
+	lost    int // probes of it that were lost
+	lo, hi  int // lo was answered or is the floor; hi failed
+	next    time.Time
+	raiseAt time.Time
+	retry   time.Duration
+}
+
+// NewSearch begins with the belief that ceil, the MTU of the device, fits.
+func NewSearch(floor, ceil int, timing Timing, now time.Time) *Search {
+	return &Search{timing: timing, floor: min(floor, ceil), ceil: ceil, believed: ceil, next: now, raiseAt: now.Add(timing.RaiseInterval)}
+}
+
+// MTU is the size that is believed to fit.
+func (s *Search) MTU() int { return s.believed }
+
+// Next is when an idle Search wants to be woken.
+func (s *Search) Next() time.Time { return s.next }
+
+// Probe is the size of the probe to be sent now; ok is false when idle. It
+// stays the same until Answered or Lost.
+func (s *Search) Probe(now time.Time) (size int, ok bool) {
+	if s.phase == idle && !now.Before(s.next) {
+		s.begin(verify, s.believed)
+	}
+	return s.size, s.phase != idle
+}
+
+// Answered reports that the probe under way was answered.
+func (s *Search) Answered(now time.Time) {
+	s.retry = 0
+	switch s.phase {
+	case verify:
+		if s.believed < s.ceil && !now.Before(s.raiseAt) {
+			s.lo = s.believed
+			s.begin(raise, s.ceil)
+			return
+		}
+		s.rest(now, s.timing.Interval)
+	case raise:
+		s.believe(now, s.ceil)
+	case halve:
+		s.lo = s.size
+		s.halve(now)
+	case control:
+		s.halve(now)
+	}
+}
+
+// Lost reports that the probe under way was not answered in time.
+func (s *Search) Lost(now time.Time) {
+	if s.lost++; s.phase == idle || s.lost < s.timing.Tries {
+		return
+	}
+	switch s.phase {
+	case verify:
+		s.lo, s.hi = s.floor, s.size
+		s.begin(control, s.lo)
+	case raise, halve:
+		s.hi = s.size
+		s.begin(control, s.lo)
+	case control:
+		// Nothing gets through, whatever its size: that says nothing about sizes.
+		s.retry = min(max(2*s.retry, s.timing.RetryMin), s.timing.Interval)
+		s.rest(now, s.retry)
+	}
+}
+
+func (s *Search) begin(p phase, size int) { s.phase, s.size, s.lost = p, size, 0 }
+
+func (s *Search) rest(now time.Time, pause time.Duration) {
+	s.begin(idle, 0)
+	s.next = now.Add(pause)
+}
+
+func (s *Search) believe(now time.Time, size int) {
+	s.believed = size
+	s.raiseAt = now.Add(s.timing.RaiseInterval)
+	s.rest(now, s.timing.Interval)
+}
+
+// halve tries the multiple of step in the middle between lo and hi, or ends.
+func (s *Search) halve(now time.Time) {
+	mid := (s.lo + s.hi) / 2 / step * step
+	if mid <= s.lo {
+		mid = (s.lo/step + 1) * step
+	}
+	if mid >= s.hi {
+		s.believe(now, s.lo)
+		return
+	}
+	s.begin(halve, mid)
+}
