@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -27,7 +28,6 @@ func (c *Client) Problems() []string {
 }
 
 // report notes what is wrong with what, or with nil that nothing is any more.
-// It logs when that changes, not each time.
 func (c *Client) report(what string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // Run ends
@@ -39,6 +39,8 @@ func (c *Client) report(what string, err error) {
 	c.note(what, text)
 }
 
+// note logs when a problem is new, becomes another or ends, not each time that
+// it shows; what stands in brackets at its end, the cause in the words of others, may vary.
 func (c *Client) note(what, text string) {
 	c.mu.Lock()
 	old, had := c.problems[what]
@@ -49,11 +51,16 @@ func (c *Client) note(what, text string) {
 	}
 	c.mu.Unlock()
 	switch {
-	case text != "" && text != old:
+	case text != "" && sentence(text) != sentence(old):
 		c.log.Warn("kubernetes source has a problem", "what", what, "problem", text)
 	case text == "" && had:
 		c.log.Info("kubernetes source recovered", "what", what)
 	}
+}
+
+func sentence(text string) string {
+	before, _, _ := strings.Cut(text, " (")
+	return before
 }
 
 // objectProblems makes found the problems of objects, which are known by the
@@ -76,6 +83,9 @@ func (c *Client) objectProblems(found map[string]string) {
 // explain says in a sentence why verb on k was answered with err, and what to
 // do; nil stays nil. The error's own text is kept.
 func explain(verb string, k kind, err error) error {
+	if ue := (*url.Error)(nil); errors.As(err, &ue) {
+		err = ue.Err // without the address, whose parameters differ each time
+	}
 	switch {
 	case err == nil:
 		return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -114,13 +115,16 @@ func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 			ctx, cancel := context.WithTimeout(ctx, 6*c.times.request) // a large list over a slow link
 			defer cancel()
 			err := c.get(ctx, k, o, list)
-			c.report("list "+k.what, explain("list", k, err))
+			c.report("read "+k.what, explain("list and watch", k, err))
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.Watch = true
 			w, err := c.rest.Get().AbsPath(k.path...).VersionedParams(selected(k, o), metav1.ParameterCodec).Watch(ctx)
-			c.report("watch "+k.what, explain("watch", k, err))
+			if err == nil || o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
+				// A server that does not know streaming lists is asked for a plain one next.
+				c.report("read "+k.what, explain("list and watch", k, err))
+			}
 			if err != nil {
 				return nil, err
 			}

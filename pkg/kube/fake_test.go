@@ -1,0 +1,329 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// fakeServer is a small API server: lists, streams, watches and writes the three
+// kinds, with resource versions and preconditions. It is reached through pipes, not a network.
+type fakeServer struct {
+	t    *testing.T
+	http http.Server
+
+	mu       sync.Mutex
+	version  int
+	objects  map[string]map[string]map[string]any // by collection path and name
+	watchers map[chan event]string                // to collection path
+	conns    map[net.Conn]bool
+	away     bool
+	noStream bool           // refuse streaming lists, as old servers do
+	refuse   map[string]int // "VERB collection" to HTTP status
+	writes   map[string]int // "VERB collection" to count
+	accept   chan net.Conn
+	done     chan struct{}
+}
+
+type event struct {
+	Type   string         `json:"type"`
+	Object map[string]any `json:"object"`
+}
+
+const (
+	nodesPath     = "/api/v1/nodes"
+	veilNodesPath = "/apis/kubeveil.io/v1alpha1/veilnodes"
+	slicesPath    = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+)
+
+var kinds = map[string][2]string{
+	nodesPath: {"v1", "Node"}, veilNodesPath: {"kubeveil.io/v1alpha1", "VeilNode"}, slicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
+}
+
+func newFakeServer(t *testing.T) *fakeServer {
+	f := &fakeServer{
+		t: t, version: 1, objects: map[string]map[string]map[string]any{}, watchers: map[chan event]string{}, conns: map[net.Conn]bool{},
+		refuse: map[string]int{}, writes: map[string]int{}, accept: make(chan net.Conn), done: make(chan struct{}),
+	}
+	for path := range kinds {
+		f.objects[path] = map[string]map[string]any{}
+	}
+	f.http.Handler = f
+	go func() { _ = f.http.Serve(f) }()
+	t.Cleanup(func() { _ = f.http.Close() })
+	return f
+}
+
+// Accept, Close and Addr make it the listener of its own server.
+func (f *fakeServer) Accept() (net.Conn, error) {
+	select {
+	case c := <-f.accept:
+		return c, nil
+	case <-f.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (f *fakeServer) Close() error {
+	select {
+	case <-f.done:
+	default:
+		close(f.done)
+	}
+	return nil
+}
+
+func (f *fakeServer) Addr() net.Addr { return &net.UnixAddr{Name: "fake"} }
+
+func (f *fakeServer) config() *rest.Config {
+	return &rest.Config{Host: "http://198.18.0.1:6443", Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		f.mu.Lock()
+		away := f.away
+		f.mu.Unlock()
+		if away {
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		}
+		near, far := net.Pipe()
+		select {
+		case f.accept <- far:
+		case <-f.done:
+			return nil, net.ErrClosed
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		f.mu.Lock()
+		f.conns[near] = true
+		f.mu.Unlock()
+		return near, nil
+	}}
+}
+
+// setAway makes the server unreachable, and cuts what is connected, or reachable again.
+func (f *fakeServer) setAway(away bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.away = away
+	if away {
+		for c := range f.conns {
+			_ = c.Close()
+		}
+		clear(f.conns)
+	}
+}
+
+func (f *fakeServer) setRefuse(what string, code int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse[what] = code
+}
+
+func (f *fakeServer) count(what string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.writes[what]
+}
+
+// put stores an object and tells the watchers.
+func (f *fakeServer) put(path string, o map[string]any) map[string]any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.putLocked(path, o)
+}
+
+func (f *fakeServer) putLocked(path string, o map[string]any) map[string]any {
+	f.version++
+	o["apiVersion"], o["kind"] = kinds[path][0], kinds[path][1]
+	m := o["metadata"].(map[string]any)
+	name := m["name"].(string)
+	m["resourceVersion"] = strconv.Itoa(f.version)
+	typ := "ADDED"
+	if old, has := f.objects[path][name]; has {
+		typ = "MODIFIED"
+		m["uid"] = old["metadata"].(map[string]any)["uid"]
+	} else if m["uid"] == nil {
+		m["uid"] = fmt.Sprintf("uid-%d", f.version)
+	}
+	f.objects[path][name] = o
+	f.tellLocked(path, event{typ, o})
+	return o
+}
+
+func (f *fakeServer) remove(path, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.removeLocked(path, name)
+}
+
+func (f *fakeServer) removeLocked(path, name string) {
+	if o, has := f.objects[path][name]; has {
+		f.version++
+		o = maps.Clone(o)
+		m := maps.Clone(o["metadata"].(map[string]any))
+		m["resourceVersion"] = strconv.Itoa(f.version)
+		o["metadata"] = m
+		delete(f.objects[path], name)
+		f.tellLocked(path, event{"DELETED", o})
+	}
+}
+
+func (f *fakeServer) tellLocked(path string, e event) {
+	for ch, p := range f.watchers {
+		if p == path {
+			ch <- e
+		}
+	}
+}
+
+func (f *fakeServer) object(path, name string) map[string]any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.objects[path][name]
+}
+
+func status(w http.ResponseWriter, code int) {
+	reason := map[int]string{404: "NotFound", 403: "Forbidden", 401: "Unauthorized", 409: "Conflict", 422: "Invalid", 500: "InternalError"}[code]
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code, "message": reason})
+}
+
+func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path, name := r.URL.Path, ""
+	if _, known := kinds[path]; !known {
+		i := strings.LastIndex(path, "/")
+		path, name = path[:i], path[i+1:]
+	}
+	f.mu.Lock()
+	code := f.refuse[r.Method+" "+path]
+	f.writes[r.Method+" "+path]++
+	f.mu.Unlock()
+	switch _, known := kinds[path]; {
+	case code != 0:
+		status(w, code)
+	case !known:
+		status(w, http.StatusNotFound)
+	case r.Method == http.MethodGet && name == "" && r.URL.Query().Get("watch") != "":
+		f.watch(w, r, path)
+	case r.Method == http.MethodGet && name == "":
+		f.list(w, path)
+	default:
+		f.one(w, r, path, name)
+	}
+}
+
+func (f *fakeServer) list(w http.ResponseWriter, path string) {
+	f.mu.Lock()
+	items, version := slices.Collect(maps.Values(f.objects[path])), f.version
+	f.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"apiVersion": kinds[path][0], "kind": kinds[path][1] + "List", "items": items,
+		"metadata": map[string]any{"resourceVersion": strconv.Itoa(version)},
+	})
+}
+
+func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) {
+	stream := r.URL.Query().Get("sendInitialEvents") == "true"
+	ch := make(chan event, 10000)
+	f.mu.Lock()
+	if stream && f.noStream {
+		f.mu.Unlock()
+		status(w, http.StatusUnprocessableEntity)
+		return
+	}
+	since, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	for _, o := range f.objects[path] {
+		rv, _ := strconv.Atoi(o["metadata"].(map[string]any)["resourceVersion"].(string))
+		if stream || rv > since {
+			ch <- event{"ADDED", o}
+		}
+	}
+	if stream {
+		ch <- event{"BOOKMARK", map[string]any{"apiVersion": kinds[path][0], "kind": kinds[path][1], "metadata": map[string]any{
+			"resourceVersion": strconv.Itoa(f.version), "annotations": map[string]any{"k8s.io/initial-events-end": "true"}}}}
+	}
+	f.watchers[ch] = path
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		delete(f.watchers, ch)
+		f.mu.Unlock()
+	}()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	enc := json.NewEncoder(w)
+	for {
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case e := <-ch:
+			if enc.Encode(e) != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		case <-f.done:
+			return
+		}
+	}
+}
+
+// one serves requests for one object.
+func (f *fakeServer) one(w http.ResponseWriter, r *http.Request, path, name string) {
+	var body map[string]any
+	_ = json.NewDecoder(r.Body).Decode(&body)
+	code, answer := f.change(r.Method, path, name, body)
+	if code != http.StatusOK {
+		status(w, code)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func (f *fakeServer) change(method, path, name string, body map[string]any) (int, map[string]any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if method == http.MethodPost {
+		name = body["metadata"].(map[string]any)["name"].(string)
+	}
+	old, has := f.objects[path][name]
+	switch {
+	case has && method == http.MethodPost:
+		return http.StatusConflict, nil
+	case !has && method != http.MethodPost:
+		return http.StatusNotFound, nil
+	}
+	switch method {
+	case http.MethodPost:
+		return http.StatusOK, f.putLocked(path, body)
+	case http.MethodPut:
+		if body["metadata"].(map[string]any)["resourceVersion"] != old["metadata"].(map[string]any)["resourceVersion"] {
+			return http.StatusConflict, nil
+		}
+		return http.StatusOK, f.putLocked(path, body)
+	case http.MethodDelete:
+		if p, ok := body["preconditions"].(map[string]any); ok && p["uid"] != old["metadata"].(map[string]any)["uid"] {
+			return http.StatusConflict, nil
+		}
+		f.removeLocked(path, name)
+	}
+	return http.StatusOK, old
+}
+
+// quick are times for tests.
+var quick = timing{
+	coalesce: 20 * time.Millisecond, request: 5 * time.Second, retryMin: 5 * time.Millisecond, retryMax: 20 * time.Millisecond,
+	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour,
+}
