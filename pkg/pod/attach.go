@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,9 +33,12 @@ type attachment struct {
 	Paths
 	Record
 	nsFd  int
-	index int // of the host link, once it exists
-	host  *nl.Handle
 	undo  *Undo
+	host  *nl.Handle
+	index int // of the host link, once it exists
+	// The same inside the pod, once setPod has opened it.
+	pod      *nl.Handle
+	podIndex int
 }
 
 // Attach connects the pod whose namespace is open as nsFd, as the record says.
@@ -59,6 +63,11 @@ func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 	}
 	defer host.Close()
 	a := &attachment{Paths: p, Record: r, nsFd: nsFd, host: host, undo: undo}
+	defer func() {
+		if a.pod != nil {
+			a.pod.Close()
+		}
+	}()
 	for _, step := range a.steps() {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("attach %s of container %s: %s: %w", r.IfName, r.ContainerID, step.name, err)
@@ -87,8 +96,9 @@ func (a *attachment) steps() []step {
 		{"link", a.addLink},
 		{"program", a.attachProgram},
 		{"addresses", a.writeAddrs},
-		{"host", a.setHost},
 		{"pod", a.setPod},
+		{"host", a.setHost},
+		{"carrier", a.awaitCarrier},
 	}
 }
 
@@ -136,7 +146,42 @@ func (a *attachment) writeAddrs() error {
 	return a.setAddrs(a.index, a.Addrs)
 }
 
-// setHost opens the node's end; what a closed one refused to hold comes after.
+// setPod configures the pod's end. The socket belongs to the namespace in which
+// it was opened, whatever thread uses it later.
+func (a *attachment) setPod() error {
+	err := netns.DoFd(a.nsFd, a.Netns, func() (err error) {
+		if err := allowIPv6(a.Record); err != nil {
+			return err
+		}
+		a.pod, err = nl.Open()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	l, err := a.pod.LinkByName(a.IfName)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", a.IfName, err)
+	}
+	if err := a.pod.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set %s up: %w", a.IfName, err)
+	}
+	a.podIndex = l.Attrs().Index
+	for _, addr := range a.Addrs {
+		with := &nl.Addr{IPNet: single(addr)}
+		if addr.Is6() {
+			// Nobody else can have it, and a tentative address cannot be used.
+			with.Flags = unix.IFA_F_NODAD
+		}
+		if err := nl.Err(a.pod.AddrAdd(l, with)); err != nil {
+			return fmt.Errorf("add address %s to %s: %w", addr, a.IfName, err)
+		}
+	}
+	return setRoutes(a.pod, podRoutes(a.Record, a.podIndex), podNeighs(a.Record, a.podIndex))
+}
+
+// setHost opens the node's end, which gives both ends their carrier; what a
+// closed one refuses to hold comes after.
 func (a *attachment) setHost() error {
 	if err := a.host.LinkSetUp(linkOf(a.HostLink, a.index)); err != nil {
 		return fmt.Errorf("set %s up: %w", a.HostLink, err)
@@ -144,42 +189,26 @@ func (a *attachment) setHost() error {
 	return setRoutes(a.host, hostRoutes(a.Record, a.index), hostNeighs(a.Record, a.index))
 }
 
-func (a *attachment) setPod() error {
-	return netns.DoFd(a.nsFd, a.Netns, func() error { return setPod(a.Record) })
-}
+// carrierPatience bounds the wait for a carrier that is already there to be noticed.
+const carrierPatience = 2 * time.Second
 
-// setPod configures the pod's end from inside the pod's namespace.
-func setPod(r Record) error {
-	h, err := nl.Open()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	l, err := h.LinkByName(r.IfName)
-	if err != nil {
-		return fmt.Errorf("find %s in the pod: %w", r.IfName, err)
-	}
-	if err := allowIPv6(r); err != nil {
-		return err
-	}
-	if err := h.LinkSetUp(l); err != nil {
-		return fmt.Errorf("set %s in the pod up: %w", r.IfName, err)
-	}
-	index := l.Attrs().Index
-	for _, a := range r.Addrs {
-		addr := &nl.Addr{IPNet: single(a)}
-		if a.Is6() {
-			// Nobody else can have it, and a tentative address cannot be used.
-			addr.Flags = unix.IFA_F_NODAD
+// awaitCarrier waits until the pod can send: the carrier came with the other
+// end, but until the kernel's link watch has run, the pod's end drops what is
+// sent. Linux 6.8 and later do that work when asked for the link.
+func (a *attachment) awaitCarrier() error {
+	deadline := time.Now().Add(carrierPatience)
+	for {
+		l, err := a.pod.LinkByIndex(a.podIndex)
+		switch {
+		case err != nil:
+			return fmt.Errorf("find %s: %w", a.IfName, err)
+		case l.Attrs().OperState == nl.OperUp:
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("%s has no carrier after %s", a.IfName, carrierPatience)
 		}
-		if err := nl.Err(h.AddrReplace(l, addr)); err != nil {
-			return fmt.Errorf("add address %s to %s in the pod: %w", a, r.IfName, err)
-		}
+		time.Sleep(time.Millisecond)
 	}
-	if err := setRoutes(h, podRoutes(r, index), podNeighs(r, index)); err != nil {
-		return fmt.Errorf("in the pod: %w", err)
-	}
-	return nil
 }
 
 // allowIPv6 opens IPv6 on the pod's end where the runtime made a namespace

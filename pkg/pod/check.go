@@ -22,7 +22,7 @@ func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 	}
 	defer unlock()
 	var texts []string
-	h, err := openStrict()
+	h, err := nl.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 	}
 	var e end
 	err = netns.Do(nsPath, func() (err error) {
-		h, err := openStrict()
+		h, err := nl.Open()
 		if err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func (p Paths) Repair(r Record) (changed []string, err error) {
 	if exists, err := p.Exists(r.HostLink); err != nil || !exists {
 		return nil, errors.Join(err, fmt.Errorf("repair %s: record: %w", r.HostLink, ErrNotFound))
 	}
-	h, err := openStrict()
+	h, err := nl.Open()
 	if err != nil {
 		return nil, err
 	}

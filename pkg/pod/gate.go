@@ -72,7 +72,7 @@ func gateTable() error {
 // gateRoutes looks at the rules of both families, since a pod can always send
 // either, and at the closed ranges of those that pods have.
 func gateRoutes(podPrefixes []netip.Prefix) error {
-	h, err := openStrict()
+	h, err := nl.Open()
 	if err != nil {
 		return err
 	}
@@ -113,8 +113,8 @@ func gateRules(h *nl.Handle, family int) error {
 // gateRange finds the unreachable route of a cluster range that holds prefix.
 func gateRange(h *nl.Handle, prefix netip.Prefix) error {
 	want := &nl.Route{Table: config.TablePod, Protocol: config.RouteProtoNode, Type: unix.RTN_UNREACHABLE}
-	routes, err := h.RouteListFiltered(family(prefix.Addr()), want, nl.FilterTable|nl.FilterProtocol|nl.FilterType)
-	if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: no such table
+	routes, err := listRoutes(h, family(prefix.Addr()), want, nl.FilterTable|nl.FilterProtocol|nl.FilterType)
+	if err != nil {
 		return fmt.Errorf("list routes of table %d: %w", config.TablePod, err)
 	}
 	for _, r := range routes {

@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -137,12 +136,4 @@ func (n *node) bare() error {
 		}
 	}
 	return nil
-}
-
-func mac(s string) net.HardwareAddr {
-	m, err := net.ParseMAC(s)
-	if err != nil {
-		panic(err)
-	}
-	return m
 }

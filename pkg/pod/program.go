@@ -97,6 +97,11 @@ func attached(h *nl.Handle, index int) ([]ebpf.ProgramID, error) {
 	if !noTCX(err) {
 		return nil, fmt.Errorf("list programs of link %d: %w", index, err)
 	}
+	return clsactPrograms(h, index)
+}
+
+// clsactPrograms lists the direct-action filters at clsact ingress of the link.
+func clsactPrograms(h *nl.Handle, index int) ([]ebpf.ProgramID, error) {
 	l, err := h.LinkByIndex(index)
 	if err != nil {
 		return nil, fmt.Errorf("find link %d: %w", index, nl.Err(err))

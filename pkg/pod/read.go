@@ -62,8 +62,8 @@ func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
 		}
 		e.neighs = append(e.neighs, neighs...)
 		for _, table := range tables {
-			routes, err := h.RouteListFiltered(family, &nl.Route{Table: table, LinkIndex: e.index}, nl.FilterTable|nl.FilterOIF)
-			if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: no such table
+			routes, err := listRoutes(h, family, &nl.Route{Table: table, LinkIndex: e.index}, nl.FilterTable|nl.FilterOIF)
+			if err != nil {
 				return end{}, fmt.Errorf("list routes of %s in table %d: %w", name, table, err)
 			}
 			e.routes = append(e.routes, routes...)
@@ -72,17 +72,19 @@ func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
 	return e, nil
 }
 
-// openStrict opens a socket on which the kernel itself filters what is listed.
-func openStrict() (*nl.Handle, error) {
-	h, err := nl.Open()
-	if err != nil {
-		return nil, err
-	}
+// listRoutes lists routes by filter, whose fields Table, Protocol, Type and
+// LinkIndex the kernel itself then looks at (NETLINK_GET_STRICT_CHK), where it
+// would else copy every table whole. A table that does not exist is empty.
+func listRoutes(h *nl.Handle, family int, filter *nl.Route, mask uint64) ([]nl.Route, error) {
 	if err := h.SetStrictCheck(true); err != nil {
-		h.Close()
 		return nil, fmt.Errorf("set strict checking of netlink: %w", err)
 	}
-	return h, nil
+	routes, err := h.RouteListFiltered(family, filter, mask)
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	// Neighbours are listed in a form that strict checking refuses.
+	return routes, errors.Join(err, h.SetStrictCheck(false))
 }
 
 func (p Paths) readNode(h *nl.Handle, r Record) (nodeEnd, error) {

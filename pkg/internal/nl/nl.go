@@ -126,6 +126,9 @@ const (
 	ClsactEgress  = netlink.HANDLE_MIN_EGRESS
 )
 
+// OperUp is the operational state of a link that carries packets (RFC 2863).
+const OperUp = netlink.OperUp
+
 // NewRule gives a rule with every optional field unset.
 func NewRule() *Rule { return netlink.NewRule() }
 

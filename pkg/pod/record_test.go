@@ -1,0 +1,113 @@
+package pod
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+func good() Record {
+	return Record{
+		Network: "kubeveil", ContainerID: "c1", IfName: "eth0", Netns: "/run/netns/x",
+		HostLink: HostLink("c1", "eth0"), Addrs: []netip.Addr{pod4, pod6}, MTU: 1420,
+	}
+}
+
+func TestHostLink(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, id := range [][2]string{{"c1", "eth0"}, {"c1", "eth1"}, {"c2", "eth0"}, {"c1e", "th0"}} {
+		name := HostLink(id[0], id[1])
+		if len(name) != 15 || !ours(name) {
+			t.Errorf("HostLink(%v) = %q, want 15 bytes of our form", id, name)
+		}
+		if name != HostLink(id[0], id[1]) || seen[name] {
+			t.Errorf("HostLink(%v) = %q is not stable or not unique", id, name)
+		}
+		seen[name] = true
+	}
+	r := good()
+	if r.HostMAC().String() == r.PodMAC().String() || r.HostMAC()[0]&3 != 2 || r.PodMAC()[0]&3 != 2 {
+		t.Errorf("MACs %s and %s: want two, unicast and locally administered", r.HostMAC(), r.PodMAC())
+	}
+}
+
+func TestRecordRefusals(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*Record)
+		want   string
+	}{
+		{"no network", func(r *Record) { r.Network = "" }, "network"},
+		{"link of another container", func(r *Record) { r.ContainerID = "c2" }, "hostLink"},
+		{"no address", func(r *Record) { r.Addrs = nil }, "no address"},
+		{"two IPv4 addresses", func(r *Record) { r.Addrs = []netip.Addr{pod4, pod4.Next()} }, "at most one"},
+		{"link-local address", func(r *Record) { r.Addrs = []netip.Addr{netip.MustParseAddr("fe80::2")} }, "cannot be a pod's"},
+		{"mapped address", func(r *Record) { r.Addrs = []netip.Addr{netip.MustParseAddr("::ffff:198.18.1.5")} }, "cannot be a pod's"},
+		{"IPv6 below 1280", func(r *Record) { r.MTU = 1279 }, "RFC 8200"},
+		{"no MTU", func(r *Record) { r.MTU = 0 }, "mtu 0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := good()
+			tt.change(&r)
+			if err := r.Validate(); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Validate = %v, want something with %q", err, tt.want)
+			}
+		})
+	}
+	if err := good().Validate(); err != nil {
+		t.Errorf("good record: %v", err)
+	}
+}
+
+func TestListGoesPastACorruptRecord(t *testing.T) {
+	p := Paths{PodDir: t.TempDir()}
+	if err := p.write(good()); err != nil {
+		t.Fatal(err)
+	}
+	corrupt := config.PodLinkPrefix + "00000000000.json"
+	for name, data := range map[string]string{corrupt: "{", "README.json": "x", ".lock-00": ""} {
+		if err := os.WriteFile(filepath.Join(p.PodDir, name), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	records, err := p.List()
+	if len(records) != 1 || !reflect.DeepEqual(records[0], good()) {
+		t.Errorf("List = %+v, want the good one", records)
+	}
+	if err == nil || !strings.Contains(err.Error(), corrupt) {
+		t.Errorf("List error = %v, want one that names %s", err, corrupt)
+	}
+	if records, err := (Paths{PodDir: filepath.Join(p.PodDir, "none")}).List(); err != nil || records != nil {
+		t.Errorf("List of no directory = %v, %v", records, err)
+	}
+}
+
+// FuzzParseRecord: what is accepted is valid and comes back the same.
+func FuzzParseRecord(f *testing.F) {
+	data, err := json.Marshal(good())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Add([]byte(`{}`))
+	f.Add([]byte(`{"addrs":["fe80::1%eth0"],"mtu":1e9}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := ParseRecord(data)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := ParseRecord(again); err != nil || !reflect.DeepEqual(back, r) {
+			t.Errorf("%s came back as %+v, %v", again, back, err)
+		}
+	})
+}
