@@ -1,0 +1,112 @@
+package lab
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// authority is a certificate authority that lives as long as its lab.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	dir  string
+}
+
+// lifetime of a lab's certificates.
+const lifetime = 24 * time.Hour
+
+// newAuthority makes one and writes its certificate to dir/ca.crt.
+func newAuthority(dir string) (*authority, error) {
+	a := &authority{dir: dir, cert: &x509.Certificate{
+		Subject: pkix.Name{CommonName: "lab-ca"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}}
+	return a, a.issue("ca", a.cert)
+}
+
+// issue completes a certificate, signs it and writes name.crt and name.key.
+func (a *authority) issue(name string, c *x509.Certificate) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	if c.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62)); err != nil {
+		return err
+	}
+	now := time.Now()
+	c.NotBefore, c.NotAfter = now.Add(-time.Hour), now.Add(lifetime)
+	parent, signer := a.cert, a.key
+	if signer == nil {
+		signer = key // the authority itself
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), signer)
+	if err != nil {
+		return fmt.Errorf("issue certificate %s: %w", name, err)
+	}
+	if a.key == nil {
+		a.key = key
+		if a.cert, err = x509.ParseCertificate(der); err != nil {
+			return err
+		}
+	}
+	if err := writePEM(filepath.Join(a.dir, name+".crt"), "CERTIFICATE", der); err != nil {
+		return err
+	}
+	return writeKey(filepath.Join(a.dir, name+".key"), key)
+}
+
+// server issues the API server's certificate.
+func (a *authority) server(addrs []netip.Addr) error {
+	c := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "kube-apiserver"},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}
+	for _, addr := range addrs {
+		c.IPAddresses = append(c.IPAddresses, addr.AsSlice())
+	}
+	return a.issue("apiserver", c)
+}
+
+// client issues a certificate for a user and the groups it is in.
+func (a *authority) client(name, user string, groups ...string) error {
+	return a.issue(name, &x509.Certificate{
+		Subject:     pkix.Name{CommonName: user, Organization: groups},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
+// serviceAccountKey writes the key that signs service-account tokens.
+func (a *authority) serviceAccountKey() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	return writeKey(filepath.Join(a.dir, "sa.key"), key)
+}
+
+func writeKey(path string, key *ecdsa.PrivateKey) error {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return err
+	}
+	return writePEM(path, "EC PRIVATE KEY", der)
+}
+
+func writePEM(path, kind string, der []byte) error {
+	return os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
+}

@@ -1,0 +1,207 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// apiPort is where the API server is reached.
+const apiPort = 6443
+
+// Control is etcd and kube-apiserver in a host of their own.
+type Control struct {
+	// Config, Client and Dynamic act as a cluster administrator, from within the control
+	// plane's own host: their traffic is not on the underlay.
+	Config  *rest.Config
+	Client  kubernetes.Interface
+	Dynamic dynamic.Interface
+	// APIServer is the process, to end and restart.
+	APIServer *Process
+
+	host  *Host
+	lab   *Lab
+	certs *authority
+	// account is the service account of veild, as the manifests have it.
+	account struct{ namespace, name string }
+}
+
+// newControl starts a control plane and waits until the API server is ready.
+func (l *Lab) newControl(ctx context.Context) (*Control, error) {
+	h, err := l.newHost(ctx, "control")
+	if err != nil {
+		return nil, err
+	}
+	c := &Control{host: h, lab: l}
+	l.Control = c // so that Close ends it, whatever fails from here
+	if err := l.plug(ctx, h, "control", "eth0", l.opts.Family.Underlay(controlHost)); err != nil {
+		return nil, err
+	}
+	if err := c.makeCerts(); err != nil {
+		return nil, err
+	}
+	if err := c.startEtcd(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.startAPIServer(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	if err := c.WaitReady(ctx); err != nil {
+		return nil, err
+	}
+	return c, c.applyManifests(ctx)
+}
+
+// Addrs are the addresses of the API server on the underlay, IPv4 first.
+func (c *Control) Addrs() []netip.Addr { return addrsOf(c.lab.opts.Family.Underlay(controlHost)) }
+
+// URL is how nodes reach the API server.
+func (c *Control) URL() string {
+	return "https://" + netip.AddrPortFrom(c.Addrs()[0], apiPort).String()
+}
+
+// Host is where the control plane runs.
+func (c *Control) Host() *Host { return c.host }
+
+func (c *Control) pki(name string) string { return filepath.Join(c.host.Dir, "pki", name) }
+
+func (c *Control) makeCerts() error {
+	if err := os.MkdirAll(c.pki(""), 0o700); err != nil {
+		return err
+	}
+	a, err := newAuthority(c.pki(""))
+	if err != nil {
+		return err
+	}
+	c.certs = a
+	return errors.Join(a.server(c.Addrs()), a.client("admin", "lab-admin", "system:masters"), a.serviceAccountKey())
+}
+
+func (c *Control) startEtcd(ctx context.Context) error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	// Its data is on tmpfs: writes need no disk, and go with the lab.
+	p, err := c.host.Start(ctx, filepath.Join(root, "out/tools/etcd"), "--data-dir=/run/etcd",
+		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+		"--listen-peer-urls=http://127.0.0.1:2380", "--logger=zap", "--log-level=warn")
+	if err != nil {
+		return err
+	}
+	err = Until(ctx, 30*time.Second, func() error {
+		if !p.Running() {
+			return Stop(fmt.Errorf("etcd has ended: %s", p.tail()))
+		}
+		conn, err := c.dial(ctx, "tcp", "127.0.0.1:2379")
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
+		return fmt.Errorf("wait for etcd: %w", err)
+	}
+	return nil
+}
+
+func (c *Control) startAPIServer(ctx context.Context) error {
+	bind := "0.0.0.0"
+	if c.lab.opts.Family.v6() {
+		bind = "::"
+	}
+	p, err := c.host.Start(ctx, c.lab.program("kube-apiserver"),
+		"--etcd-servers=http://127.0.0.1:2379",
+		"--bind-address="+bind, fmt.Sprintf("--secure-port=%d", apiPort),
+		"--advertise-address="+c.Addrs()[0].String(),
+		"--service-cluster-ip-range="+joined(c.lab.opts.Family.ServiceRanges()),
+		"--tls-cert-file="+c.pki("apiserver.crt"), "--tls-private-key-file="+c.pki("apiserver.key"),
+		"--client-ca-file="+c.pki("ca.crt"),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file="+c.pki("sa.key"), "--service-account-signing-key-file="+c.pki("sa.key"),
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--anonymous-auth=false", "--profiling=false", "--v=1")
+	if err != nil {
+		return err
+	}
+	c.APIServer = p
+	return nil
+}
+
+// connect makes the clients.
+func (c *Control) connect() error {
+	c.Config = &rest.Config{
+		Host:            "https://" + netip.AddrPortFrom(c.loopback(), apiPort).String(),
+		TLSClientConfig: rest.TLSClientConfig{CAFile: c.pki("ca.crt"), CertFile: c.pki("admin.crt"), KeyFile: c.pki("admin.key")},
+		Dial:            c.dial,
+		QPS:             1000, Burst: 1000,
+	}
+	var err error
+	if c.Client, err = kubernetes.NewForConfig(c.Config); err != nil {
+		return err
+	}
+	c.Dynamic, err = dynamic.NewForConfig(c.Config)
+	return err
+}
+
+func (c *Control) loopback() netip.Addr {
+	if c.lab.opts.Family.v4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}
+
+// dial connects from within the control plane's host.
+func (c *Control) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var conn net.Conn
+	err := c.host.Do(func() error {
+		var err error
+		conn, err = (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, addr)
+		return err
+	})
+	return conn, err
+}
+
+// WaitReady waits until the API server says that it is ready.
+func (c *Control) WaitReady(ctx context.Context) error {
+	err := Until(ctx, 90*time.Second, func() error {
+		if !c.APIServer.Running() {
+			return Stop(fmt.Errorf("it has ended: %s", c.APIServer.tail()))
+		}
+		b, err := c.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Timeout(5 * time.Second).DoRaw(ctx)
+		if err == nil && strings.TrimSpace(string(b)) != "ok" {
+			err = fmt.Errorf("readyz: %s", b)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the API server: %w", err)
+	}
+	return nil
+}
+
+// StopAPIServer takes the API server away; StartAPIServer brings it back, with the same data.
+func (c *Control) StopAPIServer(ctx context.Context) error { return c.APIServer.Kill(ctx) }
+
+// StartAPIServer starts the API server again and waits until it is ready.
+func (c *Control) StartAPIServer(ctx context.Context) error {
+	p, err := c.APIServer.Restart(ctx)
+	if err != nil {
+		return err
+	}
+	c.APIServer = p
+	return c.WaitReady(ctx)
+}

@@ -1,0 +1,254 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+// Host is a set of namespaces of its own (network, mount, PID, UTS, IPC) with
+// one holder process. Its methods may be called from several goroutines.
+type Host struct {
+	// Name is the host's name and its host name.
+	Name string
+	// Dir is the host's folder of artefacts on the machine; Dir/disk survives a reboot.
+	Dir string
+
+	lab    *Lab
+	holder *exec.Cmd
+	stdin  io.Closer
+	exited chan struct{}
+}
+
+// etcFiles are copied from the machine into a host's /etc: what programs of the
+// machine need to run, and nothing that holds a secret or names the machine.
+var etcFiles = []string{
+	"passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf", "protocols", "services",
+	"ethertypes", "iproute2", "host.conf", "gai.conf", "localtime",
+}
+
+// newHost starts a host; an existing disk is kept.
+func (l *Lab) newHost(ctx context.Context, name string) (*Host, error) {
+	h := &Host{Name: name, Dir: filepath.Join(l.Dir, name), lab: l}
+	if err := h.makeDisk(ctx); err != nil {
+		return nil, fmt.Errorf("host %s: %w", name, err)
+	}
+	if err := h.start(ctx); err != nil {
+		return nil, fmt.Errorf("host %s: %w", name, err)
+	}
+	return h, nil
+}
+
+// Disk is the folder of the machine with what survives a reboot.
+func (h *Host) Disk() string { return filepath.Join(h.Dir, "disk") }
+
+func (h *Host) makeDisk(ctx context.Context) error {
+	etc := filepath.Join(h.Disk(), "etc")
+	if _, err := os.Stat(etc); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Join(etc, "cni/net.d"), 0o755); err != nil {
+		return err
+	}
+	for _, name := range etcFiles {
+		from := filepath.Join("/etc", name)
+		if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if out, err := exec.CommandContext(ctx, "cp", "-aL", from, etc).CombinedOutput(); err != nil {
+			return fmt.Errorf("copy %s: %w: %s", from, err, out)
+		}
+	}
+	// Links, not their targets: programs look at their own name.
+	if out, err := exec.CommandContext(ctx, "cp", "-a", "/etc/alternatives", etc).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy /etc/alternatives: %w: %s", err, out)
+	}
+	hosts := "127.0.0.1 localhost\n::1 localhost\n"
+	return errors.Join(
+		os.WriteFile(filepath.Join(etc, "hosts"), []byte(hosts), 0o644),
+		os.WriteFile(filepath.Join(etc, "hostname"), []byte(h.Name+"\n"), 0o644),
+	)
+}
+
+// start starts the holder and waits until its mounts are made.
+func (h *Host) start(ctx context.Context) error {
+	cmd := exec.Command(h.lab.program("labtool"), "holder", "-etc", filepath.Join(h.Disk(), "etc"), "-name", h.Name)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+		Setpgid:    true, // a terminal's interrupt is the test's to handle
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start holder: %w", err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil || line != "ready\n" {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+		return fmt.Errorf("start holder: %w: %s", err, stderr.String())
+	}
+	h.holder, h.stdin, h.exited = cmd, stdin, make(chan struct{})
+	go func(exited chan struct{}) {
+		_ = cmd.Wait()
+		close(exited)
+	}(h.exited)
+	return h.IP(ctx, "link set lo up")
+}
+
+// stop ends the host and everything in it, its disk excepted. It may be called again.
+func (h *Host) stop() error {
+	if h.holder == nil {
+		return nil
+	}
+	_ = h.stdin.Close()
+	select {
+	case <-h.exited:
+		return nil
+	case <-time.After(5 * time.Second):
+	}
+	_ = h.holder.Process.Kill()
+	select {
+	case <-h.exited:
+		return nil
+	case <-time.After(10 * time.Second):
+		return fmt.Errorf("host %s: holder %d does not end", h.Name, h.holder.Process.Pid)
+	}
+}
+
+// proc is a path below /proc of the holder.
+func (h *Host) proc(path string) string {
+	return "/proc/" + strconv.Itoa(h.holder.Process.Pid) + "/" + path
+}
+
+// NetNS is the path of the host's network namespace, valid until it is stopped or rebooted.
+func (h *Host) NetNS() string { return h.proc("ns/net") }
+
+// Path is where a path of the host's is found on the machine, valid until it is
+// stopped or rebooted.
+func (h *Host) Path(path string) string { return h.proc("root" + path) }
+
+// Do runs fn on a thread inside the host's network namespace.
+func (h *Host) Do(fn func() error) error { return netns.Do(h.NetNS(), fn) }
+
+// Command prepares a program that will run in the host, in all its namespaces.
+func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	return h.command(ctx, h.NetNS(), name, args...)
+}
+
+// command enters the host's namespaces, but the network namespace at netns.
+func (h *Host) command(ctx context.Context, netns, name string, args ...string) *exec.Cmd {
+	enter := []string{"--net=" + netns}
+	for _, ns := range [][2]string{{"mount", "mnt"}, {"pid", "pid"}, {"uts", "uts"}, {"ipc", "ipc"}} {
+		enter = append(enter, "--"+ns[0]+"="+h.proc("ns/"+ns[1]))
+	}
+	cmd := exec.CommandContext(ctx, "nsenter", append(append(enter, "--", name), args...)...)
+	cmd.Env = append(os.Environ(), canaryEnv+"="+h.lab.Canary)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// The group holds nsenter and the program that it waits for.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 2 * time.Second
+	return cmd
+}
+
+// Exec runs a program in the host and gives its standard output; the error holds what it wrote
+// to its standard error.
+func (h *Host) Exec(ctx context.Context, name string, args ...string) ([]byte, error) {
+	return output(h.Command(ctx, name, args...))
+}
+
+// output runs a command; the error names it and holds its standard error.
+func output(cmd *exec.Cmd) ([]byte, error) {
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		words := cmd.Args
+		for i, w := range words {
+			if w == "--" {
+				words = words[i+1:]
+				break
+			}
+		}
+		return out, fmt.Errorf("run %s: %w: %s", strings.Join(words, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}
+
+// netOnly prepares a program in the host's network namespace and no other, so that a process id
+// among its arguments means one of the machine.
+func (h *Host) netOnly(ctx context.Context, name string, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + h.NetNS(), "--", name}, args...)...)
+}
+
+// IP runs lines of ip(8) in the host's network namespace, all or up to the first that is refused.
+func (h *Host) IP(ctx context.Context, lines ...string) error {
+	cmd := h.netOnly(ctx, "ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	if _, err := output(cmd); err != nil {
+		return fmt.Errorf("host %s: %w", h.Name, err)
+	}
+	return nil
+}
+
+// Sysctl sets network parameters of the host, such as "net/ipv4/ip_forward", by key and value in turns.
+func (h *Host) Sysctl(pairs ...string) error {
+	return h.Do(func() error {
+		for i := 0; i+1 < len(pairs); i += 2 {
+			if err := os.WriteFile("/proc/sys/"+pairs[i], []byte(pairs[i+1]), 0o644); err != nil {
+				return fmt.Errorf("host %s: set %s: %w", h.Name, pairs[i], err)
+			}
+		}
+		return nil
+	})
+}
+
+// addrLines are the lines of ip(8) that give a link its addresses.
+func addrLines(dev string, addrs []netip.Prefix) []string {
+	var lines []string
+	for _, a := range addrs {
+		nodad := ""
+		if a.Addr().Is6() {
+			nodad = " nodad"
+		}
+		lines = append(lines, "address add "+a.String()+" dev "+dev+nodad)
+	}
+	return lines
+}
+
+// Start runs a program in the host until it ends by itself, is told to, or the host stops. Its
+// output goes to a file of the artefacts.
+func (h *Host) Start(ctx context.Context, name string, args ...string) (*Process, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	// Not ctx: the program outlives the call.
+	p, err := begin(h.Command(context.Background(), name, args...), filepath.Join(h.Dir, "log"), filepath.Base(name), false)
+	if err != nil {
+		return nil, fmt.Errorf("host %s: %w", h.Name, err)
+	}
+	p.again = func(ctx context.Context) (*Process, error) { return h.Start(ctx, name, args...) }
+	return p, nil
+}

@@ -1,0 +1,275 @@
+package lab
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/oracle"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Network is what connects pods.
+type Network string
+
+const (
+	// Veil is Kubeveil: the programs under test.
+	Veil Network = "veil"
+	// Clear is the reference network: ptp and host-local with plain routes between
+	// the nodes. It encrypts nothing; the oracle must see that.
+	Clear Network = "clear"
+)
+
+// Options say what a lab is made of. The zero value is two dual-stack nodes of
+// Kubeveil at MTU 1500 with the API server.
+type Options struct {
+	// Nodes that New makes and boots; 0 is two, a negative number none.
+	Nodes int
+	// Family is Dual when empty.
+	Family Family
+	// Network is Veil when empty.
+	Network Network
+	// UnderlayMTU is the MTU between nodes, bytes; 0 is 1500.
+	UnderlayMTU int
+	// NoAPIServer leaves out etcd and kube-apiserver. A Clear lab has none anyway.
+	NoAPIServer bool
+	// Offloads keeps the segmentation offloads of the underlay's links, for benchmarks. Frames of the
+	// oracle are then larger than those of a real wire, and fragments are not seen as such.
+	Offloads bool
+	// Dir is the folder for artefacts; empty is a new one under out/lab.
+	Dir string
+	// VeildConfig is merged over the configuration of veild, keys as in its file.
+	VeildConfig map[string]any
+	// NoBoot makes nodes without starting their programs.
+	NoBoot bool
+	// Log is told of the steps; nil discards.
+	Log *slog.Logger
+}
+
+// Lab is a cluster on one machine. Its methods may be called from several goroutines,
+// except Finish and Close.
+type Lab struct {
+	// Dir is the folder of artefacts: a folder for each host with logs and its disk.
+	Dir string
+	// Canary is in all payloads of the cluster's traffic, EgressCanary in those to Outside.
+	Canary, EgressCanary string
+	// Outside is a host that is no part of the cluster and has no route into it.
+	Outside *Host
+	// Oracle watches every link of the underlay.
+	Oracle *oracle.Oracle
+	// Control is the API server and how to reach it; nil without one.
+	Control *Control
+
+	opts    Options
+	bin     string
+	log     *slog.Logger
+	bridge  *Host
+	mu      sync.Mutex
+	nodes   []*Node
+	numbers int
+	done    bool
+	result  oracle.Result
+}
+
+// bridgeLink is the bridge in the namespace of its own.
+const bridgeLink = "br0"
+
+// New makes a lab and boots its nodes. It needs root. On error nothing is left.
+func New(ctx context.Context, opts Options) (*Lab, error) {
+	if err := opts.fill(); err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("make a lab: not root")
+	}
+	root, err := Root()
+	if err != nil {
+		return nil, err
+	}
+	if err := build(); err != nil {
+		return nil, err
+	}
+	l := &Lab{opts: opts, bin: filepath.Join(root, "out/bin"), log: opts.Log, Dir: opts.Dir,
+		Canary: canary("pod"), EgressCanary: canary("egress")}
+	if l.Dir == "" {
+		l.Dir = filepath.Join(root, "out/lab", time.Now().UTC().Format("20060102-150405.000")+"-"+fmt.Sprint(os.Getpid()))
+	}
+	if err := l.make(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("make a lab: %w (logs in %s)", err, l.Dir), l.Close())
+	}
+	return l, nil
+}
+
+func (o *Options) fill() error {
+	if o.Nodes == 0 {
+		o.Nodes = 2
+	}
+	if o.Nodes > maxNodes {
+		return fmt.Errorf("make a lab: %d nodes: at most %d", o.Nodes, maxNodes)
+	}
+	if o.Family == "" {
+		o.Family = Dual
+	}
+	if o.Network == "" {
+		o.Network = Veil
+	}
+	if o.UnderlayMTU == 0 {
+		o.UnderlayMTU = 1500
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o.Family.valid()
+}
+
+// canary gives a string that does not occur by chance.
+func canary(kind string) string {
+	b := make([]byte, 12)
+	_, _ = rand.Read(b) // never fails (crypto/rand)
+	return "kubeveil-canary-" + kind + "-" + hex.EncodeToString(b) + "-"
+}
+
+// make builds the lab: network, oracle, control plane, nodes, in this order.
+func (l *Lab) make(ctx context.Context) error {
+	start := time.Now()
+	if err := os.MkdirAll(l.Dir, 0o755); err != nil {
+		return err
+	}
+	if err := l.makeBridge(ctx); err != nil {
+		return err
+	}
+	var err error
+	if l.Outside, err = l.newHost(ctx, "outside"); err != nil {
+		return err
+	}
+	if err := l.plug(ctx, l.Outside, "outside", "eth0", l.opts.Family.Underlay(outsideHost)); err != nil {
+		return err
+	}
+	if l.opts.Network == Veil && !l.opts.NoAPIServer {
+		if l.Control, err = l.newControl(ctx); err != nil {
+			return fmt.Errorf("control plane: %w", err)
+		}
+		l.log.Info("API server is ready", "after", time.Since(start).Round(time.Millisecond))
+	}
+	for range max(l.opts.Nodes, 0) {
+		if _, err := l.AddNode(ctx); err != nil {
+			return err
+		}
+	}
+	if l.opts.NoBoot {
+		return nil
+	}
+	for _, n := range l.Nodes() {
+		if err := n.WaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	l.log.Info("lab is ready", "after", time.Since(start).Round(time.Millisecond), "dir", l.Dir)
+	return nil
+}
+
+// makeBridge makes the hostile network and starts the oracle on it.
+func (l *Lab) makeBridge(ctx context.Context) error {
+	var err error
+	if l.bridge, err = l.newHost(ctx, "bridge"); err != nil {
+		return err
+	}
+	// Nothing of the bridge's own on the wire, and no rules between the ports.
+	if err := l.bridge.Sysctl("net/ipv6/conf/default/disable_ipv6", "1", "net/ipv6/conf/all/disable_ipv6", "1"); err != nil {
+		return err
+	}
+	_ = l.bridge.Sysctl("net/bridge/bridge-nf-call-iptables", "0", "net/bridge/bridge-nf-call-ip6tables", "0", "net/bridge/bridge-nf-call-arptables", "0")
+	err = l.bridge.IP(ctx,
+		"link add "+bridgeLink+" type bridge mcast_snooping 0 stp_state 0 forward_delay 0",
+		"link set "+bridgeLink+" mtu "+fmt.Sprint(l.opts.UnderlayMTU),
+	)
+	if err != nil {
+		return err
+	}
+	l.Oracle, err = oracle.Start(l.bridge.NetNS(), l.rules())
+	if err != nil {
+		return err
+	}
+	if err := l.Oracle.Watch(bridgeLink); err != nil {
+		return err
+	}
+	// Promiscuous: the oracle on it then sees what is forwarded between ports.
+	return l.bridge.IP(ctx, "link set "+bridgeLink+" promisc on up")
+}
+
+// rules are those of the oracle before there are nodes.
+func (l *Lab) rules() oracle.Rules {
+	f := l.opts.Family
+	r := oracle.Rules{
+		Inner:        append(f.ClusterRanges(), f.ServiceRanges()...),
+		TunnelPort:   config.TunnelPort,
+		Canary:       []byte(l.Canary),
+		EgressCanary: []byte(l.EgressCanary),
+		Outside:      addrsOf(f.Underlay(outsideHost)),
+	}
+	if !l.opts.Offloads {
+		r.MaxFrame = l.opts.UnderlayMTU + ethernetHeader
+	}
+	for _, a := range f.Underlay(controlHost) {
+		r.Flows = append(r.Flows, oracle.Flow{Name: "kube-apiserver", Proto: oracle.TCP, Addr: a.Addr(), Port: apiPort})
+	}
+	return r
+}
+
+// ethernetHeader is the length of a frame's header without VLAN tags.
+const ethernetHeader = 14
+
+// Nodes are the lab's, in the order they were made.
+func (l *Lab) Nodes() []*Node {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]*Node(nil), l.nodes...)
+}
+
+// Family is the lab's.
+func (l *Lab) Family() Family { return l.opts.Family }
+
+// OutsideAddrs are the addresses of Outside, IPv4 first.
+func (l *Lab) OutsideAddrs() []netip.Addr { return addrsOf(l.opts.Family.Underlay(outsideHost)) }
+
+// Finish removes every node and the control plane, then ends the oracle and gives its result; the
+// error says what of the lab could not be removed. A second call gives the same result.
+func (l *Lab) Finish() (oracle.Result, error) {
+	if l.done {
+		return l.result, nil
+	}
+	l.done = true
+	var errs []error
+	for _, n := range l.Nodes() {
+		errs = append(errs, n.stop())
+	}
+	if l.Control != nil {
+		errs = append(errs, l.Control.host.stop())
+	}
+	if l.Outside != nil {
+		errs = append(errs, l.Outside.stop())
+	}
+	if l.Oracle != nil {
+		var err error
+		l.result, err = l.Oracle.Stop()
+		errs = append(errs, err)
+	}
+	if l.bridge != nil {
+		errs = append(errs, l.bridge.stop())
+	}
+	return l.result, errors.Join(errs...)
+}
+
+// Close removes the lab, artefacts excepted. It may be called after Finish.
+func (l *Lab) Close() error {
+	_, err := l.Finish()
+	return err
+}

@@ -1,0 +1,252 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/e2e/oracle"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Node is a host of the cluster: it has a Node object, runs the programs of its network and has pods.
+type Node struct {
+	*Host
+	// Number is 1 for the first node of a lab.
+	Number int
+	// Addrs are its addresses on the underlay, IPv4 first.
+	Addrs []netip.Addr
+	// PodPrefixes are those it gives addresses from, IPv4 first.
+	PodPrefixes []netip.Prefix
+
+	uid       types.UID
+	mu        sync.Mutex
+	processes map[string]*Process
+	pods      map[string]*Pod
+	numbers   int
+}
+
+// configFile is the configuration of veild on a node.
+const configFile = "/etc/kubeveil/veild.yaml"
+
+// AddNode makes another node and, unless Options.NoBoot, starts its programs; it does not wait for
+// them, see WaitReady.
+func (l *Lab) AddNode(ctx context.Context) (*Node, error) {
+	l.mu.Lock()
+	l.numbers++
+	number := l.numbers
+	l.mu.Unlock()
+	f := l.opts.Family
+	n := &Node{Number: number, Addrs: addrsOf(f.Underlay(byte(nodeHost + number))), PodPrefixes: f.PodPrefixes(number),
+		processes: map[string]*Process{}, pods: map[string]*Pod{}}
+	l.Oracle.Update(func(r *oracle.Rules) { r.Nodes = append(r.Nodes, n.Addrs...) })
+	h, err := l.newHost(ctx, fmt.Sprintf("node-%d", number))
+	if err != nil {
+		return nil, err
+	}
+	n.Host = h
+	l.mu.Lock()
+	l.nodes = append(l.nodes, n)
+	l.mu.Unlock()
+	if l.Control != nil {
+		if err := l.Control.registerNode(ctx, n); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.writeDisk(ctx); err != nil {
+		return nil, fmt.Errorf("%s: %w", n.Name, err)
+	}
+	if err := n.boot(ctx, !l.opts.NoBoot); err != nil {
+		return nil, fmt.Errorf("%s: %w", n.Name, err)
+	}
+	if l.opts.Network == Clear {
+		return n, l.clearRoutes(ctx)
+	}
+	return n, nil
+}
+
+// writeDisk writes what an installation would have put on the node's disk.
+func (n *Node) writeDisk(ctx context.Context) error {
+	l := n.lab
+	if l.opts.Network == Clear {
+		return n.writeClear()
+	}
+	dir := filepath.Join(n.Disk(), "etc/kubeveil")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	source := map[string]any{"kind": "snapshot", "file": "/etc/kubeveil/snapshot.json"}
+	if l.Control != nil {
+		kubeconfig, err := l.Control.kubeconfig(ctx, n)
+		if err != nil {
+			return err
+		}
+		ca, err := os.ReadFile(l.Control.pki("ca.crt"))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
+			os.WriteFile(filepath.Join(dir, "ca.crt"), ca, 0o644)); err != nil {
+			return err
+		}
+		source = map[string]any{"kind": "kubernetes", "kubeconfig": "/etc/kubeveil/kubeconfig"}
+	}
+	settings := map[string]any{
+		"node":          n.Name,
+		"clusterRanges": l.opts.Family.ClusterRanges(),
+		"serviceRanges": l.opts.Family.ServiceRanges(),
+		"source":        source,
+		"masquerade":    true,
+		"cni":           map[string]any{"confDir": "/etc/cni/net.d", "portmap": true, "bandwidth": true},
+		"logLevel":      "debug",
+	}
+	for key, value := range l.opts.VeildConfig {
+		settings[key] = value
+	}
+	b, err := yaml.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, filepath.Base(configFile)), b, 0o644)
+}
+
+// boot connects a node that has just come up and starts its programs.
+func (n *Node) boot(ctx context.Context, programs bool) error {
+	// As kubeadm's preflight checks want it, and strict where distributions are.
+	if err := n.Sysctl("net/ipv4/ip_forward", "1", "net/ipv6/conf/all/forwarding", "1",
+		"net/ipv4/conf/all/rp_filter", "1", "net/ipv4/conf/default/rp_filter", "1",
+		"net/ipv6/conf/default/accept_dad", "0"); err != nil {
+		return err
+	}
+	if err := n.lab.plug(ctx, n.Host, n.Name, "eth0", n.underlay()); err != nil {
+		return err
+	}
+	// A default route, as every node has one; what takes it reaches nobody but the outside host.
+	for _, a := range n.lab.OutsideAddrs() {
+		if err := n.IP(ctx, fmt.Sprintf("route add default via %s dev eth0", a)); err != nil {
+			return err
+		}
+	}
+	if !programs || n.lab.opts.Network != Veil {
+		return nil
+	}
+	for _, name := range []string{"veil-wg", "veild"} {
+		if _, err := n.StartProgram(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Node) underlay() []netip.Prefix {
+	return n.lab.opts.Family.Underlay(byte(nodeHost + n.Number))
+}
+
+// StartProgram starts "veild" or "veil-wg" on the node as it was installed.
+func (n *Node) StartProgram(ctx context.Context, name string) (*Process, error) {
+	var args []string
+	if name == "veild" {
+		args = []string{"--config", configFile}
+	}
+	p, err := n.Start(ctx, n.lab.program(name), args...)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	n.processes[name] = p
+	n.mu.Unlock()
+	return p, nil
+}
+
+// Program is the process that StartProgram last started under that name, nil before.
+func (n *Node) Program(name string) *Process {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.processes[name]
+}
+
+// Signal sends a signal to every process of the node whose program has that name,
+// those that others started included, and gives their number.
+func (n *Node) Signal(name string, s syscall.Signal) (int, error) {
+	procs, err := n.Processes(name)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range procs {
+		if err := p.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return 0, fmt.Errorf("%s: signal %s: %w", n.Name, name, err)
+		}
+	}
+	return len(procs), nil
+}
+
+// WaitReady waits until the node can take pods: its CNI configuration is written and the plugin says
+// that it is ready.
+func (n *Node) WaitReady(ctx context.Context) error {
+	err := Until(ctx, 60*time.Second, func() error {
+		if p := n.Program("veild"); p != nil && !p.Running() {
+			return Stop(fmt.Errorf("veild has ended: %v: %s", p.err, p.tail()))
+		}
+		if n.lab.opts.Network == Veil {
+			if _, err := os.Stat(n.Path(config.ReadyFile)); err != nil {
+				return err
+			}
+		}
+		return n.Status(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// Crash takes the power: every process, link, pod and all memory of the node is gone at once, and
+// its disk stays.
+func (n *Node) Crash() error {
+	n.mu.Lock()
+	n.pods = map[string]*Pod{}
+	n.processes = map[string]*Process{}
+	n.mu.Unlock()
+	return n.Host.stop()
+}
+
+// Boot brings a crashed node back. With programs it starts them too; it does not wait for them.
+func (n *Node) Boot(ctx context.Context, programs bool) error {
+	if err := n.Host.start(ctx); err != nil {
+		return fmt.Errorf("boot %s: %w", n.Name, err)
+	}
+	if err := n.boot(ctx, programs); err != nil {
+		return fmt.Errorf("boot %s: %w", n.Name, err)
+	}
+	if n.lab.opts.Network == Clear {
+		return n.lab.clearRoutes(ctx)
+	}
+	return nil
+}
+
+// Reboot is Crash and Boot with programs.
+func (n *Node) Reboot(ctx context.Context) error {
+	if err := n.Crash(); err != nil {
+		return err
+	}
+	return n.Boot(ctx, true)
+}
+
+// HasConflist says whether a CNI configuration is on the node's disk.
+func (n *Node) HasConflist() (bool, error) {
+	entries, err := os.ReadDir(filepath.Join(n.Disk(), "etc/cni/net.d"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return len(entries) > 0, err
+}

@@ -1,0 +1,184 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/restmapper"
+)
+
+// applied are the kinds of manifests that a cluster without kubelets can use, in the order in which
+// they need each other.
+var applied = []string{
+	"Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding",
+	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+}
+
+// fallbackAccount is used while the manifests name no service account for veild.
+var fallbackAccount = struct{ namespace, name string }{"kube-system", "veild"}
+
+// applyManifests applies the repository's own manifests, as `kubectl apply` would.
+func (c *Control) applyManifests(ctx context.Context) error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	var objects []*unstructured.Unstructured
+	for _, dir := range []string{"manifests/crd", "manifests/cni"} {
+		found, err := readManifests(filepath.Join(root, dir))
+		if err != nil {
+			return fmt.Errorf("read %s: %w", dir, err)
+		}
+		objects = append(objects, found...)
+	}
+	c.account = fallbackAccount
+	for _, o := range objects {
+		if o.GetKind() == "ServiceAccount" && o.GetName() != "" {
+			c.account.namespace, c.account.name = o.GetNamespace(), o.GetName()
+			break
+		}
+	}
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
+		return slices.Index(applied, a.GetKind()) - slices.Index(applied, b.GetKind())
+	})
+	for _, o := range objects {
+		if err := c.apply(ctx, o); err != nil {
+			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+	}
+	return c.ensureAccount(ctx)
+}
+
+// readManifests reads the objects of kinds in applied from a folder and those below it.
+func readManifests(dir string) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		dec := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(b), 4096)
+		for {
+			o := &unstructured.Unstructured{}
+			if err := dec.Decode(o); errors.Is(err, io.EOF) {
+				return nil
+			} else if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			if slices.Contains(applied, o.GetKind()) {
+				out = append(out, o)
+			}
+		}
+	})
+	return out, err
+}
+
+// apply applies one object; a kind that was just defined may need a moment to be served.
+func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured) error {
+	gvk := o.GroupVersionKind()
+	return Until(ctx, 20*time.Second, func() error {
+		groups, err := restmapper.GetAPIGroupResources(c.Client.Discovery())
+		if err != nil {
+			return err
+		}
+		m, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(gvk.GroupKind(), gvk.Version)
+		if err != nil {
+			return err
+		}
+		opts := metav1.ApplyOptions{FieldManager: "lab", Force: true}
+		if m.Scope.Name() == meta.RESTScopeNameNamespace {
+			_, err = c.Dynamic.Resource(m.Resource).Namespace(o.GetNamespace()).Apply(ctx, o.GetName(), o, opts)
+		} else {
+			_, err = c.Dynamic.Resource(m.Resource).Apply(ctx, o.GetName(), o, opts)
+		}
+		return err
+	})
+}
+
+func (c *Control) ensureAccount(ctx context.Context) error {
+	return Until(ctx, 20*time.Second, func() error {
+		_, err := c.Client.CoreV1().ServiceAccounts(c.account.namespace).Get(ctx, c.account.name, metav1.GetOptions{})
+		if err == nil {
+			return nil
+		}
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: c.account.name}}
+		_, err = c.Client.CoreV1().ServiceAccounts(c.account.namespace).Create(ctx, account, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// registerNode makes the Node object as a kubelet and the address controller would.
+func (c *Control) registerNode(ctx context.Context, n *Node) error {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name:   n.Name,
+		Labels: map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"},
+	}}
+	for _, p := range n.PodPrefixes {
+		node.Spec.PodCIDRs = append(node.Spec.PodCIDRs, p.String())
+	}
+	node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
+	node, err := c.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("register %s: %w", n.Name, err)
+	}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.Name}}
+	for _, a := range n.Addrs {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+	}
+	now := metav1.Now()
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+		Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}}
+	if node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("register %s: %w", n.Name, err)
+	}
+	n.uid = node.UID
+	return nil
+}
+
+// kubeconfig gives the credentials of veild on a node: a token of its service account that is
+// bound to the Node, as a kubelet gets it for a pod there.
+func (c *Control) kubeconfig(ctx context.Context, n *Node) ([]byte, error) {
+	seconds := int64(lifetime / time.Second)
+	token, err := c.Client.CoreV1().ServiceAccounts(c.account.namespace).CreateToken(ctx, c.account.name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{
+			ExpirationSeconds: &seconds,
+			BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Name, UID: n.uid},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("request a token for %s: %w", n.Name, err)
+	}
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+current-context: lab
+clusters:
+- name: lab
+  cluster: {server: %q, certificate-authority: /etc/kubeveil/ca.crt}
+users:
+- name: veild
+  user: {token: %q}
+contexts:
+- name: lab
+  context: {cluster: lab, user: veild}
+`, c.URL(), token.Status.Token), nil
+}

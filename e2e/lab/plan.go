@@ -1,0 +1,109 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Family says which address families a lab has, inside and outside alike.
+type Family string
+
+// Families of a lab.
+const (
+	IPv4 Family = "ipv4"
+	IPv6 Family = "ipv6"
+	Dual Family = "dual"
+)
+
+// The address plan. Every lab uses the same: labs cannot see each other.
+var (
+	underlay4 = netip.MustParsePrefix("198.18.0.0/24")
+	underlay6 = netip.MustParsePrefix("fd42::/64")
+	service4  = netip.MustParsePrefix("198.18.128.0/20")
+	service6  = netip.MustParsePrefix("fd42:2::/112")
+	cluster4  = netip.MustParsePrefix("198.19.0.0/16")
+	cluster6  = netip.MustParsePrefix("fd42:1::/48")
+)
+
+// Last bytes of addresses on the underlay.
+const (
+	controlHost = 2
+	nodeHost    = 10 // plus the node's number
+	extraHost   = 100
+	outsideHost = 250
+	maxNodes    = extraHost - nodeHost - 1
+)
+
+// v4 and v6 say whether the family is in use.
+func (f Family) v4() bool { return f != IPv6 }
+func (f Family) v6() bool { return f != IPv4 }
+
+func (f Family) valid() error {
+	switch f {
+	case IPv4, IPv6, Dual:
+		return nil
+	}
+	return fmt.Errorf("family %q: want %s, %s or %s", f, IPv4, IPv6, Dual)
+}
+
+// pick keeps what is of the family, IPv4 first.
+func pick[T any](f Family, four, six T) []T {
+	var out []T
+	if f.v4() {
+		out = append(out, four)
+	}
+	if f.v6() {
+		out = append(out, six)
+	}
+	return out
+}
+
+// ClusterRanges hold every pod prefix of the lab.
+func (f Family) ClusterRanges() []netip.Prefix { return pick(f, cluster4, cluster6) }
+
+// ServiceRanges hold every service address of the lab.
+func (f Family) ServiceRanges() []netip.Prefix { return pick(f, service4, service6) }
+
+// Underlay gives the address with that last byte on the network between hosts,
+// with the length of its subnet, IPv4 first.
+func (f Family) Underlay(host byte) []netip.Prefix {
+	return pick(f, at(underlay4, host), at(underlay6, host))
+}
+
+// at replaces the last byte of a prefix's address.
+func at(p netip.Prefix, host byte) netip.Prefix {
+	b := p.Addr().AsSlice()
+	b[len(b)-1] = host
+	a, _ := netip.AddrFromSlice(b)
+	return netip.PrefixFrom(a, p.Bits())
+}
+
+// PodPrefixes are those of the node with that number: a /24 and a /64.
+func (f Family) PodPrefixes(node int) []netip.Prefix {
+	four := cluster4.Addr().As4()
+	four[2] = byte(node)
+	six := cluster6.Addr().As16()
+	six[7] = byte(node)
+	return pick(f, netip.PrefixFrom(netip.AddrFrom4(four), 24), netip.PrefixFrom(netip.AddrFrom16(six), 64))
+}
+
+// addrsOf drops the lengths.
+func addrsOf(prefixes []netip.Prefix) []netip.Addr {
+	out := make([]netip.Addr, len(prefixes))
+	for i, p := range prefixes {
+		out[i] = p.Addr()
+	}
+	return out
+}
+
+// joined writes prefixes or addresses with commas between, as flags want them.
+func joined[T fmt.Stringer](list []T) string {
+	s := ""
+	for i, v := range list {
+		if i > 0 {
+			s += ","
+		}
+		s += v.String()
+	}
+	return s
+}

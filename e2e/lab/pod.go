@@ -1,0 +1,267 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Pod is a network namespace on a node, wired through CNI.
+type Pod struct {
+	// Name is unique on its node.
+	Name string
+	// ID is the container id that CNI was called with.
+	ID string
+	// Node is where it runs.
+	Node *Node
+	// Addrs are its addresses by the result of ADD, IPv4 first.
+	Addrs []netip.Addr
+	// MTU of its interface by the result of ADD, 0 when the result does not say.
+	MTU int
+	// Result is the whole result of ADD.
+	Result json.RawMessage
+	// Added is how long the chain's ADD took.
+	Added time.Duration
+
+	caps string
+}
+
+// PodOptions are what a pod asks of the chain beside an address.
+type PodOptions struct {
+	// Ports are host ports that portmap opens.
+	Ports []PortMapping
+	// Bandwidth limits the pod, nil does not.
+	Bandwidth *Bandwidth
+	// NoCNI makes the namespace without calling ADD.
+	NoCNI bool
+}
+
+// PortMapping is the argument of the capability portMappings.
+type PortMapping struct {
+	HostPort      int    `json:"hostPort"`
+	ContainerPort int    `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+}
+
+// Bandwidth is the argument of the capability bandwidth: bits a second, and bits.
+type Bandwidth struct {
+	IngressRate  uint64 `json:"ingressRate,omitempty"`
+	IngressBurst uint64 `json:"ingressBurst,omitempty"`
+	EgressRate   uint64 `json:"egressRate,omitempty"`
+	EgressBurst  uint64 `json:"egressBurst,omitempty"`
+}
+
+// CNIError is a plugin's answer with its code.
+type CNIError struct {
+	Verb    string
+	Code    uint
+	Message string
+}
+
+// Error names the verb, the code and the plugin's own words.
+func (e *CNIError) Error() string {
+	return fmt.Sprintf("CNI %s: code %d: %s", strings.ToUpper(e.Verb), e.Code, e.Message)
+}
+
+// AddPod makes a pod. When ADD is refused the namespace is removed again and the error is a
+// *CNIError.
+func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, error) {
+	n.mu.Lock()
+	n.numbers++
+	// Not the name: a pod of the same name later is another container.
+	id := fmt.Sprintf("%s-%s-%d", n.Name, name, n.numbers)
+	n.mu.Unlock()
+	p := &Pod{Name: name, ID: id, Node: n}
+	caps := map[string]any{}
+	if len(opts.Ports) > 0 {
+		caps["portMappings"] = opts.Ports
+	}
+	if opts.Bandwidth != nil {
+		caps["bandwidth"] = opts.Bandwidth
+	}
+	if len(caps) > 0 {
+		b, err := json.Marshal(caps)
+		if err != nil {
+			return nil, err
+		}
+		p.caps = string(b)
+	}
+	if _, err := n.Exec(ctx, "ip", "netns", "add", id); err != nil {
+		return nil, err
+	}
+	if _, err := p.Exec(ctx, "ip", "link", "set", "lo", "up"); err != nil {
+		return nil, errors.Join(err, p.removeNS(ctx))
+	}
+	if !opts.NoCNI {
+		if err := p.add(ctx); err != nil {
+			return nil, errors.Join(err, p.removeNS(ctx))
+		}
+	}
+	n.mu.Lock()
+	n.pods[id] = p
+	n.mu.Unlock()
+	return p, nil
+}
+
+// netnsPath is the pod's namespace as the node sees it.
+func (p *Pod) netnsPath() string { return "/run/netns/" + p.ID }
+
+// NetNS is the path of the pod's network namespace on the machine, valid until the pod or its node is gone.
+func (p *Pod) NetNS() string { return p.Node.Path(p.netnsPath()) }
+
+func (p *Pod) removeNS(ctx context.Context) error {
+	_, err := p.Node.Exec(ctx, "ip", "netns", "del", p.ID)
+	return err
+}
+
+// cniAnswer is what labtool prints.
+type cniAnswer struct {
+	Result json.RawMessage `json:"result"`
+	Code   uint            `json:"code"`
+	Error  string          `json:"error"`
+	Millis float64         `json:"millis"`
+}
+
+// cni calls one verb of the node's network by the runtime's library, in the node.
+func (n *Node) cni(ctx context.Context, verb string, args ...string) (cniAnswer, error) {
+	all := append([]string{"cni", "-verb", verb, "-path", n.lab.bin, "-cache", filepath.Join(n.Disk(), "cni-cache")}, args...)
+	cmd := n.Command(ctx, n.lab.program("labtool"), all...)
+	out, err := output(cmd)
+	var a cniAnswer
+	if e := json.Unmarshal(bytes.TrimSpace(out), &a); e != nil {
+		return a, errors.Join(err, fmt.Errorf("%s: answer of CNI %s: %w", n.Name, verb, e))
+	}
+	if a.Error != "" {
+		return a, fmt.Errorf("%s: %w", n.Name, &CNIError{verb, a.Code, a.Error})
+	}
+	return a, err
+}
+
+func (p *Pod) args() []string {
+	return []string{"-id", p.ID, "-netns", p.netnsPath(), "-caps", p.caps}
+}
+
+// add calls ADD and reads its result.
+func (p *Pod) add(ctx context.Context) error {
+	a, err := p.Node.cni(ctx, "add", p.args()...)
+	if err != nil {
+		return err
+	}
+	var result struct {
+		IPs []struct {
+			Address netip.Prefix `json:"address"`
+		} `json:"ips"`
+		Interfaces []struct {
+			MTU     int    `json:"mtu"`
+			Sandbox string `json:"sandbox"`
+		} `json:"interfaces"`
+	}
+	if err := json.Unmarshal(a.Result, &result); err != nil {
+		return fmt.Errorf("%s: result of ADD: %w", p.ID, err)
+	}
+	p.Result, p.Added = a.Result, time.Duration(a.Millis*float64(time.Millisecond))
+	for _, is4 := range []bool{true, false} {
+		for _, ip := range result.IPs {
+			if ip.Address.Addr().Is4() == is4 {
+				p.Addrs = append(p.Addrs, ip.Address.Addr())
+			}
+		}
+	}
+	for _, i := range result.Interfaces {
+		if i.Sandbox != "" {
+			p.MTU = i.MTU
+		}
+	}
+	return nil
+}
+
+// Check calls CHECK.
+func (p *Pod) Check(ctx context.Context) error {
+	_, err := p.Node.cni(ctx, "check", p.args()...)
+	return err
+}
+
+// CallDel calls DEL and leaves the namespace.
+func (p *Pod) CallDel(ctx context.Context) error {
+	_, err := p.Node.cni(ctx, "del", p.args()...)
+	return err
+}
+
+// Del calls DEL, then removes the namespace, as a runtime does.
+func (p *Pod) Del(ctx context.Context) error {
+	if err := p.CallDel(ctx); err != nil {
+		return err
+	}
+	if err := p.removeNS(ctx); err != nil {
+		return err
+	}
+	p.Node.mu.Lock()
+	delete(p.Node.pods, p.ID)
+	p.Node.mu.Unlock()
+	return nil
+}
+
+// Forget removes the namespace without DEL, as a crashed runtime would; GC has to find the rest.
+func (p *Pod) Forget(ctx context.Context) error {
+	p.Node.mu.Lock()
+	delete(p.Node.pods, p.ID)
+	p.Node.mu.Unlock()
+	return p.removeNS(ctx)
+}
+
+// GC calls GC with the pods that the node has.
+func (n *Node) GC(ctx context.Context) error {
+	var valid []string
+	n.mu.Lock()
+	for id := range n.pods {
+		valid = append(valid, id+"/eth0")
+	}
+	n.mu.Unlock()
+	_, err := n.cni(ctx, "gc", "-valid", strings.Join(valid, ","))
+	return err
+}
+
+// Status calls STATUS.
+func (n *Node) Status(ctx context.Context) error {
+	_, err := n.cni(ctx, "status")
+	return err
+}
+
+// Command prepares a program that will run in the pod's network namespace and the other
+// namespaces of its node.
+func (p *Pod) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	return p.Node.command(ctx, p.NetNS(), name, args...)
+}
+
+// Exec runs a program in the pod and gives its standard output.
+func (p *Pod) Exec(ctx context.Context, name string, args ...string) ([]byte, error) {
+	return output(p.Command(ctx, name, args...))
+}
+
+// Start runs a program in the pod until it is told to end.
+func (p *Pod) Start(_ context.Context, name string, args ...string) (*Process, error) {
+	dir := filepath.Join(p.Node.Dir, "log", p.ID)
+	proc, err := begin(p.Command(context.Background(), name, args...), dir, filepath.Base(name), true)
+	if err != nil {
+		return nil, fmt.Errorf("pod %s: %w", p.ID, err)
+	}
+	proc.again = func(ctx context.Context) (*Process, error) { return p.Start(ctx, name, args...) }
+	return proc, nil
+}
+
+// Addr is the pod's address of a family; the zero address when it has none.
+func (p *Pod) Addr(six bool) netip.Addr {
+	for _, a := range p.Addrs {
+		if a.Is6() == six {
+			return a
+		}
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,55 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+)
+
+// canaryEnv names the environment variable that gives labtool the canary.
+const canaryEnv = "LAB_CANARY"
+
+// Root is the root of the repository: the folder with go.mod, at or above the
+// working directory.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("find the repository: no go.mod at or above the working directory")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// build brings the programs in out/bin up to date, once in a process.
+var build = sync.OnceValue(func() error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	if out, err := exec.Command(filepath.Join(root, "hack/build.sh")).CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w: %s", err, out)
+	}
+	for _, need := range [][2]string{
+		{"out/bin/kube-apiserver", "make kubernetes"},
+		{"out/tools/etcd", "make deps"},
+	} {
+		if _, err := os.Stat(filepath.Join(root, need[0])); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s is missing: run `%s` first", need[0], need[1])
+		}
+	}
+	return nil
+})
+
+// program is the path of a built program.
+func (l *Lab) program(name string) string { return filepath.Join(l.bin, name) }

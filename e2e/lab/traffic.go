@@ -1,0 +1,128 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"time"
+)
+
+// Ports of the lab's servers.
+const (
+	EchoPort = 7000
+	SinkPort = 7001
+)
+
+// Place is where a program can run: a Host, a Node or a Pod.
+type Place interface {
+	Command(ctx context.Context, name string, args ...string) *exec.Cmd
+	Start(ctx context.Context, name string, args ...string) (*Process, error)
+	owner() *Lab
+}
+
+func (h *Host) owner() *Lab { return h.lab }
+func (p *Pod) owner() *Lab  { return p.Node.lab }
+
+// Echo starts an echo server for TCP and UDP at EchoPort and waits until it listens.
+func Echo(ctx context.Context, at Place) (*Process, error) {
+	return startTool(ctx, at, "listening", "echo", "-listen", fmt.Sprintf(":%d", EchoPort))
+}
+
+// Exchange is a number of messages that Send sends.
+type Exchange struct {
+	// Proto is "tcp" or "udp"; empty is TCP.
+	Proto string
+	// To is the address of a host with Echo; Port is EchoPort when 0.
+	To   netip.Addr
+	Port int
+	// Count of messages, 10 when 0, of Size bytes each, 200 when 0.
+	Count, Size int
+	// Timeout for the whole, 5 s when 0.
+	Timeout time.Duration
+	// Egress makes the payload carry the lab's EgressCanary instead of Canary.
+	Egress bool
+}
+
+// Sent is what Send reports.
+type Sent struct {
+	Sent     int     `json:"sent"`
+	Received int     `json:"received"`
+	Bytes    int64   `json:"bytes"`
+	Millis   float64 `json:"millis"`
+	Local    string  `json:"local"`
+}
+
+// Send sends messages to an echo server and fails unless every one came back unchanged.
+func Send(ctx context.Context, from Place, x Exchange) (Sent, error) {
+	if x.Proto == "" {
+		x.Proto = "tcp"
+	}
+	args := []string{"send", "-proto", x.Proto, "-to", target(x.To, orElse(x.Port, EchoPort)),
+		"-count", fmt.Sprint(orElse(x.Count, 10)), "-size", fmt.Sprint(orElse(x.Size, 200)),
+		"-timeout", orElse(x.Timeout, 5*time.Second).String()}
+	cmd := from.Command(ctx, from.owner().program("labtool"), args...)
+	if x.Egress {
+		cmd.Env = append(cmd.Env, canaryEnv+"="+from.owner().EgressCanary)
+	}
+	out, err := output(cmd)
+	var s Sent
+	if len(out) > 0 {
+		if e := json.Unmarshal(out, &s); e != nil {
+			return s, fmt.Errorf("answer of send: %w", e)
+		}
+	}
+	return s, err
+}
+
+// Hold starts one TCP connection with numbered records to an echo server and waits until it is open.
+// End it with Process.Result into a Held, which fails when the connection did not live.
+func Hold(ctx context.Context, from Place, to netip.Addr) (*Process, error) {
+	return startTool(ctx, from, "connected", "hold", "-to", target(to, EchoPort))
+}
+
+// Held is the result of Hold.
+type Held struct {
+	Records      uint64  `json:"records"`
+	MaxGapMillis float64 `json:"maxGapMillis"`
+}
+
+// Sink starts a receiver of one-way UDP at SinkPort; end it with Process.Result into a Drained.
+func Sink(ctx context.Context, at Place) (*Process, error) {
+	return startTool(ctx, at, "listening", "sink", "-listen", fmt.Sprintf(":%d", SinkPort))
+}
+
+// Drained is the result of Sink: Missing counts numbers below the highest that never came.
+type Drained struct {
+	Received     uint64  `json:"received"`
+	Highest      uint64  `json:"highest"`
+	Missing      uint64  `json:"missing"`
+	MaxGapMillis float64 `json:"maxGapMillis"`
+}
+
+// Source starts one-way UDP to a Sink, a datagram each interval (5 ms when 0).
+func Source(ctx context.Context, from Place, to netip.Addr, interval time.Duration) (*Process, error) {
+	return startTool(ctx, from, "sending", "source", "-to", target(to, SinkPort), "-interval", orElse(interval, 5*time.Millisecond).String())
+}
+
+func startTool(ctx context.Context, at Place, ready string, args ...string) (*Process, error) {
+	p, err := at.Start(ctx, at.owner().program("labtool"), args...)
+	if err != nil {
+		return nil, err
+	}
+	p.Name = args[0]
+	return p, p.WaitLine(ctx, ready, 10*time.Second)
+}
+
+func target(addr netip.Addr, port int) string {
+	return netip.AddrPortFrom(addr, uint16(port)).String()
+}
+
+func orElse[T comparable](v, other T) T {
+	var zero T
+	if v == zero {
+		return other
+	}
+	return v
+}

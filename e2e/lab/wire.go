@@ -1,0 +1,90 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+)
+
+// plug connects a host to the bridge by a veth: port is its name at the bridge, link its name in
+// the host. The oracle watches the port before it can carry a frame.
+func (l *Lab) plug(ctx context.Context, h *Host, port, link string, addrs []netip.Prefix) error {
+	mtu := fmt.Sprint(l.opts.UnderlayMTU)
+	err := l.bridge.IP(ctx,
+		fmt.Sprintf("link add %s mtu %s type veth peer name %s mtu %s netns %d", port, mtu, link, mtu, h.holder.Process.Pid),
+		fmt.Sprintf("link set %s master %s", port, bridgeLink),
+	)
+	if err != nil {
+		return fmt.Errorf("plug %s in: %w", h.Name, err)
+	}
+	if !l.opts.Offloads {
+		// Frames leave the host as they would be on a wire: no super-frames to the oracle.
+		off := []string{"-K", link, "tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"}
+		if _, err := output(h.netOnly(ctx, "ethtool", off...)); err != nil {
+			return fmt.Errorf("plug %s in: %w", h.Name, err)
+		}
+	}
+	if err := l.Oracle.Watch(port); err != nil {
+		return fmt.Errorf("plug %s in: %w", h.Name, err)
+	}
+	if err := l.bridge.IP(ctx, "link set "+port+" up"); err != nil {
+		return err
+	}
+	return h.IP(ctx, append(addrLines(link, addrs), "link set "+link+" up")...)
+}
+
+// port is the bridge's side of a host's link.
+func port(host, link string) string {
+	if link == "eth0" {
+		return host
+	}
+	return host + "-" + link
+}
+
+// SetUnderlayMTU changes the MTU of a node's own link to the underlay and lets the bridge carry it.
+func (n *Node) SetUnderlayMTU(ctx context.Context, mtu int) error {
+	if err := n.lab.SetPathMTU(ctx, n, mtu); err != nil {
+		return err
+	}
+	return n.IP(ctx, fmt.Sprintf("link set eth0 mtu %d", mtu))
+}
+
+// SetPathMTU makes the path to a node carry packets of at most that many bytes, while the node's own
+// link keeps its MTU: larger ones are lost without a word, as where ICMP is dropped.
+func (l *Lab) SetPathMTU(ctx context.Context, n *Node, mtu int) error {
+	return l.bridge.IP(ctx,
+		fmt.Sprintf("link set %s mtu %d", port(n.Name, "eth0"), mtu),
+		fmt.Sprintf("link set %s mtu %d", bridgeLink, max(mtu, l.opts.UnderlayMTU)),
+	)
+}
+
+// Cap limits the rate towards each node with tbf, for example "1gbit"; empty ends the limit.
+func (l *Lab) Cap(ctx context.Context, rate string) error {
+	for _, n := range l.Nodes() {
+		p := port(n.Name, "eth0")
+		args := []string{"qdisc", "replace", "dev", p, "root", "tbf", "rate", rate, "burst", "128kb", "latency", "20ms"}
+		if rate == "" {
+			args = []string{"qdisc", "del", "dev", p, "root"}
+		}
+		if _, err := output(l.bridge.netOnly(ctx, "tc", args...)); err != nil {
+			return fmt.Errorf("cap the link of %s: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// Unplug takes the underlay from a node, or gives it back: the cable.
+func (l *Lab) Unplug(ctx context.Context, n *Node, out bool) error {
+	state := map[bool]string{true: "down", false: "up"}[out]
+	return l.bridge.IP(ctx, "link set "+port(n.Name, "eth0")+" "+state)
+}
+
+// AddLink gives a node another link to the underlay, watched too, with addresses that are not
+// known to the cluster.
+func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) {
+	addrs := n.lab.opts.Family.Underlay(byte(extraHost + n.Number))
+	if err := n.lab.plug(ctx, n.Host, port(n.Name, link), link, addrs); err != nil {
+		return nil, err
+	}
+	return addrs, nil
+}

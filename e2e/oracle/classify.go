@@ -1,0 +1,174 @@
+package oracle
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Classify judges one frame, its Ethernet header and VLAN tags included. It is pure, keeps nothing of
+// frame and takes any bytes.
+func Classify(r *Rules, frame []byte) Verdict {
+	etherType, inside, tags, ok := link(frame)
+	outside := false
+	var v Verdict
+	switch {
+	case !ok:
+		v = Verdict{Unreadable, "no Ethernet header"}
+	case etherType == etherARP:
+		v = judgeARP(r, inside)
+	case etherType == etherIPv4 || etherType == etherIPv6:
+		v, outside = judgeIP(r, inside)
+	default:
+		v = Verdict{Unknown, fmt.Sprintf("Ethernet type %#04x", etherType)}
+	}
+	if v.Kind.Allowed() && tags > 0 {
+		v = Verdict{Unknown, "VLAN tag"}
+	}
+	if v.Kind.Allowed() && r.MaxFrame > 0 && len(frame) > r.MaxFrame {
+		v = Verdict{Oversize, fmt.Sprintf("%d bytes", len(frame))}
+	}
+	// Whatever it is, no bytes of the cluster's payloads.
+	if has(frame, r.Canary) {
+		return Verdict{LeakCanary, "canary in " + describe(v)}
+	}
+	if !outside && has(frame, r.EgressCanary) {
+		return Verdict{LeakEgress, "egress canary in " + describe(v)}
+	}
+	return v
+}
+
+func has(frame, canary []byte) bool { return len(canary) > 0 && bytes.Contains(frame, canary) }
+
+func describe(v Verdict) string {
+	if v.Detail == "" {
+		return string(v.Kind)
+	}
+	return string(v.Kind) + ": " + v.Detail
+}
+
+// judgeARP allows ARP for IPv4 that asks for no address of the cluster.
+func judgeARP(r *Rules, b []byte) Verdict {
+	if len(b) < 28 || binary.BigEndian.Uint16(b[2:]) != etherIPv4 || b[4] != 6 || b[5] != 4 {
+		return Verdict{Unreadable, "ARP"}
+	}
+	for _, at := range []int{14, 24} {
+		if a := netip.AddrFrom4([4]byte(b[at : at+4])); r.inner(a) {
+			return Verdict{LeakAddress, "ARP for " + a.String()}
+		}
+	}
+	return Verdict{Kind: Neighbour}
+}
+
+// judgeIP judges an IP packet; outside says whether it goes to or comes from a host of Outside.
+func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
+	p, ok := parseIP(b)
+	if !ok {
+		return Verdict{Unreadable, "IP header"}, false
+	}
+	if a, where, found := innerAddress(r, b, 0); found {
+		return Verdict{LeakAddress, fmt.Sprintf("%s%s: %s", where, a, p.String())}, false
+	}
+	if p.fragment {
+		return Verdict{Fragment, p.String()}, false
+	}
+	if p.proto == ICMPv6 && neighbourDiscovery(p.payload) || p.proto == IGMP && p.dst.IsMulticast() {
+		return Verdict{Kind: Neighbour}, false
+	}
+	if name, ok := r.flow(&p); ok {
+		return Verdict{Control, name}, false
+	}
+	if slices.Contains(r.Outside, p.src) || slices.Contains(r.Outside, p.dst) {
+		return Verdict{Kind: Egress}, true
+	}
+	if p.proto == UDP && p.hasPorts && (p.srcPort == r.TunnelPort || p.dstPort == r.TunnelPort) &&
+		slices.Contains(r.Nodes, p.src) && slices.Contains(r.Nodes, p.dst) {
+		if !wireguard(p.payload) {
+			return Verdict{NotTunnel, p.String()}, false
+		}
+		return Verdict{Kind: Tunnel}, false
+	}
+	return Verdict{Unknown, p.String()}, false
+}
+
+// innerAddress looks for an address of the cluster in the headers, also those of packets inside:
+// IP in IP, and what an ICMP error quotes. It returns in which, for people.
+func innerAddress(r *Rules, b []byte, depth int) (a netip.Addr, where string, found bool) {
+	p, ok := parseIP(b)
+	if !ok || depth > maxNesting {
+		return a, "", false
+	}
+	for _, a := range []netip.Addr{p.src, p.dst} {
+		if r.inner(a) {
+			return a, "", true
+		}
+	}
+	switch {
+	case p.fragment:
+		return a, "", false
+	case p.proto == IPIP || p.proto == IP6IP:
+		a, where, found = innerAddress(r, p.payload, depth+1)
+		return a, "inside, " + where, found
+	case p.proto == ICMP && len(p.payload) > 8 && quotes4(p.payload[0]), p.proto == ICMPv6 && len(p.payload) > 8 && p.payload[0] < 128:
+		a, where, found = innerAddress(r, p.payload[8:], depth+1)
+		return a, "quoted by ICMP, " + where, found
+	case p.proto == ICMPv6 && len(p.payload) >= 24 && p.payload[0] >= 135 && p.payload[0] <= 137:
+		a = netip.AddrFrom16([16]byte(p.payload[8:24]))
+		return a, "target of neighbour discovery ", r.inner(a)
+	}
+	return a, "", false
+}
+
+// quotes4 says whether an ICMP message of that type quotes a packet (RFC 792).
+func quotes4(kind byte) bool { return kind == 3 || kind == 4 || kind == 5 || kind == 11 || kind == 12 }
+
+// neighbourDiscovery says whether an ICMPv6 message is one that hosts send to find each other: router
+// solicitation, neighbour solicitation and advertisement (RFC 4861), multicast listener reports (RFC 2710, 3810).
+func neighbourDiscovery(b []byte) bool {
+	if len(b) < 4 {
+		return false
+	}
+	switch b[0] {
+	case 131, 132, 133, 135, 136, 143:
+		return true
+	}
+	return false
+}
+
+// Lengths of WireGuard messages (protocol paper, section 5.4).
+const (
+	initiationLen   = 148
+	responseLen     = 92
+	cookieLen       = 64
+	minTransportLen = 32
+)
+
+// wireguard says whether a UDP payload begins like a WireGuard message: type 1 to 4, three zero bytes, and the
+// length of that type.
+func wireguard(b []byte) bool {
+	if len(b) < 4 || b[1] != 0 || b[2] != 0 || b[3] != 0 {
+		return false
+	}
+	switch b[0] {
+	case 1:
+		return len(b) == initiationLen
+	case 2:
+		return len(b) == responseLen
+	case 3:
+		return len(b) == cookieLen
+	case 4:
+		// Not always a multiple of 16: padding ends at the tunnel's MTU.
+		return len(b) >= minTransportLen
+	}
+	return false
+}
+
+// String names the packet's ends.
+func (p *packet) String() string {
+	if p.hasPorts {
+		return fmt.Sprintf("protocol %d %s > %s", p.proto, netip.AddrPortFrom(p.src, p.srcPort), netip.AddrPortFrom(p.dst, p.dstPort))
+	}
+	return fmt.Sprintf("protocol %d %s > %s", p.proto, p.src, p.dst)
+}
