@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -70,8 +71,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 	dev := device.NewDevice(tunDev, conn.NewStdNetBind(), newLogger(o.Log.With("device", o.Device), o.Debug))
 	defer dev.Close()
 	s := &server{dev: dev, state: filepath.Join(o.Dir, o.Device+".state")}
-	peers, err := s.restore(o.Log)
-	if err != nil {
+	if err := s.restore(o.Log); err != nil {
 		return err
 	}
 	if up, err := linkIsUp(o.Device); err != nil {
@@ -81,31 +81,31 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 			return fmt.Errorf("open the sockets of %s: %w", o.Device, err)
 		}
 	}
-	shaken := make(chan struct{})
-	go func() {
-		defer close(shaken)
-		shakeHands(ctx, dev, peers)
-	}()
+	g := newGreeter(dev)
+	g.greet()
+	s.changed = g.greet
+	greeting, stop := context.WithCancel(ctx)
+	var greeted sync.WaitGroup
+	greeted.Go(func() { g.run(greeting) })
 	err = s.run(ctx, filepath.Join(o.SocketDir, o.Device+".sock"), dev.Wait(), o.Log)
-	dev.Close()
-	<-shaken
+	stop()
+	greeted.Wait()
 	return err
 }
 
 // restore gives the device the state that was kept. One that it does not take is
 // a warning: the device begins empty and waits to be configured.
-func (s *server) restore(log *slog.Logger) (reachable []string, err error) {
+func (s *server) restore(log *slog.Logger) error {
 	b, err := load(s.state)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	state, reachable := configuration(b)
-	if err := s.dev.IpcSetOperation(bytes.NewReader(state)); err != nil {
+	if err := s.dev.IpcSetOperation(bytes.NewReader(configuration(b))); err != nil {
 		log.Warn("kept state is not usable, beginning empty", "file", s.state, "err", redact(err.Error()))
 		empty := "private_key=0000000000000000000000000000000000000000000000000000000000000000\nreplace_peers=true\n"
-		return nil, s.dev.IpcSetOperation(bytes.NewReader([]byte(empty)))
+		return s.dev.IpcSetOperation(bytes.NewReader([]byte(empty)))
 	}
-	return reachable, nil
+	return nil
 }
 
 // run serves the configuration socket until ctx ends or the device does. A socket
@@ -148,35 +148,5 @@ func (s *server) run(ctx context.Context, path string, gone <-chan struct{}, log
 		ours, _ = os.Stat(path)
 		go s.serve(l)
 		log.Info("configuration socket made again", "socket", path)
-	}
-}
-
-// Handshakes at start are spread, so that the answers of very many peers do not
-// put this process under load: it would then ask them for cookies first.
-const (
-	handshakeBatch = 64
-	handshakePause = 10 * time.Millisecond
-)
-
-// shakeHands begins a handshake with each of the peers. A peer that had a session
-// with the process before this one cannot know that its keys are gone; when it only
-// receives it would never find out.
-func shakeHands(ctx context.Context, dev *device.Device, peers []string) {
-	for i, text := range peers {
-		if i > 0 && i%handshakeBatch == 0 {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(handshakePause):
-			}
-		}
-		var key device.NoisePublicKey
-		if key.FromHex(text) != nil {
-			continue
-		}
-		if p := dev.LookupPeer(key); p != nil {
-			// Its error is a lost packet, which the library sends again.
-			_ = p.SendHandshakeInitiation(false)
-		}
 	}
 }

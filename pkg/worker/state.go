@@ -19,11 +19,9 @@ var counters = [][]byte{
 	[]byte("tx_bytes="), []byte("rx_bytes="), []byte("errno="),
 }
 
-// configuration gives the lines of a "get" that a "set" takes, and the public
-// keys, in hexadecimal, of the peers that have an endpoint.
-func configuration(get []byte) (set []byte, reachable []string) {
-	set = make([]byte, 0, len(get))
-	var peer string
+// configuration gives the lines of a "get" that a "set" takes.
+func configuration(get []byte) []byte {
+	set := make([]byte, 0, len(get))
 next:
 	for line := range bytes.Lines(get) {
 		if len(bytes.TrimSpace(line)) == 0 {
@@ -34,14 +32,9 @@ next:
 				continue next
 			}
 		}
-		if key, ok := bytes.CutPrefix(line, []byte("public_key=")); ok {
-			peer = string(bytes.TrimSpace(key))
-		} else if bytes.HasPrefix(line, []byte("endpoint=")) {
-			reachable = append(reachable, peer)
-		}
 		set = append(set, line...)
 	}
-	return set, reachable
+	return set
 }
 
 // save writes a state file at once or not at all.
@@ -67,14 +60,13 @@ func load(path string) ([]byte, error) {
 // prepareDir makes the directory of requests and states and refuses one that
 // is on a disk: states hold private keys.
 func prepareDir(dir string, trustDisk bool) error {
+	if !trustDisk {
+		if err := atomicfile.RequireMemory(dir); err != nil {
+			return fmt.Errorf("directory for devices: %w: private keys would reach a disk; mount a tmpfs there or, if the disk is yours alone, pass -trust-disk", err)
+		}
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make directory for devices: %w", err)
-	}
-	if trustDisk {
-		return nil
-	}
-	if err := atomicfile.RequireMemory(dir); err != nil {
-		return fmt.Errorf("directory for devices: %w: private keys would reach a disk; mount a tmpfs there or, if the disk is yours alone, pass -trust-disk", err)
 	}
 	return nil
 }

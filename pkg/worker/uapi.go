@@ -30,8 +30,9 @@ type configurer interface {
 // server speaks the cross-platform configuration protocol
 // (https://www.wireguard.com/xplatform/) and keeps what was set.
 type server struct {
-	dev   configurer
-	state string
+	dev     configurer
+	state   string
+	changed func() // told after each set; may be nil
 
 	mu sync.Mutex // one set at a time, so that the kept state is the last one
 }
@@ -128,7 +129,11 @@ func (s *server) set(body []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.dev.IpcSetOperation(bytes.NewReader(body))
-	return errors.Join(err, s.keep())
+	err = errors.Join(err, s.keep())
+	if s.changed != nil {
+		s.changed()
+	}
+	return err
 }
 
 func (s *server) keep() error {
@@ -136,8 +141,7 @@ func (s *server) keep() error {
 	if err := s.dev.IpcGetOperation(&get); err != nil {
 		return fmt.Errorf("read own state: %w", err)
 	}
-	state, _ := configuration(get.Bytes())
-	return save(s.state, state)
+	return save(s.state, configuration(get.Bytes()))
 }
 
 // errno is the number that the protocol has for err.

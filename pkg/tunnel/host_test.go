@@ -1,0 +1,316 @@
+package tunnel_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// veilWG is the built program.
+var veilWG string
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "veil-wg-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	veilWG = filepath.Join(dir, "veil-wg")
+	if out, err := exec.Command("go", "build", "-o", veilWG, "github.com/kubeveil/kubeveil/cmd/veil-wg").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build veil-wg: %v\n%s", err, out)
+		return 1
+	}
+	return nettest.Run(m)
+}
+
+// logBuffer collects what programs write.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// testNode is a node with a worker and a manager.
+type testNode struct {
+	*nettest.Host
+	t     *testing.T
+	key   wgkey.Private
+	log   *logBuffer
+	super *exec.Cmd
+	host  *tunnel.Host
+	m     *tunnel.Manager
+
+	under netip.Addr // on the underlay
+	inner netip.Addr // on the tunnel device
+}
+
+// device is the tunnel device of every test node: they do not share a mount namespace.
+const device = "veil0"
+
+func newNode(t *testing.T, n int) *testNode {
+	t.Helper()
+	nettest.NeedTUN(t)
+	node := &testNode{Host: nettest.NewHost(t, "/run"), t: t, log: &logBuffer{}}
+	node.under = netip.MustParseAddr(fmt.Sprintf("198.18.0.%d", n))
+	node.inner = netip.MustParseAddr(fmt.Sprintf("198.19.%d.1", n))
+	var err error
+	if node.key, err = wgkey.Generate(); err != nil {
+		t.Fatal(err)
+	}
+	node.host, err = tunnel.NewHost(tunnel.Options{Mode: tunnel.ModeAuto, WorkerWait: time.Second, Log: slog.New(slog.NewTextHandler(node.log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.m = tunnel.NewManager(node.host, nil)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of node %d:\n%s", n, node.log)
+		}
+	})
+	return node
+}
+
+// startWorker starts the supervisor; it and its children end with the test.
+func (n *testNode) startWorker() {
+	n.t.Helper()
+	cmd := exec.Command(veilWG, "-log-level", "debug")
+	cmd.Stdout, cmd.Stderr = n.log, n.log
+	cmd.WaitDelay = 5 * time.Second
+	n.Run(n.t, cmd.Start)
+	n.super = cmd
+	n.t.Cleanup(func() {
+		n.killChild(syscall.SIGKILL)
+		if cmd.ProcessState == nil {
+			cmd.Process.Signal(syscall.SIGTERM)
+			cmd.Wait()
+		}
+		n.killChild(syscall.SIGKILL)
+	})
+}
+
+// child is the number of the device's process, 0 when there is none.
+func (n *testNode) child() int {
+	var pid int
+	n.Do(func() error {
+		b, err := os.ReadFile(filepath.Join(config.WorkerDir, device+".lock"))
+		if err == nil {
+			pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+		}
+		return err
+	})
+	if exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); exe != veilWG {
+		return 0
+	}
+	return pid
+}
+
+func (n *testNode) killChild(sig syscall.Signal) {
+	if pid := n.child(); pid != 0 {
+		syscall.Kill(pid, sig)
+	}
+}
+
+func (n *testNode) sync(spec tunnel.Spec) (tunnel.Changes, error) {
+	var c tunnel.Changes
+	var err error
+	n.Do(func() error {
+		c, err = n.m.Sync(context.Background(), spec)
+		return err
+	})
+	return c, err
+}
+
+func (n *testNode) mustSync(spec tunnel.Spec) tunnel.Changes {
+	n.t.Helper()
+	c, err := n.sync(spec)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return c
+}
+
+// spec is the Spec of n with these peers.
+func (n *testNode) spec(peers ...*testNode) tunnel.Spec {
+	d := tunnel.Device{Name: device, ListenPort: 51820, Mark: config.TunnelMark, PrivateKey: n.key, MTU: 1440}
+	for _, p := range peers {
+		d.Peers = append(d.Peers, tunnel.Peer{
+			Name: "node-" + p.under.String(), PublicKey: p.key.Public(), Endpoint: netip.AddrPortFrom(p.under, 51820),
+			AllowedIPs: []netip.Prefix{netip.PrefixFrom(p.inner, 24).Masked()},
+		})
+	}
+	return tunnel.Spec{Devices: []tunnel.Device{d}, Prune: true}
+}
+
+// route sends what is for peer into the tunnel.
+func (n *testNode) route(peers ...*testNode) {
+	n.t.Helper()
+	nettest.AddAddr(n.t, n.NS, device, netip.PrefixFrom(n.inner, 32))
+	for _, p := range peers {
+		nettest.AddRoute(n.t, n.NS, netip.PrefixFrom(p.inner, 24).Masked(), netip.Addr{}, device)
+	}
+}
+
+// pair is two nodes with a tunnel between them that works.
+func pair(t *testing.T) (a, b *testNode) {
+	t.Helper()
+	a, b = newNode(t, 1), newNode(t, 2)
+	nettest.Veth(t,
+		nettest.End{NS: a.NS, Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(a.under, 24)}},
+		nettest.End{NS: b.NS, Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(b.under, 24)}})
+	for _, n := range []*testNode{a, b} {
+		n.startWorker()
+		other := a
+		if n == a {
+			other = b
+		}
+		n.mustSync(n.spec(other))
+		n.route(other)
+	}
+	return a, b
+}
+
+// listen opens a UDP socket on the node's inner address.
+func (n *testNode) listen(port int) *net.UDPConn {
+	n.t.Helper()
+	var c *net.UDPConn
+	n.Run(n.t, func() (err error) {
+		c, err = net.ListenUDP("udp", &net.UDPAddr{IP: n.inner.AsSlice(), Port: port})
+		return err
+	})
+	n.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// stream sends a packet every two milliseconds until stop is called, and keeps when each came.
+func stream(t *testing.T, from, to *testNode, port int) (arrivals func() []time.Time, stop func()) {
+	t.Helper()
+	tx, rx := from.listen(port), to.listen(port)
+	var mu sync.Mutex
+	var times []time.Time
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	dst := netip.AddrPortFrom(to.inner, uint16(port))
+	wg.Go(func() {
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				tx.WriteToUDPAddrPort([]byte(canary), dst)
+			}
+		}
+	})
+	wg.Go(func() {
+		buf := make([]byte, 2000)
+		for {
+			if _, _, err := rx.ReadFromUDPAddrPort(buf); err != nil {
+				select {
+				case <-done:
+					return
+				default:
+					continue
+				}
+			}
+			mu.Lock()
+			times = append(times, time.Now())
+			mu.Unlock()
+		}
+	})
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			close(done)
+			tx.Close()
+			rx.Close()
+			wg.Wait()
+		})
+	}
+	t.Cleanup(stop)
+	return func() []time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]time.Time(nil), times...)
+	}, stop
+}
+
+// canary is in the clear text of every packet of these tests.
+const canary = "veil-canary-in-clear-text-3b1f"
+
+// flows waits until packets come in that were received after since.
+func flows(t *testing.T, what string, arrivals func() []time.Time, since time.Time) time.Time {
+	t.Helper()
+	var first time.Time
+	nettest.Until(t, 10*time.Second, what, func() bool {
+		for _, at := range arrivals() {
+			if at.After(since) {
+				first = at
+				return true
+			}
+		}
+		return false
+	})
+	return first
+}
+
+// links describes the device and its routes, but for what a process at the TUN changes.
+func (n *testNode) links() string {
+	var b strings.Builder
+	n.Run(n.t, func() error {
+		h, err := nl.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		l, err := h.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		a := l.Attrs()
+		fmt.Fprintf(&b, "%d %s %s group %#x mtu %d qlen %d\n", a.Index, a.Name, l.Type(), a.Group, a.MTU, a.TxQLen)
+		routes, err := h.RouteListFiltered(nl.FamilyV4, &nl.Route{LinkIndex: a.Index}, nl.FilterOIF)
+		for _, r := range routes {
+			fmt.Fprintf(&b, "%s table %d protocol %d\n", r.Dst, r.Table, r.Protocol)
+		}
+		return err
+	})
+	return b.String()
+}
+
+// dialSocket opens the device's configuration socket in the calling thread's mount namespace.
+func dialSocket() (net.Conn, error) {
+	return net.Dial("unix", filepath.Join("/var/run/wireguard", device+".sock"))
+}

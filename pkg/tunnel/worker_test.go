@@ -1,0 +1,253 @@
+package tunnel_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
+)
+
+// recovery bounds how long a killed worker may keep traffic away. The aim is a
+// second; a busy machine gets more.
+const recovery = 3 * time.Second
+
+func TestKilledWorkerComesBack(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		// ab and ba are the directions with traffic; b's worker is killed.
+		ab, ba bool
+	}{
+		{"one way, the killed side receives", true, false},
+		{"one way, the killed side sends", false, true},
+		{"both ways", true, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a, b := pair(t)
+			wire := nettest.NewCapture(t, a.NS, nettest.SnifferOptions{Link: "eth0"})
+			var all []func() []time.Time
+			if tc.ab {
+				arrivals, _ := stream(t, a, b, 4001)
+				all = append(all, arrivals)
+			}
+			if tc.ba {
+				arrivals, _ := stream(t, b, a, 4002)
+				all = append(all, arrivals)
+			}
+			for _, arrivals := range all {
+				flows(t, "traffic before the kill", arrivals, time.Time{})
+			}
+			before, pid := b.links(), b.child()
+			for range 3 {
+				killed := time.Now()
+				b.killChild(syscall.SIGKILL)
+				nettest.Until(t, recovery, "a new process", func() bool { p := b.child(); return p != 0 && p != pid })
+				pid = b.child()
+				back := time.Now()
+				for _, arrivals := range all {
+					first := flows(t, "traffic after the kill", arrivals, back)
+					t.Logf("process back after %s, traffic after %s", back.Sub(killed).Round(time.Millisecond), first.Sub(killed).Round(time.Millisecond))
+					if took := first.Sub(killed); took > recovery {
+						t.Errorf("traffic came back after %s, want at most %s", took, recovery)
+					}
+				}
+			}
+			if after := b.links(); after != before {
+				t.Errorf("device and routes changed:\nbefore %s\nafter %s", before, after)
+			}
+			onlyTunnel(t, wire.All(t))
+		})
+	}
+}
+
+// onlyTunnel fails for the canary in clear, for a fragment, and for an outer
+// packet that may be fragmented.
+func onlyTunnel(t *testing.T, frames []nettest.Frame) {
+	t.Helper()
+	tunnelled := 0
+	for _, f := range frames {
+		if bytes.Contains(f.Data, []byte(canary)) {
+			t.Fatal("clear text on the wire")
+		}
+		if len(f.Data) < 34 || binary.BigEndian.Uint16(f.Data[12:]) != unix.ETH_P_IP {
+			continue
+		}
+		ip := f.Data[14:]
+		if ip[9] == unix.IPPROTO_UDP {
+			tunnelled++
+			if flags := binary.BigEndian.Uint16(ip[6:]); flags != 0x4000 {
+				t.Fatalf("outer packet has flags and fragment offset %#x, want DF alone", flags)
+			}
+		}
+	}
+	if tunnelled == 0 {
+		t.Fatal("no tunnel packet was seen")
+	}
+}
+
+func TestSyncAgainChangesNothing(t *testing.T) {
+	a, b := pair(t)
+	arrivals, _ := stream(t, a, b, 4001)
+	flows(t, "traffic", arrivals, time.Time{})
+	// A Manager that knows nothing is a veild that was started again.
+	a.m = tunnel.NewManager(a.host, nil)
+	for range 2 {
+		if c := a.mustSync(a.spec(b)); !c.Empty() {
+			t.Fatalf("changes on a running tunnel: %+v", c)
+		}
+	}
+}
+
+func TestSupervisorDeathLeavesDataPath(t *testing.T) {
+	a, b := pair(t)
+	arrivals, _ := stream(t, a, b, 4001)
+	flows(t, "traffic", arrivals, time.Time{})
+	pid := b.child()
+	b.super.Process.Kill()
+	b.super.Process.Wait()
+	flows(t, "traffic without supervisor", arrivals, time.Now())
+	b.startWorker()
+	nettest.Until(t, 5*time.Second, "adoption", func() bool { return strings.Contains(b.log.String(), "adopted the living device process") })
+	if now := b.child(); now != pid {
+		t.Fatalf("process %d was replaced by %d", pid, now)
+	}
+	syscall.Kill(pid, syscall.SIGKILL)
+	nettest.Until(t, recovery, "a new process", func() bool { p := b.child(); return p != 0 && p != pid })
+	flows(t, "traffic after the adopted process died", arrivals, time.Now())
+}
+
+func TestSupervisorEndKeepsDevice(t *testing.T) {
+	a, b := pair(t)
+	before := b.links()
+	pid := b.child()
+	b.super.Process.Signal(syscall.SIGTERM)
+	if err := b.super.Wait(); err != nil {
+		t.Fatalf("supervisor: %v", err)
+	}
+	if syscall.Kill(pid, 0) == nil {
+		t.Fatal("the device's process lives on")
+	}
+	if after := b.links(); after != before {
+		t.Fatalf("device and routes changed:\nbefore %s\nafter %s", before, after)
+	}
+	if _, err := b.sync(b.spec(a)); !errors.Is(err, tunnel.ErrNoWorker) {
+		t.Fatalf("sync without a worker: %v, want ErrNoWorker", err)
+	}
+	b.startWorker()
+	b.mustSync(b.spec(a))
+	arrivals, _ := stream(t, a, b, 4001)
+	flows(t, "traffic after the start", arrivals, time.Time{})
+}
+
+func TestRemoveAll(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		worker bool
+	}{{"with a living worker", true}, {"with a dead worker", false}} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newNode(t, 1)
+			n.startWorker()
+			n.mustSync(n.spec())
+			if !tc.worker {
+				n.super.Process.Kill()
+				n.super.Process.Wait()
+				n.killChild(syscall.SIGKILL)
+			}
+			var took []string
+			n.Run(t, func() (err error) {
+				took, err = n.m.RemoveAll(t.Context())
+				return err
+			})
+			t.Logf("took %q", took)
+			var left []string
+			n.Run(t, func() error {
+				st, err := n.host.Read(t.Context())
+				if len(st.Devices) > 0 {
+					left = append(left, st.Devices[0].Name)
+				}
+				for _, pattern := range []string{config.WorkerDir + "/*.json", config.WorkerDir + "/*.state", "/var/run/wireguard/*"} {
+					files, _ := filepath.Glob(pattern)
+					left = append(left, files...)
+				}
+				return err
+			})
+			if len(took) == 0 || len(left) > 0 {
+				t.Fatalf("took %q, left %q", took, left)
+			}
+		})
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	n := newNode(t, 1)
+	n.startWorker()
+	var fd int
+	n.Run(t, func() (err error) {
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err == nil {
+			err = unix.Bind(fd, &unix.SockaddrInet4{Port: 51820})
+		}
+		return err
+	})
+	if _, err := n.sync(n.spec()); !errors.Is(err, tunnel.ErrPortInUse) {
+		t.Errorf("sync: %v, want ErrPortInUse", err)
+	}
+	unix.Close(fd)
+	n.mustSync(n.spec())
+}
+
+func TestKeysAreNotLogged(t *testing.T) {
+	a, b := pair(t)
+	arrivals, _ := stream(t, a, b, 4001)
+	flows(t, "traffic", arrivals, time.Time{})
+	key := b.key.Bytes()
+	hexKey := hex.EncodeToString(key[:])
+	// A broken configuration is quoted by the library.
+	b.Run(t, func() error {
+		c, err := dialSocket()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.Write([]byte("set=1\nprivate_key:" + hexKey + "\n\n"))
+		buf := make([]byte, 64)
+		_, err = c.Read(buf)
+		return err
+	})
+	b.killChild(syscall.SIGKILL)
+	nettest.Until(t, recovery, "the quoted line", func() bool { return strings.Contains(b.log.String(), "parse line") })
+	for _, secret := range []string{hexKey, base64.StdEncoding.EncodeToString(key[:])} {
+		if strings.Contains(b.log.String(), secret) {
+			t.Fatal("the private key is in the log")
+		}
+	}
+}
+
+func TestStateIsPrivate(t *testing.T) {
+	n := newNode(t, 1)
+	n.startWorker()
+	n.mustSync(n.spec())
+	n.Run(t, func() error {
+		for _, file := range []string{filepath.Join(config.WorkerDir, device+".state"), filepath.Join("/var/run/wireguard", device+".sock")} {
+			st, err := os.Stat(file)
+			if err != nil {
+				return err
+			}
+			if st.Mode().Perm() != 0o600 {
+				t.Errorf("%s has mode %v, want 0600", file, st.Mode())
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,136 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"golang.zx2c4.com/wireguard/device"
+)
+
+// greeter shakes hands with every peer that has an endpoint and with which no
+// handshake has succeeded yet: at start, and after each configuration.
+//
+// At start because a peer that had a session with the process before this one
+// cannot know that its keys are gone; when it only receives, it would never find out.
+//
+// A handshake that fails is tried again much earlier than after the library's 5
+// seconds. It fails when both sides begin at once: each answer then refers to an
+// initiation that has been given up. Under steady traffic both would begin again in
+// the same millisecond 5 seconds later, so the pauses are random.
+type greeter struct {
+	dev *device.Device
+	// changed asks for greetings; it holds at most one request.
+	changed chan struct{}
+}
+
+func newGreeter(dev *device.Device) *greeter {
+	return &greeter{dev: dev, changed: make(chan struct{}, 1)}
+}
+
+// greet asks for greetings.
+func (g *greeter) greet() {
+	select {
+	case g.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Greetings are repeated after firstPause and then after twice the last pause,
+// each made longer or shorter by up to half, until rounds are over. The first
+// is longer than the 20 ms within which a peer takes a second one for a flood.
+const (
+	rounds     = 6
+	firstPause = 150 * time.Millisecond
+)
+
+// Many greetings are spread, so that the answers do not put this process
+// under load: it would then ask for cookies first.
+const (
+	batch      = 64
+	batchPause = 10 * time.Millisecond
+)
+
+// run greets when asked to, until ctx ends.
+func (g *greeter) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.changed:
+		}
+		pause := firstPause
+		for round := range rounds {
+			if !g.round(ctx, round > 0) {
+				break
+			}
+			if !sleep(ctx, g.changed, pause/2+rand.N(pause)) {
+				break
+			}
+			pause *= 2
+		}
+	}
+}
+
+// round begins a handshake with each stranger; again forgets the one that was
+// begun before. It is false when there was none.
+func (g *greeter) round(ctx context.Context, again bool) bool {
+	var get bytes.Buffer
+	if err := g.dev.IpcGetOperation(&get); err != nil {
+		return false
+	}
+	keys := strangers(get.Bytes())
+	for i, key := range keys {
+		if i > 0 && i%batch == 0 && !sleep(ctx, nil, batchPause) {
+			return false
+		}
+		p := g.dev.LookupPeer(key)
+		if p == nil {
+			continue
+		}
+		if again {
+			p.ExpireCurrentKeypairs()
+		}
+		// Its error is a lost packet, and the library has logged it.
+		_ = p.SendHandshakeInitiation(false)
+	}
+	return len(keys) > 0
+}
+
+// strangers are the peers in a "get" that have an endpoint and no handshake.
+func strangers(get []byte) []device.NoisePublicKey {
+	var out []device.NoisePublicKey
+	var key device.NoisePublicKey
+	known, reachable := false, false
+	for line := range bytes.Lines(get) {
+		name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte("="))
+		switch string(name) {
+		case "public_key":
+			known, reachable = key.FromHex(string(value)) == nil, false
+		case "endpoint":
+			reachable = known
+		case "last_handshake_time_sec":
+			if reachable && string(value) == "0" {
+				out = append(out, key)
+			}
+		}
+	}
+	return out
+}
+
+// sleep is false when ctx ended, or something came by wake (and was put back).
+func sleep(ctx context.Context, wake chan struct{}, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-wake:
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
