@@ -4,10 +4,15 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"runtime"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
+
+// The main goroutine keeps the process's first thread, which cannot end: a test
+// that unshares must not get it.
+func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 

@@ -1,0 +1,63 @@
+package guard
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// foreign loads a program that others might attach; it returns r0.
+func foreign(name string, insns ...asm.Instruction) (*ebpf.Program, error) {
+	return ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: ebpf.SchedCLS, License: "GPL", Instructions: append(insns, asm.Return()),
+	})
+}
+
+// attachTCX attaches at the head of a hook.
+func attachTCX(index int, hook Hook, prog *ebpf.Program) error {
+	return link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: prog, Attach: hook.tcx(), Anchor: link.Head()})
+}
+
+// redirect sends everything that arrives on a link out by another. The first
+// goes into the group of pods' links, which the guard skips.
+func redirect(from, to string) error {
+	a, err := net.InterfaceByName(from)
+	if err != nil {
+		return err
+	}
+	b, err := net.InterfaceByName(to)
+	if err != nil {
+		return err
+	}
+	if err := setGroup(from, config.PodGroup); err != nil {
+		return err
+	}
+	prog, err := foreign("redirect", asm.Mov.Imm(asm.R1, int32(b.Index)), asm.Mov.Imm(asm.R2, 0), asm.FnRedirect.Call())
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	return attachTCX(a.Index, Ingress, prog)
+}
+
+func setGroup(name string, group uint32) error {
+	h, err := nl.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if err := h.LinkSetGroup(l, int(group)); err != nil {
+		return fmt.Errorf("set group of %s: %w", name, err)
+	}
+	return nil
+}
