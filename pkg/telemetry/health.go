@@ -1,0 +1,74 @@
+package telemetry
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Health is whether the daemon is alive and ready. Make one with NewHealth; it
+// is safe for concurrent use.
+type Health struct {
+	limit time.Duration
+	now   func() time.Time
+
+	mu      sync.Mutex
+	beat    time.Time
+	pending map[string]bool
+}
+
+// NewHealth starts the clock: the daemon is alive as long as it calls Beat
+// at least every limit, and ready when Done has been called for each of steps.
+func NewHealth(limit time.Duration, steps ...string) *Health {
+	h := &Health{limit: limit, now: time.Now, pending: map[string]bool{}}
+	h.beat = h.now()
+	for _, s := range steps {
+		h.pending[s] = true
+	}
+	return h
+}
+
+// Beat says that the loop goes round.
+func (h *Health) Beat() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.beat = h.now()
+}
+
+// Done says that step has been taken; Undone that it no longer holds, for
+// example because the guard was found missing.
+func (h *Health) Done(step string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.pending, step)
+}
+
+// Undone says that step no longer holds.
+func (h *Health) Undone(step string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pending[step] = true
+}
+
+// Alive gives the reasons why the daemon should be restarted; none when it is alive.
+func (h *Health) Alive() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if silent := h.now().Sub(h.beat); silent > h.limit {
+		return []string{fmt.Sprintf("the main loop has not gone round for %s (limit %s)", silent.Round(time.Second), h.limit)}
+	}
+	return nil
+}
+
+// Ready gives the reasons why the node is not ready, sorted; none when it is.
+func (h *Health) Ready() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []string
+	for s := range h.pending {
+		out = append(out, "not yet: "+s)
+	}
+	slices.Sort(out)
+	return out
+}

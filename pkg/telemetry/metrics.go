@@ -1,0 +1,183 @@
+package telemetry
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// namespace begins the name of every metric.
+const namespace = "kubeveil"
+
+// Metrics is a registry of its own with everything that is measured. Make one
+// with NewMetrics; it is safe for concurrent use.
+type Metrics struct {
+	Registry *prometheus.Registry
+
+	add         prometheus.Histogram
+	apply       prometheus.Histogram
+	applyErrors prometheus.Counter
+}
+
+// NewMetrics makes the metrics of one node. snapshot is called for each scrape.
+func NewMetrics(snapshot Snapshot) *Metrics {
+	m := &Metrics{
+		Registry: prometheus.NewRegistry(),
+		add: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: "cni", Name: "add_duration_seconds",
+			Help:    "Time that the CNI plugin took for a successful ADD, as it noted it in the pod's record.",
+			Buckets: []float64{.01, .02, .03, .05, .075, .1, .15, .25, .5, 1, 2.5, 5, 10},
+		}),
+		apply: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: "table", Name: "apply_duration_seconds",
+			Help:    "Time that it took to make the kernel match a table revision, failures included.",
+			Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5},
+		}),
+		applyErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: "table", Name: "apply_errors_total",
+			Help: "Attempts to make the kernel match a table revision that failed in part or whole.",
+		}),
+	}
+	m.Registry.MustRegister(m.add, m.apply, m.applyErrors, &collector{snapshot: snapshot, now: time.Now},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// ObserveAdd notes how long the plugin's ADD of one pod took. The plugin needs
+// no living daemon, so it writes the time into the pod's record, and the
+// daemon observes each record that is new to it once.
+func (m *Metrics) ObserveAdd(d time.Duration) { m.add.Observe(d.Seconds()) }
+
+// ObserveApply notes an attempt to make the kernel match a revision; err is its outcome.
+func (m *Metrics) ObserveApply(d time.Duration, err error) {
+	m.apply.Observe(d.Seconds())
+	if err != nil {
+		m.applyErrors.Inc()
+	}
+}
+
+// collector reads a snapshot for each scrape.
+type collector struct {
+	snapshot Snapshot
+	now      func() time.Time
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
+}
+
+var (
+	buildInfoDesc    = desc("build_info", "One, with the version of veild.", "version")
+	peersDesc        = desc("peers", "Other nodes by state.", "state")
+	handshakeDesc    = desc("peer_last_handshake_timestamp_seconds", "When the last handshake with the peer completed, Unix time; 0 is never.", "peer", "device")
+	handshakeAgeDesc = desc("peer_handshake_age_seconds", "Time since the last handshake with the peer; absent before the first.", "peer", "device")
+	receivedDesc     = desc("peer_receive_bytes_total", "Bytes received from the peer through the tunnel.", "peer", "device")
+	sentDesc         = desc("peer_transmit_bytes_total", "Bytes sent to the peer through the tunnel.", "peer", "device")
+	peerMTUDesc      = desc("peer_mtu_bytes", "MTU of the routes to the peer, where it is narrower than the device's.", "peer", "device")
+	blockedDesc      = desc("plaintext_blocked_total", "Packets that the guard dropped because they would have crossed the network in clear, by reason.", "reason")
+	guardDesc        = desc("guard_in_force", "Whether the plaintext guard is in force: 1 or 0.")
+	guardLinksDesc   = desc("guard_links", "Interfaces that the guard is attached to.")
+	revisionDesc     = desc("table_revision", "Newest table revision that the source yielded.")
+	appliedDesc      = desc("table_applied_revision", "Table revision that the kernel matches.")
+	lagDesc          = desc("table_lag_seconds", "For how long the kernel has been behind the source; 0 when it is not.")
+	sourceDesc       = desc("source_synced", "Whether the source has listed everything: 1 or 0.")
+	refusalsDesc     = desc("claims_refused", "Claims of nodes that are not believed at the moment, by node.", "node")
+	problemsDesc     = desc("problems", "Sentences that veilctl status shows under problems at the moment.")
+	podsDesc         = desc("pods", "Pod interfaces attached on this node.")
+	podMTUDesc       = desc("pod_mtu_bytes", "MTU of pods.")
+	underlayMTUDesc  = desc("underlay_mtu_bytes", "MTU of the underlay.")
+	deviceUpDesc     = desc("device_up", "Whether the tunnel device exists, is up and answers: 1 or 0.", "device", "kind")
+	allDesc          = []*prometheus.Desc{buildInfoDesc, peersDesc, handshakeDesc, handshakeAgeDesc, receivedDesc, sentDesc, peerMTUDesc, blockedDesc, guardDesc, guardLinksDesc, revisionDesc, appliedDesc, lagDesc, sourceDesc, refusalsDesc, problemsDesc, podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc}
+)
+
+// Describe sends every metric there may be.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range allDesc {
+		ch <- d
+	}
+}
+
+// Collect sends what one snapshot says.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s, now := c.snapshot(), c.now()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge(buildInfoDesc, 1, s.Version)
+	gauge(guardDesc, one(s.Guard.InForce))
+	gauge(guardLinksDesc, float64(len(s.Guard.Links)))
+	gauge(revisionDesc, float64(s.Table.Revision))
+	gauge(appliedDesc, float64(s.Table.Applied))
+	gauge(lagDesc, s.Table.Lag(now).Seconds())
+	gauge(sourceDesc, one(s.Source.Synced))
+	gauge(problemsDesc, float64(len(s.Problems)))
+	gauge(podsDesc, float64(s.Pods))
+	gauge(podMTUDesc, float64(s.MTU.Pod))
+	gauge(underlayMTUDesc, float64(s.MTU.Underlay))
+	drops := map[string]uint64{} // a name that came twice would spoil the whole scrape
+	for _, d := range s.Guard.Drops {
+		drops[d.Name] += d.Packets
+	}
+	for name, n := range drops {
+		counter(blockedDesc, n, name)
+	}
+	refused := map[string]float64{}
+	for _, r := range s.Refused {
+		refused[r.Node]++
+	}
+	for node, n := range refused {
+		gauge(refusalsDesc, n, node)
+	}
+	seen := map[[2]string]bool{}
+	for _, d := range s.Devices {
+		if key := [2]string{d.Name, d.Kind}; !seen[key] {
+			seen[key] = true
+			gauge(deviceUpDesc, one(d.Up), d.Name, d.Kind)
+		}
+	}
+	collectPeers(s.Peers, now, gauge, counter)
+}
+
+func collectPeers(peers []Peer, now time.Time, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+	names := map[PeerState]map[string]bool{}
+	for _, st := range peerStates {
+		names[st] = map[string]bool{}
+	}
+	seen := map[[2]string]bool{}
+	for _, p := range peers {
+		if names[p.State] == nil {
+			names[p.State] = map[string]bool{}
+		}
+		names[p.State][p.Name] = true
+		key := [2]string{p.Name, p.Device}
+		if p.Device == "" || seen[key] {
+			continue
+		}
+		seen[key] = true
+		counter(receivedDesc, p.Received, p.Name, p.Device)
+		counter(sentDesc, p.Sent, p.Name, p.Device)
+		if p.MTU != 0 {
+			gauge(peerMTUDesc, float64(p.MTU), p.Name, p.Device)
+		}
+		if p.Handshake.IsZero() {
+			gauge(handshakeDesc, 0, p.Name, p.Device)
+			continue
+		}
+		gauge(handshakeDesc, float64(p.Handshake.UnixNano())/1e9, p.Name, p.Device)
+		gauge(handshakeAgeDesc, max(0, now.Sub(p.Handshake).Seconds()), p.Name, p.Device)
+	}
+	for st, set := range names {
+		gauge(peersDesc, float64(len(set)), string(st))
+	}
+}
+
+func one(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

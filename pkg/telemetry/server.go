@@ -1,0 +1,184 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Bounds of the servers and of the client of the admin socket.
+const (
+	scrapeTimeout  = 10 * time.Second
+	requestTimeout = 15 * time.Second
+	maxStatus      = 64 << 20 // bytes of a status; 1,000 peers have about one MiB
+)
+
+// StatusPath is where the admin socket serves Status.
+const StatusPath = "/v1/status"
+
+// MetricsHandler serves /metrics, /healthz and /readyz: 200 when all is well,
+// 503 with the reasons, one a line, when not. It changes nothing, whoever asks.
+func MetricsHandler(m *Metrics, h *Health) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{
+		Timeout: scrapeTimeout, MaxRequestsInFlight: 4,
+	}))
+	mux.HandleFunc("GET /healthz", reasons(h.Alive))
+	mux.HandleFunc("GET /readyz", reasons(h.Ready))
+	return mux
+}
+
+// reasons answers "ok", or 503 and why not.
+func reasons(f func() []string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		if why := f(); len(why) > 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = fmt.Fprintln(w, strings.Join(why, "\n"))
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ok")
+	}
+}
+
+// AdminHandler serves StatusPath.
+func AdminHandler(snapshot Snapshot, h *Health) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+StatusPath, func(w http.ResponseWriter, _ *http.Request) {
+		s := snapshot()
+		s.NotReady = h.Ready()
+		s.Ready = len(s.NotReady) == 0
+		data, err := json.Marshal(s)
+		if err != nil {
+			http.Error(w, "encode status: "+err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		_, _ = w.Write(data)
+	})
+	return mux
+}
+
+// ListenMetrics opens the address of the metrics.
+func ListenMetrics(address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("metricsAddress %s is in use by another program: set another one, or leave it empty (%w)", address, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("metricsAddress %s: %w", address, err)
+	}
+	return l, nil
+}
+
+// ListenAdmin opens the admin socket at path, for root only. A socket on which
+// nobody listens any more is replaced; one on which somebody does is an error.
+func ListenAdmin(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("admin socket: %w", err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("admin socket %s: a file that is no socket is in its place; move it away", path)
+	default:
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("admin socket %s: another veild is running on this node", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("admin socket: remove the old one: %w", err)
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("admin socket: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+// Serve answers on l until ctx ends, then lets requests finish for a moment. It
+// closes l and returns nil when ctx ended.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+	s := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: 2 * requestTimeout, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 16 << 10,
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := s.Shutdown(grace); err != nil {
+		_ = s.Close()
+	}
+	<-done
+	return nil
+}
+
+// Fetch asks the veild behind the admin socket at path for its status. When no veild
+// listens there the error says so and matches fs.ErrNotExist or syscall.ECONNREFUSED.
+func Fetch(ctx context.Context, path string) (Status, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://veild"+StatusPath, nil)
+	if err != nil {
+		return Status{}, fmt.Errorf("ask veild: %w", err)
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return Status{}, fmt.Errorf("veild does not run on this node (nobody listens on %s; the data path and the guard stay as they were): %w", path, err)
+	case errors.Is(err, fs.ErrPermission):
+		return Status{}, fmt.Errorf("the admin socket is for root: %w", err)
+	case err != nil:
+		return Status{}, fmt.Errorf("ask veild: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
+	if err != nil {
+		return Status{}, fmt.Errorf("ask veild: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return Status{}, fmt.Errorf("ask veild: %s: %s", resp.Status, strings.TrimSpace(string(body[:min(len(body), 500)])))
+	}
+	return DecodeStatus(body)
+}
+
+// DecodeStatus reads the JSON of a Status; fields that a newer veild added are ignored.
+func DecodeStatus(data []byte) (Status, error) {
+	var s Status
+	if err := json.Unmarshal(data, &s); err != nil {
+		return Status{}, fmt.Errorf("status of veild: %w", err)
+	}
+	return s, nil
+}

@@ -1,0 +1,206 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+func get(h http.Handler, method, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	return w
+}
+
+func TestHealthAndReadiness(t *testing.T) {
+	h := NewHealth(time.Minute, "guard in force", "first apply")
+	clock := time.Now()
+	h.now = func() time.Time { return clock }
+	h.Beat()
+	handler := MetricsHandler(metricsOf(busy()), h)
+	for _, step := range []struct {
+		situation string
+		do        func()
+		path      string
+		code      int
+		want      string
+	}{
+		{"started", func() {}, "/healthz", 200, "ok"},
+		{"nothing done", func() {}, "/readyz", 503, "not yet: first apply\nnot yet: guard in force"},
+		{"half done", func() { h.Done("first apply") }, "/readyz", 503, "guard in force"},
+		{"all done", func() { h.Done("guard in force") }, "/readyz", 200, "ok"},
+		{"guard lost", func() { h.Undone("guard in force") }, "/readyz", 503, "guard in force"},
+		{"loop stuck", func() { clock = clock.Add(61 * time.Second) }, "/healthz", 503, "1m1s"},
+		{"loop goes on", h.Beat, "/healthz", 200, "ok"},
+	} {
+		step.do()
+		if w := get(handler, "GET", step.path); w.Code != step.code || !strings.Contains(w.Body.String(), step.want) {
+			t.Errorf("%s: %s answers %d %q, want %d %q", step.situation, step.path, w.Code, w.Body, step.code, step.want)
+		}
+	}
+	if w := get(handler, "GET", "/metrics"); w.Code != 200 || !strings.Contains(w.Body.String(), "kubeveil_peers") {
+		t.Errorf("/metrics answers %d", w.Code)
+	}
+	for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
+		if w := get(handler, "POST", path); w.Code != http.StatusMethodNotAllowed {
+			t.Errorf("POST %s answers %d", path, w.Code)
+		}
+	}
+	if w := get(handler, "GET", StatusPath); w.Code != http.StatusNotFound {
+		t.Errorf("the metrics address serves the status: %d", w.Code)
+	}
+}
+
+// serve serves h on an admin socket until the test ends.
+func serve(t *testing.T, h http.Handler) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "run", "veild.sock")
+	l, err := ListenAdmin(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, l, h, slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return path
+}
+
+func TestStatusComesThroughTheAdminSocket(t *testing.T) {
+	h := NewHealth(time.Minute, "guard in force")
+	path := serve(t, AdminHandler(busy, h))
+	got, err := Fetch(context.Background(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := busy()
+	want.NotReady = []string{"not yet: guard in force"}
+	if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); d != "" {
+		t.Errorf("status (-want +got):\n%s", d)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, error %v, want 0600", info.Mode(), err)
+	}
+}
+
+func TestStatusShowsNoPrivateKey(t *testing.T) {
+	// A public key is shown; nothing else of 32 bytes has a field.
+	s := busy()
+	s.Devices[0].PublicKey = wgkey.Public{9, 9}
+	w := get(AdminHandler(func() Status { return s }, NewHealth(time.Minute)), "GET", StatusPath)
+	for _, word := range []string{"private", "secret", "preshared", "token"} {
+		if strings.Contains(strings.ToLower(w.Body.String()), word) {
+			t.Errorf("the status has a field with %q", word)
+		}
+	}
+	if !strings.Contains(w.Body.String(), wgkey.Public{9, 9}.String()) {
+		t.Error("the public key is not shown")
+	}
+}
+
+func TestFetchWithoutVeild(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "veild.sock")
+	if _, err := Fetch(context.Background(), path); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "veild does not run") {
+		t.Errorf("no socket: %v", err)
+	}
+	stale(t, path)
+	if _, err := Fetch(context.Background(), path); err == nil || !strings.Contains(err.Error(), "veild does not run") {
+		t.Errorf("nobody listens: %v", err)
+	}
+	odd := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusTeapot) }))
+	if _, err := Fetch(context.Background(), odd); err == nil || !strings.Contains(err.Error(), "418") {
+		t.Errorf("odd answer: %v", err)
+	}
+}
+
+// stale leaves a socket at path on which nobody listens.
+func stale(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestListenAdmin(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, "left.sock")
+	stale(t, left)
+	l, err := ListenAdmin(left)
+	if err != nil {
+		t.Fatalf("a socket that a killed veild left: %v", err)
+	}
+	defer l.Close()
+	if _, err := ListenAdmin(left); err == nil || !strings.Contains(err.Error(), "another veild") {
+		t.Errorf("in use: %v", err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ListenAdmin(file); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("a file in its place: %v", err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Errorf("the file was taken away: %v", err)
+	}
+}
+
+func TestListenMetricsSaysWhichAddress(t *testing.T) {
+	if _, err := ListenMetrics("198.18.0.1:no"); err == nil || !strings.Contains(err.Error(), "metricsAddress 198.18.0.1:no") {
+		t.Errorf("malformed: %v", err)
+	}
+}
+
+func TestNewLogger(t *testing.T) {
+	var b bytes.Buffer
+	log, err := NewLogger(&b, "warn", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("no")
+	log.Warn("yes", "peer", "b")
+	if got := b.String(); strings.Contains(got, `"no"`) || !strings.Contains(got, `"peer":"b"`) {
+		t.Errorf("logged %q", got)
+	}
+	for _, bad := range [][2]string{{"loud", "text"}, {"info", "xml"}} {
+		if _, err := NewLogger(&b, bad[0], bad[1]); err == nil || !strings.Contains(err.Error(), "want") {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+}
+
+func FuzzDecodeStatus(f *testing.F) {
+	f.Add([]byte(`{"node":"a","peers":[{"name":"b","publicKey":"AAAA"}],"table":{"waiting":"2026-01-01T00:00:00Z"}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := DecodeStatus(data)
+		if err == nil {
+			_ = s.Table.Lag(now)
+		}
+	})
+}

@@ -1,0 +1,145 @@
+package telemetry
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// Snapshot gives the state of the node now. It is called from several
+// goroutines, once for each scrape and status request, must not wait for the API
+// server, and should answer within a second.
+type Snapshot func() Status
+
+// Status is everything that is shown of a node. It is the answer of the admin
+// socket in JSON; fields are added, never renamed. It holds no secret.
+type Status struct {
+	Node    string    `json:"node"`
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	// Ready is whether the first apply is done and the guard is in force;
+	// NotReady says why not. The server fills both in.
+	Ready    bool     `json:"ready"`
+	NotReady []string `json:"notReady,omitempty"`
+
+	Source  Source            `json:"source"`
+	Table   Table             `json:"table"`
+	Devices []Device          `json:"devices"`
+	Peers   []Peer            `json:"peers"`
+	Pods    int               `json:"pods"`
+	Guard   Guard             `json:"guard"`
+	MTU     MTU               `json:"mtu"`
+	Refused []cluster.Refusal `json:"refused,omitempty"`
+	// Problems are sentences about what is wrong now, with what to do.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Source is where the table comes from.
+type Source struct {
+	// Kind is "kubernetes", "snapshot", or "snapshot, waiting for kubernetes".
+	Kind   string `json:"kind"`
+	Synced bool   `json:"synced"`
+	// Changed is when the source last yielded; zero is never.
+	Changed time.Time `json:"changed,omitzero"`
+}
+
+// Table is how far the kernel follows the source.
+type Table struct {
+	// Revision is the newest that the source yielded, Applied the one in force.
+	Revision uint64 `json:"revision"`
+	Applied  uint64 `json:"applied"`
+	// Waiting is since when there has been a revision that is not applied; zero when all is.
+	Waiting time.Time `json:"waiting,omitzero"`
+	// Prefixes and NodeAddrs count what is protected.
+	Prefixes  int `json:"prefixes"`
+	NodeAddrs int `json:"nodeAddrs"`
+}
+
+// Device is a tunnel device.
+type Device struct {
+	Name string `json:"name"`
+	// Kind is "kernel" or "userspace".
+	Kind      string       `json:"kind"`
+	PublicKey wgkey.Public `json:"publicKey"`
+	Epoch     uint32       `json:"epoch"`
+	Port      int          `json:"port"`
+	MTU       int          `json:"mtu"`
+	// Up is whether the device exists, is up, and answers.
+	Up bool `json:"up"`
+}
+
+// PeerState is the condition of a peer.
+type PeerState string
+
+// States of a peer, from best to worst.
+const (
+	// PeerUp had a handshake within the last three minutes (WireGuard's REJECT_AFTER_TIME).
+	PeerUp PeerState = "up"
+	// PeerIdle had one before that: nothing was sent since.
+	PeerIdle PeerState = "idle"
+	// PeerWaiting is configured and never had one.
+	PeerWaiting PeerState = "waiting"
+	// PeerRefused made a claim that is not believed.
+	PeerRefused PeerState = "refused"
+	// PeerKeyless is a node that has published no key: traffic to it is unreachable.
+	PeerKeyless PeerState = "keyless"
+)
+
+// peerStates is every state, so that metrics show a zero for each.
+var peerStates = []PeerState{PeerUp, PeerIdle, PeerWaiting, PeerRefused, PeerKeyless}
+
+// Peer is another node on one tunnel device; a node that is reached through
+// several devices appears once for each, one that is reached through none once
+// with an empty Device.
+type Peer struct {
+	Name       string         `json:"name"`
+	State      PeerState      `json:"state"`
+	Device     string         `json:"device,omitempty"`
+	PublicKey  wgkey.Public   `json:"publicKey,omitzero"`
+	Endpoint   netip.AddrPort `json:"endpoint,omitzero"`
+	AllowedIPs []netip.Prefix `json:"allowedIPs,omitempty"`
+	// Handshake is when the last one completed; zero is never.
+	Handshake time.Time `json:"handshake,omitzero"`
+	// Received and Sent count bytes inside UDP, since the device was made.
+	Received uint64 `json:"received"`
+	Sent     uint64 `json:"sent"`
+	// MTU of the route to the peer, bytes; 0 is the device's.
+	MTU int `json:"mtu,omitempty"`
+}
+
+// Guard is the state of the plaintext guard.
+type Guard struct {
+	InForce bool `json:"inForce"`
+	// Hook is "tcx" or "clsact".
+	Hook string `json:"hook,omitempty"`
+	// Links are the interfaces it is attached to.
+	Links []string `json:"links"`
+	Drops []Drop   `json:"drops"`
+}
+
+// Drop counts the packets that were dropped for one reason.
+type Drop struct {
+	Number uint32 `json:"number"`
+	// Name is the reason in one word, as in metrics; Sentence is for people.
+	Name     string `json:"name"`
+	Sentence string `json:"sentence"`
+	Packets  uint64 `json:"packets"`
+}
+
+// MTU is how the MTU of pods came about, bytes.
+type MTU struct {
+	Underlay int `json:"underlay"`
+	Pod      int `json:"pod"`
+	// Explanation has a line for each step of the arithmetic.
+	Explanation []string `json:"explanation,omitempty"`
+}
+
+// Lag is for how long the kernel has been behind the source.
+func (t Table) Lag(now time.Time) time.Duration {
+	if t.Waiting.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(t.Waiting))
+}
