@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // check is Check on the node's thread.
@@ -136,7 +137,7 @@ func (n *node) repin() error {
 	if err := os.Remove(n.pin(config.PinPodIngress)); err != nil {
 		return err
 	}
-	return pinProgram(n.pin(config.PinPodIngress), config.PinPodIngress)
+	return podtest.PinProgram(n.pin(config.PinPodIngress), config.PinPodIngress)
 }
 
 func TestCheckAndRepair(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
@@ -24,8 +25,17 @@ var ErrClosed = errors.New("node is not ready for pods")
 // routes are theirs, and each must lie in a cluster range that is closed.
 // Gate looks at the kernel and needs no living daemon.
 func (p Paths) Gate(podPrefixes []netip.Prefix) error {
-	routes := func() error { return gateRoutes(podPrefixes) }
-	for _, check := range []func() error{p.gateMarker, p.gatePins, gateTable, routes} {
+	marker, err := config.ReadMarker(p.ReadyFile)
+	if err != nil {
+		return fmt.Errorf("%w: %w; is veild running?", ErrClosed, err)
+	}
+	for _, prefix := range podPrefixes {
+		if !has(marker.Families, prefix.Addr()) {
+			return fmt.Errorf("%w: pods get addresses from %s, but %s does not say that veild has applied that family; is the range in its clusterRanges?", ErrClosed, prefix, p.ReadyFile)
+		}
+	}
+	routes := func() error { return gateRoutes(marker.Families, podPrefixes) }
+	for _, check := range []func() error{p.gatePins, gateTable, routes} {
 		if err := check(); err != nil {
 			return fmt.Errorf("%w: %w", ErrClosed, err)
 		}
@@ -33,15 +43,7 @@ func (p Paths) Gate(podPrefixes []netip.Prefix) error {
 	return nil
 }
 
-func (p Paths) gateMarker() error {
-	if _, err := os.Stat(p.ReadyFile); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s does not exist: veild has not applied the network since boot; is veild running?", p.ReadyFile)
-		}
-		return fmt.Errorf("read marker of veild: %w", err)
-	}
-	return nil
-}
+func has(f cluster.Families, a netip.Addr) bool { return a.Is4() && f.V4 || a.Is6() && f.V6 }
 
 func (p Paths) gatePins() error {
 	for _, name := range []string{config.PinGuardIngress, config.PinGuardEgress, config.PinPodIngress, config.PinPodAddrs} {
@@ -69,16 +71,23 @@ func gateTable() error {
 	return nil
 }
 
-// gateRoutes looks at the rules of both families, since a pod can always send
-// either, and at the closed ranges of those that pods have.
-func gateRoutes(podPrefixes []netip.Prefix) error {
+// gateRoutes looks at the rules of the families that veild applied, and at the
+// closed ranges that hold the pods' prefixes.
+func gateRoutes(families cluster.Families, podPrefixes []netip.Prefix) error {
 	h, err := nl.Open()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
-		if err := gateRules(h, family); err != nil {
+	for _, family := range []struct {
+		applied bool
+		id      int
+		name    string
+	}{{families.V4, nl.FamilyV4, "IPv4"}, {families.V6, nl.FamilyV6, "IPv6"}} {
+		if !family.applied {
+			continue
+		}
+		if err := gateRules(h, family.id, family.name); err != nil {
 			return err
 		}
 	}
@@ -90,8 +99,7 @@ func gateRoutes(podPrefixes []netip.Prefix) error {
 	return nil
 }
 
-func gateRules(h *nl.Handle, family int) error {
-	name := map[int]string{nl.FamilyV4: "IPv4", nl.FamilyV6: "IPv6"}[family]
+func gateRules(h *nl.Handle, family int, name string) error {
 	rules, err := h.RuleList(family)
 	if err != nil {
 		return fmt.Errorf("list %s rules: %w", name, err)

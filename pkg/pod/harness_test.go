@@ -3,17 +3,15 @@ package pod
 import (
 	"net/netip"
 	"os"
-	"path/filepath"
 	"runtime"
 	"testing"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // The main thread shows the process's mounts to the leak check: a test that
@@ -35,42 +33,13 @@ func newNode(t *testing.T) *node {
 	nettest.NeedBPF(t)
 	n := &node{Host: nettest.NewHost(t, config.RunDir), Paths: DefaultPaths(), t: t}
 	n.h = n.Handle()
-	n.must(func() error { return pinPods(n.Paths) })
+	n.must(func() error { return podtest.Pin(n.BPFDir) })
 	return n
 }
 
 func (n *node) must(fn func() error) {
 	n.t.Helper()
 	n.Run(n.t, fn)
-}
-
-// pinPods pins a program that lets everything pass, and the map.
-func pinPods(p Paths) error {
-	if err := os.MkdirAll(p.BPFDir, 0o700); err != nil {
-		return err
-	}
-	if err := pinProgram(filepath.Join(p.BPFDir, config.PinPodIngress), config.PinPodIngress); err != nil {
-		return err
-	}
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: config.PinPodAddrs, Type: ebpf.Hash, KeySize: 4, ValueSize: 24, MaxEntries: 1024})
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	return m.Pin(filepath.Join(p.BPFDir, config.PinPodAddrs))
-}
-
-func pinProgram(path, name string) error {
-	const next = -1 // TCX_NEXT, TC_ACT_UNSPEC
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: name, Type: ebpf.SchedCLS, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()},
-	})
-	if err != nil {
-		return err
-	}
-	defer prog.Close()
-	return prog.Pin(path)
 }
 
 var (
