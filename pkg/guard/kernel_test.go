@@ -1,19 +1,44 @@
 package guard
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 const pinDir = "/sys/fs/bpf/kubeveil"
 
-// bothHooks runs a test with tcx and with clsact.
+// bothHooks runs a test with tcx, where there is one, and with clsact.
 func bothHooks(t *testing.T, fn func(t *testing.T, hk hooks)) {
-	for _, hk := range []hooks{tcx{}, clsact{}} {
-		t.Run(fmt.Sprintf("%T", hk), func(t *testing.T) { fn(t, hk) })
-	}
+	nettest.NeedBPF(t)
+	t.Run("tcx", func(t *testing.T) {
+		hk, err := probeHooks()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := hk.(tcx); !ok {
+			nettest.Skip(t, nettest.NoKernelFeature, "tcx")
+		}
+		fn(t, hk)
+	})
+	t.Run("clsact", func(t *testing.T) { fn(t, clsact{}) })
 }
 
 // open opens a guard that attaches in the given way.
@@ -25,31 +50,324 @@ func open(hk hooks) (*Guard, error) {
 	return g, err
 }
 
+func (n *node) read(t *testing.T) *State {
+	t.Helper()
+	var s *State
+	n.Run(t, func() (err error) {
+		s, err = n.g.Read()
+		return err
+	})
+	return s
+}
+
+// pins gives what is attached at a link, as "pin" or "pin of an earlier version".
+func pins(s *State, name string, hook Hook) []string {
+	var out []string
+	for _, l := range s.Links {
+		if l.Name != name {
+			continue
+		}
+		for _, p := range s.Points[Point{l.Index, hook}].Ours {
+			if !p.Current {
+				p.Pin += " of an earlier version"
+			}
+			out = append(out, p.Pin)
+		}
+	}
+	return out
+}
+
 func TestApplyTwiceChangesNothing(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
-		host := nettest.NewHost(t)
-		other := nettest.NewNS(t)
-		nettest.Veth(t, nettest.End{NS: host.NS, Name: "u0"}, nettest.End{NS: other, Name: "u0"})
+		n := newNode(t, hk)
+		if ops := n.apply(t); len(ops) != 0 {
+			t.Errorf("second Apply did %v", ops)
+		}
+		got := n.read(t)
+		want := Plan(lab(), got.Links)
+		if ops := Diff(got, want); len(ops) != 0 {
+			t.Errorf("kernel differs from plan: %v", ops)
+		}
+		if diff := cmp.Diff(want.Ranges, got.Ranges, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestSettingsComeAndGo(t *testing.T) {
+	n := newNode(t, clsact{})
+	var many Settings
+	many.Ranges = prefixes("198.18.0.0/15", "198.18.0.0/16", "fd42::/16", "255.255.255.0/24")
+	for i := range 3000 { // more than one netlink message holds
+		many.NodeAddrs = append(many.NodeAddrs, netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)}))
+	}
+	for _, s := range []Settings{many, lab(), {}, many} {
+		n.Run(t, func() error {
+			if _, err := n.g.Apply(s); err != nil {
+				return err
+			}
+			again, err := n.g.Apply(s)
+			if err == nil && len(again) > 0 {
+				err = fmt.Errorf("second Apply did %v", again)
+			}
+			return err
+		})
+	}
+}
+
+func TestWhatIsFlushedByHandComesBack(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		nft, tc := nettest.NeedProgram(t, "nft"), nettest.NeedProgram(t, "tc")
+		for _, c := range []struct {
+			situation string
+			break_    func() error
+		}{
+			{"all of nftables", func() error { return command(nft, "flush", "ruleset") }},
+			{"a chain", func() error { return command(nft, "flush", "chain", "inet", config.NFTGuardTable, "postrouting") }},
+			{"a set", func() error { return command(nft, "flush", "set", "inet", config.NFTGuardTable, "ranges4") }},
+			{"an accepting rule in front", func() error {
+				return command(nft, "insert", "rule", "inet", config.NFTGuardTable, "prerouting", "accept")
+			}},
+			{"a map", func() error { return set(n.g.maps[config.PinRanges], keyOf(lab().Ranges[0]), false) }},
+			{"a program", func() error {
+				if _, ok := hk.(clsact); ok {
+					return command(tc, "qdisc", "del", "dev", "u0", "clsact")
+				}
+				id, err := programID(n.g.progs[config.PinGuardEgress])
+				if err != nil {
+					return err
+				}
+				u0, err := net.InterfaceByName("u0")
+				if err != nil {
+					return err
+				}
+				return hk.detach(nil, Point{u0.Index, Egress}, id)
+			}},
+		} {
+			t.Run(c.situation, func(t *testing.T) {
+				n.Run(t, c.break_)
+				if ops := n.apply(t); len(ops) == 0 {
+					t.Error("Apply saw nothing")
+				}
+				if ops := n.apply(t); len(ops) != 0 {
+					t.Errorf("second Apply did %v", ops)
+				}
+			})
+		}
+	})
+}
+
+func TestNewLinkHasTheTableUntilItHasPrograms(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
+		if got := pins(n.read(t), "u1", Egress); got != nil {
+			t.Fatalf("u1 has %v already", got)
+		}
+		for _, f := range []struct{ name, inRange, route, via, node string }{
+			{"IPv4", "198.18.5.5", "198.18.5.0/24", "198.19.1.2", "198.19.0.2"},
+			{"IPv6", "fd42:1::5", "fd42:1::/64", "fd42:a::2", "fd42:9::2"},
+		} {
+			nettest.AddRoute(t, n.NS, netip.MustParsePrefix(f.route), netip.MustParseAddr(f.via), "u1")
+			n.loses(t, f.name+" to a range", "dst_in_range", n, f.inRange, 0)
+			n.loses(t, f.name+" of a pod to a range", "pod_to_range", n, f.inRange, config.PodMark)
+			n.loses(t, f.name+" of a pod to a node", "pod_to_node", n, f.node, config.PodMark)
+			n.delivers(t, f.name+" to a neighbour", f.via)
+		}
+		// The other direction: the peer has an address of a range.
+		nettest.AddAddr(t, n.peer, "lo", netip.MustParsePrefix("198.18.9.9/32"), netip.MustParsePrefix("fd42:1::9/128"))
+		n.losesFrom(t, "198.18.9.9", "198.19.1.1")
+		n.losesFrom(t, "fd42:1::9", "fd42:a::1")
+	})
+}
+
+func TestGuardOutlivesTheDaemonAndIsAdopted(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		ids := n.g.ids
+		n.Run(t, func() error {
+			if err := n.g.Close(); err != nil {
+				return err
+			}
+			_, err := deleteTable() // so that only the programs are left
+			return err
+		})
+		out := packetSocket(t, n, "u0", unix.SOCK_RAW)
+		frame := ether(ipPacket("198.18.1.1", "198.19.128.1", 1), unix.ETH_P_IP)
+		if _, err := unix.Write(out, frame); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			t.Fatal(err)
+		}
+		n.Run(t, func() (err error) {
+			n.g, err = open(hk)
+			return err
+		})
+		t.Cleanup(func() { n.g.Close() })
+		if diff := cmp.Diff(ids, n.g.ids); diff != "" {
+			t.Errorf("programs were not adopted: %s", diff)
+		}
+		nettest.Until(t, patience, "the packet is counted", func() bool { return n.counters(t)["src_in_range"] == 1 })
+		if diff := cmp.Diff([]string{"write nftables table " + config.NFTGuardTable}, texts(n.apply(t))); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestWatchGuardsLinksThatAppear(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- n.NS.Do(func() error { return n.g.Watch(ctx) }) }()
+		t.Cleanup(func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+		has := func(link string, hook Hook, want ...string) {
+			t.Helper()
+			nettest.Until(t, patience, fmt.Sprintf("%s %s has %v", link, hook, want), func() bool {
+				return slices.Equal(pins(n.read(t), link, hook), want)
+			})
+		}
+		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
+		has("u1", Ingress, config.PinGuardIngress)
+		has("u1", Egress, config.PinGuardEgress)
+		nettest.TUN(t, n.NS, "tt1")
+		has("tt1", Egress, config.PinGuardEgressL3)
+		has("tt1", Ingress, config.PinGuardIngressL3)
+		n.Run(t, func() error { return setGroup("tt1", config.TunnelGroup) })
+		has("tt1", Egress)
+		has("tt1", Ingress)
+	})
+}
+
+func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		var other *ebpf.Program
+		n.Run(t, func() (err error) {
+			// One of the same name, that lets everything pass (TC_ACT_OK ends the walk).
+			if other, err = foreign(config.PinGuardEgress, asm.Mov.Imm(asm.R0, 0)); err != nil {
+				return err
+			}
+			u0, err := net.InterfaceByName("u0")
+			if err != nil {
+				return err
+			}
+			h, err := nl.Open()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			return hk.attach(h, Point{u0.Index, Egress}, "other", other)
+		})
+		defer other.Close()
+		if got, want := texts(n.apply(t)), []string{"move guard_egress of u0 egress to the front"}; !slices.Equal(got, want) {
+			t.Errorf("Apply did %v, want %v", got, want)
+		}
+		if ops := n.apply(t); len(ops) != 0 {
+			t.Errorf("second Apply did %v", ops)
+		}
+		out, in := packetSocket(t, n, "u0", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
+		frame := ether(ipPacket("198.18.1.1", "198.19.128.1", 1), unix.ETH_P_IP)
+		if got := n.fate(t, func() error { _, err := unix.Write(out, frame); return err }, in, frame); got != "src_in_range" {
+			t.Errorf("the other program let it pass: %q", got)
+		}
+		n.Run(t, func() error { _, err := n.g.Remove(); return err })
+		id, err := programID(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Run(t, func() error {
+			u0, err := net.InterfaceByName("u0")
+			if err != nil {
+				return err
+			}
+			h, err := nl.Open()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			ids, err := hk.list(h, Point{u0.Index, Egress})
+			if err == nil && !slices.Equal(ids, []ebpf.ProgramID{id}) {
+				err = fmt.Errorf("attached are %v, want the other's %v alone", ids, id)
+			}
+			return err
+		})
+	})
+}
+
+func TestRemoveLeavesNothing(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		var taken []string
+		n.Run(t, func() (err error) {
+			taken, err = n.g.Remove()
+			return err
+		})
+		want := []string{"directory " + pinDir, "nftables table kubeveil_guard", "program guard_egress at u0 egress", "program guard_ingress at u0 ingress"}
+		for _, name := range append(slices.Clone(pinnedMaps), pinnedPrograms...) {
+			want = append(want, "pin "+filepath.Join(pinDir, name))
+		}
+		slices.Sort(want)
+		slices.Sort(taken)
+		if diff := cmp.Diff(want, taken); diff != "" {
+			t.Error(diff)
+		}
+		n.Run(t, func() error {
+			if _, err := os.Stat(pinDir); !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%s is left: %v", pinDir, err)
+			}
+			again, err := remove(pinDir, hk)
+			if err == nil && len(again) > 0 {
+				err = fmt.Errorf("second Remove took %v", again)
+			}
+			return err
+		})
+	})
+}
+
+func TestRemoveLeavesOthersFiles(t *testing.T) {
+	n := newNode(t, clsact{})
+	n.Run(t, func() error {
+		if err := n.g.maps[config.PinNodes].Pin(filepath.Join(pinDir, "theirs")); err != nil {
+			return err
+		}
+		if _, err := n.g.Remove(); err != nil {
+			return err
+		}
+		_, err := os.Stat(filepath.Join(pinDir, "theirs"))
+		return err
+	})
+}
+
+func TestOpenSaysWhatIsMissing(t *testing.T) {
+	host := nettest.NewHost(t)
+	t.Run("no bpffs", func(t *testing.T) {
+		_, err := Open(filepath.Join(t.TempDir(), "kubeveil"), quiet())
+		if !errors.Is(err, ErrNoBPFFS) {
+			t.Errorf("got %v, want %v", err, ErrNoBPFFS)
+		}
+	})
+	t.Run("a file in the way", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(filepath.Join(path, "kubeveil"), quiet()); !errors.Is(err, syscall.ENOTDIR) {
+			t.Errorf("got %v, want %v", err, syscall.ENOTDIR)
+		}
+	})
+	t.Run("not permitted", func(t *testing.T) {
 		host.Run(t, func() error {
-			g, err := open(hk)
-			if err != nil {
+			if err := dropCapabilities(); err != nil { // the thread ends with the test
 				return err
 			}
-			defer g.Close()
-			ops, err := g.Apply(lab())
-			if err != nil {
-				return err
-			}
-			t.Log(ops)
-			if len(ops) == 0 {
-				return fmt.Errorf("first Apply changed nothing")
-			}
-			again, err := g.Apply(lab())
-			if err != nil {
-				return err
-			}
-			if len(again) != 0 {
-				return fmt.Errorf("second Apply changed: %v", again)
+			g, err := Open(pinDir, quiet())
+			if !errors.Is(err, ErrNotPermitted) {
+				return fmt.Errorf("got %v, %v, want %v", g, err, ErrNotPermitted)
 			}
 			return nil
 		})
