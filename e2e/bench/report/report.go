@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 )
@@ -217,6 +218,44 @@ func (r *Report) Markdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", g.Name, g.Want, g.Got, kept)
 	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Terminal writes the gates and cases as text for a terminal.
+func (r *Report) Terminal(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString("\n")
+	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "what\tMTU\tours\tbase\tbase is\tratio\n")
+	for _, c := range r.Result.Cases {
+		row := r.row(c)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", row.Name, row.MTU, row.Ours, row.Base, row.BaseName, row.Ratio)
+	}
+	for i, g := range r.Result.Gates {
+		if i == 0 {
+			fmt.Fprintf(t, "\ngate\t\twant\tgot\n")
+		}
+		mark := "✓"
+		if !g.OK {
+			mark = "✗"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", g.Name, mark, g.Want, g.Got)
+	}
+	for i, f := range r.Refused {
+		if i == 0 {
+			fmt.Fprintf(t, "\ntried\t\thad to happen\thappened\n")
+		}
+		mark := "✓"
+		if !f.OK {
+			mark = "✗"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", f.What, mark, f.Want, f.Got)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(&b, "\n%s\n", r.Result.Caveat())
 	_, err := io.WriteString(w, b.String())
 	return err
 }
