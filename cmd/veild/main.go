@@ -1,0 +1,146 @@
+// Command veild is Kubeveil's node daemon. See docs/concepts.md for what it does
+// and docs/configuration.md for what may be set.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/agent"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+const usage = `veild keeps a node's pods talking through WireGuard, and nothing of them in clear.
+
+Usage:
+  veild [flags]           run until SIGTERM; tunnels, guard and CNI configuration stay
+  veild check [flags]     say what is wrong with configuration and machine, change nothing
+  veild cleanup [flags]   take everything of Kubeveil's from this node
+  veild version
+
+Examples:
+  veild -config /etc/kubeveil/veild.yaml
+  veild -config /etc/kubeveil/veild.yaml -mtu 1400 -log-level debug
+  veild cleanup
+
+Flags (each is over what the file says):
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "veild:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	command := "run"
+	if len(args) > 0 && args[0] != "" && args[0][0] != '-' {
+		command, args = args[0], args[1:]
+	}
+	fs := flag.NewFlagSet("veild "+command, flag.ContinueOnError)
+	fs.Usage = func() {
+		fmt.Fprint(fs.Output(), usage)
+		fs.PrintDefaults()
+	}
+	flags := config.RegisterFlags(fs)
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q: see veild -h", fs.Arg(0))
+	}
+	switch command {
+	case "run":
+		return serve(ctx, flags)
+	case "check":
+		return check(flags)
+	case "cleanup":
+		return cleanup(ctx, flags)
+	case "version":
+		fmt.Println(version())
+		return nil
+	}
+	return fmt.Errorf("unknown command %q: run, check, cleanup or version", command)
+}
+
+func serve(ctx context.Context, flags *config.Flags) error {
+	// The private key is in this process's memory: no core dump, no reading by others.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("forbid core dumps: %w", err)
+	}
+	cfg, err := flags.Load()
+	if err != nil {
+		return err
+	}
+	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, "")
+	if err != nil {
+		return err
+	}
+	a, err := agent.New(agent.Options{Config: cfg, Reload: flags.Load, Version: version(), Log: log})
+	if err != nil {
+		return err
+	}
+	log.Info("veild starts", "version", version(), "node", cfg.Node, "clusterRanges", cfg.ClusterRanges, "serviceRanges", cfg.ServiceRanges)
+	defer log.Info("veild ends; tunnels, guard and CNI configuration stay")
+	return a.Run(ctx)
+}
+
+func check(flags *config.Flags) error {
+	cfg, err := flags.Load()
+	if err := errors.Join(err, agent.CheckHost(cfg)); err != nil {
+		return err
+	}
+	fmt.Println("configuration and machine are fit for veild")
+	return nil
+}
+
+func cleanup(ctx context.Context, flags *config.Flags) error {
+	cfg, err := flags.Load()
+	if err != nil {
+		// What is ours has fixed names: a broken configuration must not keep it here.
+		fmt.Fprintf(os.Stderr, "veild: the configuration cannot be used, cleaning up by the defaults: %v\n", err)
+		cfg = config.Default()
+	}
+	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, "")
+	if err != nil {
+		return err
+	}
+	n := 0
+	err = agent.Cleanup(ctx, cfg, log, func(what string) {
+		n++
+		fmt.Println("removed", what)
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%d things removed; nothing of Kubeveil's is left on this node\n", n)
+	return nil
+}
+
+// version is the module's, or the revision it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+			return s.Value[:12]
+		}
+	}
+	return info.Main.Version
+}

@@ -1,0 +1,316 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/pathmtu"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/source"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+const (
+	// resync is how often the kernel is compared without a reason.
+	resync = 30 * time.Second
+	// retry is how soon after a turn that did not succeed.
+	retry = time.Second
+	// quiet is for how long changes of the kernel are gathered.
+	quiet = 50 * time.Millisecond
+	// loopLimit is when a loop that has not gone round counts as stuck.
+	loopLimit = 2*time.Minute + resync
+)
+
+// Steps of readiness.
+const (
+	stepGuard = "guard in force"
+	stepApply = "first apply done"
+)
+
+// Options are what an Agent is made from.
+type Options struct {
+	Config config.Config
+	// Reload reads the configuration again, checked; nil when it cannot change.
+	Reload  func() (config.Config, error)
+	Version string
+	Log     *slog.Logger
+}
+
+// Agent is the daemon of one node. Make one with New, then call Run once.
+type Agent struct {
+	log     *slog.Logger
+	version string
+	started time.Time
+	reload  func() (config.Config, error)
+
+	key     wgkey.Private
+	guard   *guard.Guard
+	host    *hostnet.Host
+	tunnels *tunnel.Manager
+	pods    pod.Paths
+	source  source.Source
+	kube    *kube.Client // nil for other sources
+	table   *source.Writer
+	probes  probes
+	health  *telemetry.Health
+	metrics *telemetry.Metrics
+
+	wake chan struct{}
+
+	mu       sync.Mutex // guards what follows
+	cfg      config.Config
+	state    cluster.State
+	changed  time.Time // when the source last yielded
+	waiting  time.Time // since when state is not applied
+	pathMTU  map[string]int
+	lastGood *cluster.Table
+	applied  uint64
+	last     decision
+	underlay hostnet.Underlay
+	refusals []cluster.Refusal
+	problems []string
+	podCount int
+
+	restartOnce sync.Once
+}
+
+// New opens everything that can be wrong before anything is changed: the key,
+// the last good table, the guard's place, the source. All that is wrong is
+// reported at once.
+func New(o Options) (*Agent, error) {
+	a := &Agent{
+		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload, cfg: o.Config,
+		pods:    pod.DefaultPaths(),
+		health:  telemetry.NewHealth(loopLimit, stepGuard, stepApply),
+		wake:    make(chan struct{}, 1),
+		pathMTU: map[string]int{},
+	}
+	a.metrics = telemetry.NewMetrics(a.Status)
+	err := errors.Join(a.openKey(), a.openTable(), a.openSource(), a.openTunnels(), CheckHost(o.Config))
+	if err != nil {
+		return nil, err
+	}
+	// Last: it is the first that changes something.
+	if a.guard, err = guard.Open(config.BPFDir, o.Log); err != nil {
+		return nil, err
+	}
+	if a.host, err = hostnet.Open(); err != nil {
+		return nil, errors.Join(err, a.guard.Close())
+	}
+	return a, nil
+}
+
+func (a *Agent) openKey() error {
+	if err := os.MkdirAll(config.RunDir, 0o755); err != nil {
+		return fmt.Errorf("make %s: %w", config.RunDir, err)
+	}
+	key, created, err := wgkey.LoadOrCreate(a.cfg.KeyFile, a.cfg.TrustDisk)
+	if err != nil {
+		return err
+	}
+	if created {
+		a.log.Info("made a private key", "file", a.cfg.KeyFile, "public", key.Public())
+	}
+	a.key = key
+	return nil
+}
+
+func (a *Agent) openTable() (err error) {
+	if a.table, err = source.NewWriter(a.cfg.SnapshotFile, a.cfg.TrustDisk); err != nil {
+		return err
+	}
+	last, err := source.Read(a.cfg.SnapshotFile, a.cfg.TrustDisk)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return err
+	default:
+		a.lastGood = &last
+	}
+	return nil
+}
+
+func (a *Agent) openSource() (err error) {
+	switch a.cfg.Source.Kind {
+	case config.SourceSnapshot:
+		a.source = source.NewSnapshot(a.cfg.Source.File, a.cfg.TrustDisk, a.log)
+	default:
+		a.kube, err = kube.New(kube.Options{Node: a.cfg.Node, Kubeconfig: a.cfg.Source.Kubeconfig, Log: a.log})
+		a.source = a.kube
+	}
+	return err
+}
+
+func (a *Agent) openTunnels() error {
+	h, err := tunnel.NewHost(tunnel.Options{Mode: tunnel.Mode(a.cfg.Tunnel.Mode), Log: a.log})
+	if err != nil {
+		return err
+	}
+	a.tunnels = tunnel.NewManager(h, time.Now)
+	return nil
+}
+
+// Run keeps the node as the table says until ctx ends. What is in force then
+// stays in force: tunnels, guard, routes and the CNI configuration.
+func (a *Agent) Run(ctx context.Context) error {
+	defer a.guard.Close()
+	defer a.host.Close()
+	if err := a.guardFirst(); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	if err := a.serve(ctx, g); err != nil {
+		return err
+	}
+	g.Go(func() error { return a.guard.Watch(ctx) })
+	g.Go(func() error { return a.watchKernel(ctx) })
+	g.Go(func() error { return a.watchConfig(ctx) })
+	a.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU}
+	g.Go(func() error { return ignoreEnd(ctx, a.source.Run(ctx, a.yield)) })
+	g.Go(func() error { return a.loop(ctx) })
+	return ignoreEnd(ctx, g.Wait())
+}
+
+// guardFirst puts the guard in force with what is known before any source has
+// spoken. Node addresses that the guard already knows stay.
+func (a *Agent) guardFirst() error {
+	have, err := a.guard.Read()
+	if err != nil {
+		return err
+	}
+	s := decide(inputs{cfg: a.cfg}).guard
+	s.NodeAddrs = have.Nodes
+	if a.lastGood != nil {
+		s.NodeAddrs = slices.Concat(s.NodeAddrs, a.lastGood.NodeAddrs)
+	}
+	ops, err := a.guard.Apply(s)
+	if err != nil {
+		return fmt.Errorf("put the guard in force: %w", err)
+	}
+	logOps(a.log, "guard changed", ops)
+	a.health.Done(stepGuard)
+	return nil
+}
+
+func (a *Agent) serve(ctx context.Context, g *errgroup.Group) error {
+	admin, err := telemetry.ListenAdmin(config.AdminSocket)
+	if err != nil {
+		return err
+	}
+	g.Go(func() error {
+		return telemetry.Serve(ctx, admin, telemetry.AdminHandler(a.Status, a.health), a.log)
+	})
+	if a.cfg.MetricsAddress == "" {
+		return nil
+	}
+	l, err := telemetry.ListenMetrics(a.cfg.MetricsAddress)
+	if err != nil {
+		return errors.Join(err, admin.Close())
+	}
+	g.Go(func() error {
+		return telemetry.Serve(ctx, l, telemetry.MetricsHandler(a.metrics, a.health), a.log)
+	})
+	return nil
+}
+
+// loop makes turns until ctx ends: at once when woken, soon after one that did
+// not succeed, and now and then without a reason.
+func (a *Agent) loop(ctx context.Context) error {
+	for {
+		began := time.Now()
+		err := a.turn(ctx)
+		a.metrics.ObserveApply(time.Since(began), err)
+		a.health.Beat()
+		pause := resync
+		if err != nil {
+			pause = retry
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.wake:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// poke wakes the loop; many pokes before it looks are one.
+func (a *Agent) poke() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// yield takes a state from the source.
+func (a *Agent) yield(s cluster.State) {
+	a.mu.Lock()
+	a.state, a.changed = s, time.Now()
+	if a.waiting.IsZero() {
+		a.waiting = a.changed
+	}
+	a.mu.Unlock()
+	a.poke()
+}
+
+// foundMTU takes a result of the probe.
+func (a *Agent) foundMTU(peer pathmtu.Peer, mtu int) {
+	a.mu.Lock()
+	// Replaced, not changed: a turn may be reading the old one.
+	next := maps.Clone(a.pathMTU)
+	next[peer.Name] = mtu
+	a.pathMTU = next
+	a.mu.Unlock()
+	a.log.Info("path MTU found", "peer", peer.Name, "mtu", mtu, "device", peer.DeviceMTU)
+	a.poke()
+}
+
+// watchKernel wakes the loop when somebody changes what may concern us.
+func (a *Agent) watchKernel(ctx context.Context) error {
+	for ctx.Err() == nil {
+		changes, err := hostnet.Watch(ctx, quiet)
+		if err != nil {
+			return err
+		}
+		for range changes {
+			a.poke()
+		}
+		a.poke() // The subscription broke: whatever it missed is read anew.
+	}
+	return nil
+}
+
+// ignoreEnd drops the error that only says that ctx ended.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+		return nil
+	}
+	return err
+}
+
+func logOps[T fmt.Stringer](log *slog.Logger, what string, ops []T) {
+	const shown = 20
+	for i, op := range ops {
+		if i == shown {
+			log.Info(what, "more", len(ops)-shown)
+			return
+		}
+		log.Info(what, "op", op.String())
+	}
+}

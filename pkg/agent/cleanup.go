@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
+)
+
+// ErrRunning matches the error of Cleanup while a veild runs on this node.
+var ErrRunning = errors.New("veild is running on this node: stop it first, it would put everything back")
+
+// kubeLimit bounds the wait for an API server that may be away.
+const kubeLimit = 5 * time.Second
+
+// Cleanup takes everything of ours from this node, in the order that leaks
+// nothing: the CNI configuration first, so that no pod starts; then the pods'
+// links, tunnels, routing; the guard last. It does as much as it can, may be
+// repeated, and tells what it took, each thing once it is gone.
+func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func(what string)) error {
+	if _, err := telemetry.Fetch(ctx, config.AdminSocket); err == nil {
+		return ErrRunning
+	}
+	var errs []error
+	step := func(f func() ([]string, error)) {
+		what, err := f()
+		for _, w := range what {
+			took(w)
+		}
+		errs = append(errs, err)
+	}
+	step(func() ([]string, error) { return removeConflist(cfg.CNI.ConfDir) })
+	step(func() ([]string, error) { return removeFile("marker", config.ReadyFile) })
+	step(removePods)
+	step(func() ([]string, error) { return removeTunnels(ctx, log) })
+	if err := errors.Join(errs...); err != nil {
+		// The rest is what keeps pods' packets from leaving in clear.
+		return fmt.Errorf("routing and guard stay in force, because before them: %w", err)
+	}
+	step(removeRouting)
+	step(func() ([]string, error) { return guard.Remove(config.BPFDir) })
+	step(func() ([]string, error) { return removeClaim(ctx, cfg, log) })
+	for what, path := range map[string]string{"private key": cfg.KeyFile, "snapshot": cfg.SnapshotFile} {
+		step(func() ([]string, error) { return removeFile(what, path) })
+	}
+	if errors.Join(errs...) == nil {
+		step(func() ([]string, error) { return removeTree(config.RunDir) })
+	}
+	return errors.Join(errs...)
+}
+
+func removePods() (took []string, err error) {
+	paths := pod.DefaultPaths()
+	links, err := paths.Orphans(config.NetworkName, nil)
+	errs := []error{err}
+	for _, link := range links {
+		if err := paths.Detach(link); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		took = append(took, "pod link "+link)
+	}
+	return took, errors.Join(errs...)
+}
+
+func removeTunnels(ctx context.Context, log *slog.Logger) ([]string, error) {
+	h, err := tunnel.NewHost(tunnel.Options{Mode: tunnel.ModeAuto, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return h.RemoveAll(ctx)
+}
+
+func removeRouting() ([]string, error) {
+	h, err := hostnet.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	return h.Remove()
+}
+
+// removeClaim deletes this node's VeilNode; an API server that does not answer
+// is told of, and the VeilNode goes with its Node.
+func removeClaim(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string, error) {
+	if cfg.Source.Kind != config.SourceKubernetes || cfg.Node == "" {
+		return nil, nil
+	}
+	c, err := kube.New(kube.Options{Node: cfg.Node, Kubeconfig: cfg.Source.Kubeconfig, Log: log})
+	if err != nil {
+		log.Warn("the VeilNode of this node stays until its Node is deleted", "error", err)
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, kubeLimit)
+	defer cancel()
+	if err := c.Remove(ctx); err != nil {
+		log.Warn("the VeilNode of this node stays until its Node is deleted", "error", err)
+		return nil, nil
+	}
+	return []string{"VeilNode " + cfg.Node}, nil
+}
+
+func removeFile(what, path string) ([]string, error) {
+	switch err := os.Remove(path); {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("remove %s: %w", what, err)
+	}
+	return []string{what + " " + path}, nil
+}
+
+func removeTree(path string) ([]string, error) {
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err := os.RemoveAll(path); err != nil {
+		return nil, fmt.Errorf("remove %s: %w", path, err)
+	}
+	return []string{path}, nil
+}

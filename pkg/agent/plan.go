@@ -1,0 +1,183 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// keepalive keeps the state of firewalls between nodes alive; most forget UDP
+// after 30 s.
+const keepalive = 25 * time.Second
+
+// deviceName is the one tunnel device of today; epochs and lanes get further numbers.
+const deviceName = config.TunnelDevicePrefix + "0"
+
+// inputs are all that one turn of the loop decides from.
+type inputs struct {
+	cfg   config.Config
+	key   wgkey.Private
+	table cluster.Table
+	// complete is whether table holds every peer there was: without it nothing
+	// may be removed.
+	complete bool
+	// underlayMTU is the smallest MTU of the links that carry node traffic, bytes.
+	underlayMTU int
+	// localAddrs are the addresses assigned to this node's links.
+	localAddrs []netip.Addr
+	// pathMTU are the inner MTUs found by the probe, by peer.
+	pathMTU map[string]int
+}
+
+// decision is what the kernel and the outside should look like.
+type decision struct {
+	guard  guard.Settings
+	host   hostnet.Want
+	tunnel tunnel.Spec
+	// podMTU is that of tunnel devices and pods, bytes; 0 is not known yet.
+	podMTU int
+	// podPrefixes are those that this node's pods get addresses from.
+	podPrefixes []netip.Prefix
+	// claim is what this node says of itself, nil while it cannot say it.
+	claim *cluster.Claim
+	// problems keep the node from being ready for pods, as sentences.
+	problems []string
+}
+
+// decide is the agent's pure part: the same inputs give the same decision.
+func decide(in inputs) decision {
+	d := decision{
+		guard: guard.Settings{
+			Ranges:    slices.Concat(in.cfg.ClusterRanges, in.cfg.ServiceRanges),
+			NodeAddrs: in.table.NodeAddrs,
+		},
+		host: hostnet.Want{
+			ClusterRanges: in.cfg.ClusterRanges,
+			ServiceRanges: in.cfg.ServiceRanges,
+			NodeAddrs:     in.table.NodeAddrs,
+			Masquerade:    in.cfg.Masquerade,
+		},
+	}
+	self := in.table.Self
+	if self == nil {
+		d.problems = append(d.problems, fmt.Sprintf("node %q is not in the cluster: register it, or set `node` to the name that it has there", in.cfg.Node))
+		return d
+	}
+	if len(self.PodPrefixes) == 0 {
+		d.problems = append(d.problems, fmt.Sprintf("node %q has no pod prefix (Node.spec.podCIDRs): let the controller manager allocate node CIDRs, or set them", in.cfg.Node))
+		return d
+	}
+	d.podPrefixes = self.PodPrefixes
+	own := slices.DeleteFunc(slices.Clone(self.Addresses), func(a netip.Addr) bool { return !slices.Contains(in.localAddrs, a) })
+	if len(own) == 0 {
+		d.problems = append(d.problems, fmt.Sprintf("none of the addresses of node %q (%v) is on a link of this machine: correct the Node's addresses (kubelet --node-ip)", in.cfg.Node, self.Addresses))
+		return d
+	}
+	d.host.SelfAddrs = own
+	underlay := cluster.Node{Addresses: own}.AddressFamilies()
+	mtu, err := cluster.TunnelMTU(in.underlayMTU, !underlay.V4, families(self.PodPrefixes))
+	if err != nil {
+		d.problems = append(d.problems, err.Error())
+		return d
+	}
+	d.podMTU = mtu
+	d.host.Devices = []hostnet.TunnelDevice{{Name: deviceName, MTU: mtu}}
+	d.host.Peers = hostPeers(in, underlay, mtu)
+	d.tunnel = tunnel.Plan(tunnel.Inputs{
+		Devices:   []tunnel.Local{{Name: deviceName, ListenPort: in.cfg.Tunnel.Port, PrivateKey: in.key}},
+		Mark:      config.TunnelMark,
+		MTU:       mtu,
+		Peers:     in.table.Peers,
+		Underlay4: underlay.V4, Underlay6: underlay.V6,
+		Keepalive: keepalive,
+		Prune:     in.complete,
+	})
+	d.claim = ownClaim(in, own)
+	return d
+}
+
+// hostPeers are the routes to believed peers. One that cannot be reached over
+// this underlay has no device, so its prefixes stay unreachable.
+func hostPeers(in inputs, underlay cluster.Families, deviceMTU int) []hostnet.Peer {
+	peers := make([]hostnet.Peer, 0, len(in.table.Peers))
+	for _, n := range in.table.Peers {
+		p := hostnet.Peer{Name: n.Name, PodPrefixes: n.PodPrefixes, NodeAddrs: n.Addresses}
+		if endpoint, ok := n.Endpoint(underlay); ok {
+			p.Devices = []string{deviceName}
+			p.MTU = routeMTU(n, endpoint, in, deviceMTU)
+		}
+		peers = append(peers, p)
+	}
+	return peers
+}
+
+// routeMTU is what fits to a peer when that is less than the device's MTU, else 0:
+// the narrowest of this underlay, the peer's, and what the probe found.
+func routeMTU(n cluster.Node, endpoint netip.AddrPort, in inputs, deviceMTU int) int {
+	mtu := deviceMTU
+	outer6 := endpoint.Addr().Is6()
+	narrow := func(underlay int) {
+		m, err := cluster.TunnelMTU(underlay, outer6, families(n.PodPrefixes))
+		if err == nil {
+			mtu = min(mtu, m)
+		}
+	}
+	narrow(in.underlayMTU)
+	if n.Claim != nil && n.Claim.MTU > 0 {
+		narrow(n.Claim.MTU)
+	}
+	if found := in.pathMTU[n.Name]; found > 0 {
+		mtu = min(mtu, found)
+	}
+	if mtu == deviceMTU {
+		return 0
+	}
+	return mtu
+}
+
+// ownClaim is what this node publishes: its key, and an endpoint of each family
+// that it has on a link.
+func ownClaim(in inputs, own []netip.Addr) *cluster.Claim {
+	c := &cluster.Claim{
+		Keys:        []cluster.Key{{Public: in.key.Public()}},
+		PodPrefixes: in.table.Self.PodPrefixes,
+		MTU:         in.underlayMTU,
+	}
+	var have cluster.Families
+	for _, a := range own {
+		seen := &have.V4
+		if a.Is6() {
+			seen = &have.V6
+		}
+		if !*seen {
+			*seen = true
+			c.Endpoints = append(c.Endpoints, netip.AddrPortFrom(a, uint16(in.cfg.Tunnel.Port)))
+		}
+	}
+	return c
+}
+
+// families are those of prefixes.
+func families(prefixes []netip.Prefix) cluster.Families {
+	var f cluster.Families
+	for _, p := range prefixes {
+		if p.Addr().Is4() {
+			f.V4 = true
+		} else {
+			f.V6 = true
+		}
+	}
+	return f
+}
+
+// errNotReady is why a marker is not written.
+var errNotReady = errors.New("not ready for pods")

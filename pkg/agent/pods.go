@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
+)
+
+// keepPods repairs what was flushed of the pods on this node, and gives them the MTU
+// that is in force; 0 leaves it. A pod that is on its way out is no error.
+func (a *Agent) keepPods(mtu int) error {
+	records, err := a.pods.List()
+	errs := []error{err}
+	for _, r := range records {
+		if err := a.keepPod(r, mtu); err != nil && !errors.Is(err, pod.ErrNotFound) {
+			errs = append(errs, fmt.Errorf("pod %s: %w", r.ContainerID, err))
+		}
+	}
+	a.mu.Lock()
+	a.podCount = len(records)
+	a.mu.Unlock()
+	return errors.Join(errs...)
+}
+
+func (a *Agent) keepPod(r pod.Record, mtu int) error {
+	changed, err := a.pods.Repair(r)
+	for _, c := range changed {
+		a.log.Warn("repaired a pod's link; something flushed it", "pod", r.ContainerID, "link", r.HostLink, "what", c)
+	}
+	if err != nil || mtu == 0 || r.MTU == mtu {
+		return err
+	}
+	if _, err := a.pods.SetMTU(r, mtu); err != nil {
+		return err
+	}
+	a.log.Info("changed a pod's MTU", "pod", r.ContainerID, "from", r.MTU, "to", mtu)
+	return nil
+}
+
+// peerChanges counts the peers that c touches.
+func peerChanges(c tunnel.Changes) int {
+	n := 0
+	for _, d := range c.Configure {
+		n += len(d.Peers)
+	}
+	return n
+}

@@ -1,0 +1,232 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+)
+
+// turn brings the kernel to what is believed now. It does as much as it can;
+// the error holds what could not be done.
+func (a *Agent) turn(ctx context.Context) error {
+	in, refusals, err := a.gather()
+	if err != nil {
+		a.finish(in, decision{}, refusals, err)
+		return err
+	}
+	d := decide(in)
+	if !in.complete {
+		// A restart that does not know its peers yet must not lose them.
+		return a.finish(in, d, refusals, a.base(d))
+	}
+	err = a.apply(ctx, in, d)
+	return a.finish(in, d, refusals, err)
+}
+
+// gather takes what one turn decides from, so that nothing changes under it.
+func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
+	a.mu.Lock()
+	in := inputs{cfg: a.cfg, key: a.key, pathMTU: a.pathMTU}
+	state, lastGood := a.state, a.lastGood
+	a.mu.Unlock()
+
+	in.complete = state.Synced || lastGood != nil
+	underlay, err := a.readUnderlay(lastGood)
+	if err != nil && !errors.Is(err, hostnet.ErrNoUnderlay) {
+		return in, nil, err
+	}
+	in.underlayMTU = underlay.MTU
+	if in.cfg.MTU > 0 {
+		in.underlayMTU = in.cfg.MTU
+	}
+	in.localAddrs = underlay.Addrs
+	var refusals []cluster.Refusal
+	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways), a.withOwnKey(state), lastGood)
+	return in, refusals, nil
+}
+
+// readUnderlay looks for the link between nodes, with the peers known so far.
+func (a *Agent) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) {
+	var nodes, self []netip.Addr
+	if lastGood != nil {
+		for _, p := range lastGood.Peers {
+			nodes = append(nodes, p.Addresses...)
+		}
+		if lastGood.Self != nil {
+			self = lastGood.Self.Addresses
+		}
+	}
+	u, err := a.host.Underlay(nodes, self)
+	a.mu.Lock()
+	a.underlay = u
+	a.mu.Unlock()
+	return u, err
+}
+
+// withOwnKey puts this node's real key in the place of what is published for
+// it, so that nobody else can be believed with it.
+func (a *Agent) withOwnKey(s cluster.State) cluster.State {
+	s.Nodes = slices.Clone(s.Nodes)
+	for i, n := range s.Nodes {
+		if n.Name == a.cfg.Node && n.Claim != nil {
+			c := *n.Claim
+			c.Keys = []cluster.Key{{Public: a.key.Public()}}
+			s.Nodes[i].Claim = &c
+		}
+	}
+	return s
+}
+
+// base closes the node when it has no tunnel device yet: rules and unreachable routes.
+// With a device, base routes are there from before, and peers that are not
+// known yet must not be lost.
+func (a *Agent) base(d decision) error {
+	have, err := a.host.Read()
+	if err != nil {
+		return err
+	}
+	if len(have.Devices) > 0 {
+		return nil
+	}
+	d.host.Devices, d.host.Peers = nil, nil
+	return a.applyHost(have, d.host)
+}
+
+// apply makes the kernel match d, the guard first.
+func (a *Agent) apply(ctx context.Context, in inputs, d decision) error {
+	ops, err := a.guard.Apply(d.guard)
+	logOps(a.log, "guard changed", ops)
+	if err != nil {
+		a.health.Undone(stepGuard)
+		return fmt.Errorf("guard: %w", err)
+	}
+	a.health.Done(stepGuard)
+	if len(d.tunnel.Devices) == 0 {
+		return a.base(d)
+	}
+	if err := a.base(d); err != nil {
+		return err
+	}
+	var errs []error
+	changes, err := a.tunnels.Sync(ctx, d.tunnel)
+	if !changes.Empty() {
+		a.log.Info("tunnels changed", "created", len(changes.Create), "configured", peerChanges(changes), "removed", len(changes.Remove))
+	}
+	errs = append(errs, err)
+	have, err := a.host.Read()
+	if err == nil {
+		err = a.applyHost(have, d.host)
+	}
+	errs = append(errs, err, a.keepPods(d.podMTU))
+	a.probes.set(d.host.SelfAddrs, probePeers(in, d))
+	return errors.Join(errs...)
+}
+
+func (a *Agent) applyHost(have hostnet.State, want hostnet.Want) error {
+	ops := hostnet.Diff(have, hostnet.Plan(want))
+	logOps(a.log, "routing changed", ops)
+	if err := a.host.Apply(ops); err != nil {
+		return fmt.Errorf("routing: %w", err)
+	}
+	return nil
+}
+
+// finish remembers what a turn came to and, when all of it is in force, says so to
+// those outside: the snapshot, the API server, the marker, and last the runtime.
+func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err error) error {
+	for _, r := range refusals {
+		if !slices.Contains(a.refusals, r) {
+			a.log.Warn("claim refused", "node", r.Node, "incumbent", r.Incumbent, "reason", r.Reason)
+		}
+	}
+	if err == nil && in.complete {
+		err = a.publish(in, d)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refusals, a.last = refusals, d
+	problems := slices.Clone(d.problems)
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	for _, p := range problems {
+		if !slices.Contains(a.problems, p) {
+			a.log.Warn("not as it should be", "problem", p)
+		}
+	}
+	a.problems = problems
+	if err != nil {
+		return err
+	}
+	if in.complete {
+		table := in.table
+		a.lastGood = &table
+		a.applied = table.Revision
+		if a.state.Revision == table.Revision {
+			a.waiting = time.Time{}
+		}
+	}
+	if len(d.problems) > 0 {
+		return errNotReady
+	}
+	return nil
+}
+
+// publish writes the last good table, then this node's claim, then opens the
+// node for pods.
+func (a *Agent) publish(in inputs, d decision) error {
+	if a.lastGood == nil || !reflect.DeepEqual(*a.lastGood, in.table) {
+		if err := a.table.Write(in.table); err != nil {
+			return err
+		}
+	}
+	if d.claim == nil || len(d.problems) > 0 {
+		return nil
+	}
+	if a.kube != nil {
+		if err := a.kube.Publish(*d.claim); err != nil {
+			return err
+		}
+	}
+	return a.open(d)
+}
+
+// open says that pods may come: the marker first, the CNI configuration last.
+func (a *Agent) open(d decision) error {
+	if err := a.writeMarker(d); err != nil {
+		return err
+	}
+	changed, err := writeConflist(a.cfg, d)
+	if err != nil {
+		return err
+	}
+	if changed {
+		a.log.Info("wrote the CNI configuration", "file", conflistPath(a.cfg.CNI.ConfDir), "mtu", d.podMTU)
+	}
+	a.health.Done(stepApply)
+	return nil
+}
+
+func (a *Agent) writeMarker(d decision) error {
+	boot, err := config.BootID()
+	if err != nil {
+		return err
+	}
+	want := config.Marker{BootID: boot, Families: families(d.podPrefixes), Devices: []string{deviceName}}
+	if have, err := config.ReadMarker(config.ReadyFile); err == nil {
+		want.Written = have.Written
+		if reflect.DeepEqual(have, want) {
+			return nil
+		}
+	}
+	want.Written = time.Now().UTC()
+	return config.WriteMarker(config.ReadyFile, want)
+}
