@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +27,9 @@ import (
 
 // veilWG is the built program.
 var veilWG string
+
+// The main thread stays what /proc/self shows: no test's node may take it.
+func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 

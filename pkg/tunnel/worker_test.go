@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // recovery bounds how long a killed worker may keep traffic away. The aim is a
@@ -250,4 +252,84 @@ func TestStateIsPrivate(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestBothWorkersKilledAtOnce(t *testing.T) {
+	a, b := pair(t)
+	ab, _ := stream(t, a, b, 4001)
+	ba, _ := stream(t, b, a, 4002)
+	flows(t, "traffic to b", ab, time.Time{})
+	flows(t, "traffic to a", ba, time.Time{})
+	pids := []int{a.child(), b.child()}
+	killed := time.Now()
+	a.killChild(syscall.SIGKILL)
+	b.killChild(syscall.SIGKILL)
+	nettest.Until(t, recovery, "new processes", func() bool {
+		p, q := a.child(), b.child()
+		return p != 0 && p != pids[0] && q != 0 && q != pids[1]
+	})
+	back := time.Now()
+	for _, arrivals := range []func() []time.Time{ab, ba} {
+		took := flows(t, "traffic after the kill", arrivals, back).Sub(killed)
+		t.Logf("traffic after %s", took.Round(time.Millisecond))
+		if took > recovery {
+			t.Errorf("traffic came back after %s, want at most %s", took, recovery)
+		}
+	}
+}
+
+func TestThousandPeers(t *testing.T) {
+	n := newNode(t, 1)
+	n.startWorker()
+	n.mustSync(n.spec())
+	want := n.spec()
+	for i := range 1000 {
+		k, err := wgkey.Generate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		base := netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)})
+		want.Devices[0].Peers = append(want.Devices[0].Peers, tunnel.Peer{
+			Name: "node", PublicKey: k.Public(), Endpoint: netip.AddrPortFrom(base, 51820),
+			AllowedIPs: []netip.Prefix{
+				netip.PrefixFrom(base, 32),
+				netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x42, 2: byte(i >> 8), 3: byte(i)}), 64),
+			},
+		})
+	}
+	began := time.Now()
+	n.mustSync(want)
+	t.Logf("1000 peers: %s", time.Since(began).Round(time.Millisecond))
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("1000 peers took %s", took)
+	}
+	if c := n.mustSync(want); !c.Empty() {
+		t.Fatalf("second sync: %d changes", len(c.Configure))
+	}
+	for range 5 {
+		p := &want.Devices[0].Peers[500]
+		p.Endpoint = netip.AddrPortFrom(p.Endpoint.Addr(), p.Endpoint.Port()+1)
+		began = time.Now()
+		c := n.mustSync(want)
+		t.Logf("one changed peer of 1000: %s", time.Since(began).Round(100*time.Microsecond))
+		if len(c.Configure) != 1 || len(c.Configure[0].Peers) != 1 {
+			t.Fatalf("changes %+v, want one peer", c.Configure)
+		}
+	}
+	pid := n.child()
+	n.killChild(syscall.SIGKILL)
+	nettest.Until(t, recovery, "a new process", func() bool { p := n.child(); return p != 0 && p != pid })
+	began = time.Now()
+	nettest.Until(t, recovery, "all peers after the kill", func() bool {
+		var peers int
+		n.Do(func() error {
+			st, err := n.host.Read(t.Context())
+			if err == nil && len(st.Devices) == 1 {
+				peers = len(st.Devices[0].Peers)
+			}
+			return err
+		})
+		return peers == 1000
+	})
+	t.Logf("1000 peers back after %s", time.Since(began).Round(time.Millisecond))
 }
