@@ -49,7 +49,7 @@ func (c *Client) Remove(ctx context.Context) error {
 	return nil
 }
 
-// written is what the publisher last saw in place.
+// written is a claim and the Node that owns it.
 type written struct {
 	claim *cluster.Claim
 	owner types.UID
@@ -58,7 +58,7 @@ type written struct {
 // keepPublished is the publisher: it looks whenever it is poked, and after a
 // failure again by itself.
 func (c *Client) keepPublished(ctx context.Context) {
-	var done written
+	var done, tried written
 	fresh := wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2, Steps: 16, Jitter: 1}
 	backoff := fresh
 	var retry <-chan time.Time
@@ -67,7 +67,7 @@ func (c *Client) keepPublished(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-c.publish:
-			if retry != nil && c.sameDesired(done) {
+			if retry != nil && c.sameDesired(tried) {
 				continue // nothing new: the back-off goes on
 			}
 		case <-retry:
@@ -83,12 +83,12 @@ func (c *Client) keepPublished(ctx context.Context) {
 			return
 		}
 		c.report("publish VeilNode "+c.node, err)
-		done = written{want, owner}
+		tried = written{want, owner}
 		if err != nil {
 			retry = time.After(backoff.Step())
 			continue
 		}
-		backoff = fresh
+		backoff, done = fresh, tried
 	}
 }
 

@@ -101,6 +101,23 @@ func TestPublishTriesAgain(t *testing.T) {
 	}
 }
 
+func TestPublishTriesAgainWhileVeilNodesCannotBeListed(t *testing.T) {
+	f := newFakeServer(t)
+	f.put(nodesPath, node("a", 1))
+	f.setRefuse("GET "+veilNodesPath, 404) // the resource is not installed
+	f.setRefuse("POST "+veilNodesPath, 404)
+	r := start(t, f, "a")
+	if err := r.Publish(claim(1)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it was tried several times", func() bool { return f.count("POST "+veilNodesPath) > 3 })
+	if strings.Contains(r.log.String(), "recovered") {
+		t.Errorf("logged that it recovered:\n%s", r.log)
+	}
+	f.setRefuse("POST "+veilNodesPath, 0)
+	eventually(t, "it is written", func() bool { return f.object(veilNodesPath, "a") != nil })
+}
+
 func TestPublishRefusesAClaimThatNoVeilNodeCanHold(t *testing.T) {
 	f := newFakeServer(t)
 	c, err := newClient(Options{Node: "a"}, f.config())
