@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -37,6 +38,39 @@ func (h *Host) Apply(ops []Op) error {
 	return errors.Join(errs...)
 }
 
+// Sync makes the kernel match want, and gives what it did. It reads the kernel
+// first, unless the last Sync succeeded and Forget was not called since: with a
+// thousand peers reading takes longer than changing one. Call Forget when Watch tells.
+func (h *Host) Sync(want State) ([]Op, error) {
+	if h.have == nil {
+		have, err := h.Read()
+		if err != nil {
+			return nil, err
+		}
+		h.have = &have
+	}
+	have := *h.have
+	ops := Diff(have, want)
+	h.have = nil
+	if err := h.Apply(ops); err != nil {
+		return ops, err
+	}
+	h.have = &State{
+		Rules: want.Rules, Routes: want.Routes, NAT: want.NAT, Devices: slices.Clone(have.Devices),
+		Forward4: have.Forward4 || want.Forward4, Forward6: have.Forward6 || want.Forward6,
+	}
+	for _, op := range ops {
+		if d, ok := op.(deviceOp); ok {
+			i := slices.Index(h.have.Devices, d.have)
+			h.have.Devices[i] = d.want
+		}
+	}
+	return ops, nil
+}
+
+// Forget makes the next Sync read the kernel.
+func (h *Host) Forget() { h.have = nil }
+
 func (h *Host) do(op Op) error {
 	if h.inject != nil {
 		if err := h.inject(op); err != nil {
@@ -49,6 +83,7 @@ func (h *Host) do(op Op) error {
 // Remove takes away everything that is ours but the settings of devices and
 // forwarding, and gives a line for each thing that it took. It finishes as much as it can.
 func (h *Host) Remove() ([]string, error) {
+	h.Forget()
 	have, err := h.Read()
 	if err != nil {
 		return nil, err

@@ -30,12 +30,16 @@ const (
 )
 
 // Diff gives what must be done, in this order, for have to become want. Settings
-// of links that want does not name stay, as does forwarding that is on.
+// of links that want does not name stay, as does forwarding that is on. Both
+// States are in canonical order, as Read and Plan give them.
 func Diff(have, want State) []Op {
-	ops := diffRoutes(have.Routes, want.Routes)
+	devices := diffDevices(have.Devices, want.Devices)
+	ops := diffRoutes(afterMTU(have.Routes, devices), want.Routes)
 	ops = append(ops, diffRules(have.Rules, want.Rules)...)
 	ops = append(ops, diffSettings(have, want)...)
-	ops = append(ops, diffDevices(have.Devices, want.Devices)...)
+	for _, d := range devices {
+		ops = append(ops, d)
+	}
 	if !slices.Equal(have.NAT, want.NAT) {
 		ops = append(ops, natOp{want.NAT})
 	}
@@ -43,33 +47,81 @@ func Diff(have, want State) []Op {
 	return ops
 }
 
+// diffRoutes walks two lists in canonical order, identity by identity.
 func diffRoutes(have, want []Route) []Op {
-	haveSet := make(map[Route]bool, len(have))
-	haveKeys := make(map[routeKey]bool, len(have))
-	for _, r := range have {
-		haveSet[r] = true
-		haveKeys[r.key()] = true
-	}
-	wantSet := make(map[Route]bool, len(want))
-	replaced := map[routeKey]bool{}
 	var ops []Op
-	for _, r := range want {
-		wantSet[r] = true
-		switch {
-		case haveSet[r]:
-		case haveKeys[r.key()]:
-			replaced[r.key()] = true
-			ops = append(ops, routeOp{verbReplace, r})
+	for len(have) > 0 || len(want) > 0 {
+		var h, w []Route
+		switch c := compareFirst(have, want); {
+		case c < 0:
+			h, have = cutSame(have)
+		case c > 0:
+			w, want = cutSame(want)
 		default:
-			ops = append(ops, routeOp{verbAdd, r})
+			h, have = cutSame(have)
+			w, want = cutSame(want)
 		}
+		ops = append(ops, diffSame(h, w)...)
 	}
+	return ops
+}
+
+// compareFirst compares the identities of the first routes; an empty list is behind.
+func compareFirst(a, b []Route) int {
+	switch {
+	case len(a) == 0:
+		return 1
+	case len(b) == 0:
+		return -1
+	}
+	return compareKeys(a[0], b[0])
+}
+
+// cutSame cuts off the routes with the identity of the first.
+func cutSame(routes []Route) (same, rest []Route) {
+	n := 1
+	for n < len(routes) && compareKeys(routes[0], routes[n]) == 0 {
+		n++
+	}
+	return routes[:n], routes[n:]
+}
+
+// diffSame compares routes of one identity: at most one is wanted, but the kernel
+// may have several. After a replacement the next reading tells what is too much.
+func diffSame(have, want []Route) []Op {
+	if len(want) > 0 && !slices.Contains(have, want[0]) {
+		if len(have) > 0 {
+			return []Op{routeOp{verbReplace, want[0]}}
+		}
+		return []Op{routeOp{verbAdd, want[0]}}
+	}
+	var ops []Op
 	for _, r := range have {
-		if !wantSet[r] && !replaced[r.key()] {
+		if !slices.Contains(want, r) {
 			ops = append(ops, routeOp{verbDelete, r})
 		}
 	}
 	return ops
+}
+
+// afterMTU gives routes as the kernel will have them after the devices were set:
+// a new MTU of a device becomes that of an IPv6 route over it whose own is no
+// smaller, or was the device's (rt6_mtu_change_route in net/ipv6/route.c).
+func afterMTU(routes []Route, devices []deviceOp) []Route {
+	changed := slices.ContainsFunc(devices, func(d deviceOp) bool { return d.have.MTU != d.want.MTU })
+	if !changed {
+		return routes
+	}
+	routes = slices.Clone(routes)
+	for i, r := range routes {
+		for _, d := range devices {
+			from, to := d.have.MTU, d.want.MTU
+			if r.Dst.Addr().Is6() && r.Device == d.want.Name && r.MTU != 0 && from != to && (r.MTU >= to || r.MTU == from) {
+				routes[i].MTU = to
+			}
+		}
+	}
+	return routes
 }
 
 func diffRules(have, want []Rule) []Op {
@@ -103,8 +155,8 @@ func diffSettings(have, want State) []Op {
 	return ops
 }
 
-func diffDevices(have, want []Device) []Op {
-	var ops []Op
+func diffDevices(have, want []Device) []deviceOp {
+	var ops []deviceOp
 	for _, w := range want {
 		i := slices.IndexFunc(have, func(d Device) bool { return d.Name == w.Name })
 		if i < 0 {

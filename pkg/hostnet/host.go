@@ -23,6 +23,8 @@ type Host struct {
 	// filtered has its dumps filtered by the kernel (NETLINK_GET_STRICT_CHK), so
 	// that the routes of others cost nothing.
 	filtered *nl.Handle
+	// have is the state that Sync left, nil when it must read.
+	have *State
 	// links caches link indexes by name for the length of one Apply.
 	links map[string]int
 	// inject, when set by a test, is asked before each Op.

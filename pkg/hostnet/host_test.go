@@ -227,6 +227,10 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 				}
 				return nil
 			})
+			// The open ones are the control that shows that a hole would be seen.
+			if tt.open && !l.leaks(closed(dual())) {
+				t.Error("nothing leaves by the underlay though what closes was flushed")
+			}
 			if !tt.open {
 				l.assertClosed(closed(dual()), "flushed")
 			}

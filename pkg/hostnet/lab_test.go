@@ -22,13 +22,13 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 //	veil0, veil1 (TUN)
 //	under0 198.18.0.1/24 fd42:0:0:1::1/64 ── router 198.18.0.254 fd42:0:0:1::fe
 type lab struct {
-	t    *testing.T
+	t    testing.TB
 	ns   *nettest.NS
 	host *Host
 	h    *nl.Handle
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	t.Helper()
 	ns, router := nettest.NewNS(t), nettest.NewNS(t)
 	nettest.Veth(t,
@@ -68,6 +68,16 @@ func (l *lab) apply(w Want) []Op {
 	if err := l.tryApply(ops); err != nil {
 		l.t.Fatal(err)
 	}
+	return ops
+}
+
+// sync is apply by Sync.
+func (l *lab) sync(w Want) (ops []Op) {
+	l.t.Helper()
+	l.ns.Run(l.t, func() (err error) {
+		ops, err = l.host.Sync(Plan(w))
+		return err
+	})
 	return ops
 }
 
@@ -127,6 +137,21 @@ func common(a, b map[probe]bool) map[probe]bool {
 		}
 	}
 	return out
+}
+
+// leaks is whether a probe would leave by the underlay.
+func (l *lab) leaks(probes map[probe]bool) bool {
+	l.t.Helper()
+	for p := range probes {
+		hop, err := nettest.Lookup(l.h, p.dst, p.mark)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		if hop.Device == "under0" {
+			return true
+		}
+	}
+	return false
 }
 
 // assertClosed fails the test when a probe would leave by the underlay.

@@ -51,7 +51,7 @@ type Peer struct {
 // Plan says how the kernel must be set. It is pure, and gives the same State for
 // the same Want in any order.
 func Plan(w Want) State {
-	p := planner{routes: map[routeKey]Route{}}
+	p := planner{routes: make([]Route, 0, 16+10*len(w.Peers)+2*len(w.NodeAddrs))}
 	p.beneath(w)
 	p.tunnels(w)
 	s := State{Rules: planRules(w), Routes: p.list(), Devices: planDevices(w.Devices)}
@@ -65,25 +65,19 @@ func Plan(w Want) State {
 	if w.Masquerade {
 		s.NAT = natLines()
 	}
-	s.sort()
+	s.sortSmall()
 	return s
 }
 
-type planner struct{ routes map[routeKey]Route }
+type planner struct{ routes []Route }
 
-// add keeps the first of two routes with one identity.
-func (p *planner) add(r Route) {
-	if _, ok := p.routes[r.key()]; !ok {
-		p.routes[r.key()] = r
-	}
-}
+func (p *planner) add(r Route) { p.routes = append(p.routes, r) }
 
+// list gives the routes in canonical order; of several with one identity the
+// first that was added.
 func (p *planner) list() []Route {
-	var out []Route
-	for _, r := range p.routes {
-		out = append(out, r)
-	}
-	return out
+	slices.SortStableFunc(p.routes, compareKeys)
+	return slices.CompactFunc(p.routes, func(a, b Route) bool { return compareKeys(a, b) == 0 })
 }
 
 // beneath closes everything that must not be reached in clear. It does not trust

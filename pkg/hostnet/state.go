@@ -69,15 +69,6 @@ type Device struct {
 	Up       bool
 }
 
-// routeKey is the kernel's identity of a route.
-type routeKey struct {
-	table  int
-	dst    netip.Prefix
-	metric int
-}
-
-func (r Route) key() routeKey { return routeKey{r.Table, r.Dst, r.Metric} }
-
 func (r Route) unreachable() bool { return r.Device == "" }
 
 func (r Route) String() string {
@@ -150,8 +141,13 @@ func (s State) String() string {
 
 // sort brings s into canonical order.
 func (s *State) sort() {
-	slices.SortFunc(s.Rules, compareRules)
 	slices.SortFunc(s.Routes, compareRoutes)
+	s.sortSmall()
+}
+
+// sortSmall is sort for when the routes are in order already.
+func (s *State) sortSmall() {
+	slices.SortFunc(s.Rules, compareRules)
 	slices.SortFunc(s.Devices, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })
 	slices.Sort(s.RALinks)
 }
@@ -163,8 +159,24 @@ func compareRules(a, b Rule) int {
 
 // compareRoutes puts TablePod, which is the larger number, first: it closes pods.
 func compareRoutes(a, b Route) int {
-	return cmp.Or(cmp.Compare(b.Table, a.Table), a.Dst.Addr().Compare(b.Dst.Addr()), cmp.Compare(a.Dst.Bits(), b.Dst.Bits()),
-		cmp.Compare(a.Metric, b.Metric), cmp.Compare(a.Device, b.Device), a.Source.Compare(b.Source), cmp.Compare(a.MTU, b.MTU))
+	if c := compareKeys(a, b); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(a.Device, b.Device), a.Source.Compare(b.Source), cmp.Compare(a.MTU, b.MTU))
+}
+
+// compareKeys compares the kernel's identities of two routes.
+func compareKeys(a, b Route) int {
+	if c := cmp.Compare(b.Table, a.Table); c != 0 {
+		return c
+	}
+	if c := a.Dst.Addr().Compare(b.Dst.Addr()); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.Dst.Bits(), b.Dst.Bits()); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Metric, b.Metric)
 }
 
 func compareBool(a, b bool) int {

@@ -12,6 +12,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
+// The main goroutine keeps the main thread to itself. Else a goroutine that changes
+// its thread's namespaces could be on it, and the main thread does not end with
+// its goroutine: /proc/self would show that namespace until the process ends.
+func init() { runtime.LockOSThread() }
+
 // NS is a network namespace of one test, with lo up. It lives as long as the
 // test does and has no mount point: nothing of it can stay behind.
 type NS struct {

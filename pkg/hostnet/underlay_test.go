@@ -1,0 +1,76 @@
+package hostnet
+
+import (
+	"errors"
+	"os/exec"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"net/netip"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+func TestUnderlay(t *testing.T) {
+	self := addrs("198.18.0.1", "fd42:0:0:1::1")
+	gateways := addrs("198.18.0.254", "fd42:0:0:1::fe")
+	own := Underlay{Name: "under0", MTU: 1500, Addrs: self, Gateways: gateways}
+	with := func(change func(*Underlay)) Underlay {
+		u := own
+		change(&u)
+		return u
+	}
+	for _, tt := range []struct {
+		name    string
+		command string
+		nodes   []netip.Addr
+		want    Underlay
+	}{
+		{"by default routes", "true", nil, own},
+		{"by routes to nodes", "true", addrs("198.18.0.2", "fd42:0:0:1::2"), own},
+		{"a smaller interface", "ip link set under0 mtu 1400", addrs("198.18.0.2"), with(func(u *Underlay) { u.MTU = 1400 })},
+		{"a route with an mtu", "ip route add 198.18.9.0/24 via 198.18.0.253 mtu 1380", addrs("198.18.9.1"),
+			with(func(u *Underlay) { u.MTU, u.Gateways = 1380, addrs("198.18.0.253", "198.18.0.254", "fd42:0:0:1::fe") })},
+		{"another link to nodes", "ip addr add 198.18.7.1/24 dev other0", addrs("198.18.7.2", "198.18.7.3"),
+			Underlay{Name: "other0", MTU: 1450, Addrs: addrs("198.18.7.1"), Gateways: gateways}},
+		{"no default route", "ip route del default; ip -6 route del default", nil, with(func(u *Underlay) { u.Gateways = nil })},
+		{"a node inside a range that is closed", "true", addrs("198.18.130.1"), own},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t)
+			nettest.Veth(t, nettest.End{NS: l.ns, Name: "other0", MTU: 1450}, nettest.End{NS: l.ns, Name: "other1"})
+			l.apply(dual())
+			var got Underlay
+			l.ns.Run(t, func() (err error) {
+				if err := exec.Command("sh", "-ec", tt.command).Run(); err != nil {
+					return err
+				}
+				got, err = l.host.Underlay(tt.nodes, self)
+				return err
+			})
+			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Underlay{}, "Index"), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+				t.Errorf("underlay (-want +got):\n%s", diff)
+			}
+			if got.Index == 0 {
+				t.Error("underlay has no index")
+			}
+		})
+	}
+}
+
+func TestNoUnderlay(t *testing.T) {
+	ns := nettest.NewNS(t)
+	ns.Run(t, func() error {
+		h, err := Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		if _, err := h.Underlay(addrs("198.18.0.2", "fd42::2"), addrs("198.18.0.1")); !errors.Is(err, ErrNoUnderlay) {
+			t.Errorf("underlay: %v, want ErrNoUnderlay", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,146 @@
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// TestPodPacketsOnTheUnderlay sends from a pod to everything, and looks at the wire.
+// The mark that the BPF program at the pod's veth would set is set by nft.
+//
+//	pod eth0 ── vpod0 (mark) node under0 ── router0 (captured)
+func TestPodPacketsOnTheUnderlay(t *testing.T) {
+	nettest.NeedProgram(t, "nft")
+	l := newLab(t)
+	pod := nettest.NewNS(t)
+	nettest.Veth(t,
+		nettest.End{NS: l.ns, Name: "vpod0", Addrs: prefixes("198.18.129.1/24", "fd42:aaaa:0:1::1/64")},
+		nettest.End{NS: pod, Name: "eth0", Addrs: prefixes("198.18.129.5/24", "fd42:aaaa:0:1::5/64")})
+	nettest.AddRoute(t, pod, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("198.18.129.1"), "eth0")
+	nettest.AddRoute(t, pod, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:aaaa:0:1::1"), "eth0")
+	l.ns.Run(t, func() error {
+		out, err := exec.Command("sh", "-ec", `
+			ip link set vpod0 group 0x7670
+			nft add table inet marker
+			nft add chain inet marker pre '{ type filter hook prerouting priority -300; }'
+			nft add rule inet marker pre iifname vpod0 meta mark set 0x100000`).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	l.apply(dual())
+	capture := nettest.NewCapture(t, l.ns, nettest.SnifferOptions{Link: "under0"})
+
+	inside := addrs("198.18.130.9", "fd42:aaaa:0:2::9", "198.18.200.9", "fd42:aaaa:0:99::9", "198.18.0.2", "fd42:0:0:1::2",
+		"198.18.0.4", "fd42:0:0:1::4", "198.19.0.1", "fd42:bbbb::1")
+	outside := addrs("198.18.5.5", "fd42:9::1")
+	send := func(to netip.Addr, payload string) {
+		pod.Run(t, func() error {
+			c, err := net.Dial("udp", netip.AddrPortFrom(to, 9).String())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Write([]byte(payload))
+			if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EHOSTUNREACH) {
+				err = nil
+			}
+			return err
+		})
+	}
+	for _, to := range inside {
+		send(to, "cluster canary")
+	}
+	for _, to := range outside {
+		send(to, "egress canary")
+	}
+	sources := func() map[string]bool {
+		seen := map[string]bool{}
+		for _, f := range capture.Frames() {
+			if f.Outgoing && strings.HasSuffix(string(f.Data), "egress canary") {
+				seen[sourceOf(f.Data)] = true
+			}
+		}
+		return seen
+	}
+	nettest.Until(t, 5*time.Second, "both egress packets leave", func() bool { return len(sources()) == 2 })
+	for _, f := range capture.All(t) {
+		if strings.Contains(string(f.Data), "cluster canary") {
+			t.Errorf("cluster traffic left in clear: % x", f.Data)
+		}
+	}
+	if seen := sources(); !seen["198.18.0.1"] || !seen["fd42:0:0:1::1"] {
+		t.Errorf("egress left from %v, want the node's addresses", seen)
+	}
+}
+
+// sourceOf gives the source address of an Ethernet frame with IP in it.
+func sourceOf(frame []byte) string {
+	a, size := 14+12, 4
+	if frame[12] == 0x86 {
+		a, size = 14+8, 16
+	}
+	addr, _ := netip.AddrFromSlice(frame[a:][:size])
+	return addr.String()
+}
+
+func TestSyncReadsOnlyWhenItMust(t *testing.T) {
+	nettest.NeedProgram(t, "ip")
+	l := newLab(t)
+	l.sync(dual())
+	l.assertIs(dual())
+	del := func() {
+		l.ns.Run(t, func() error { return exec.Command("ip", "route", "del", "198.18.130.0/24", "table", "30309").Run() })
+	}
+	del()
+	if ops := l.sync(dual()); len(ops) != 0 {
+		t.Errorf("sync without Forget did %s", ops)
+	}
+	l.host.Forget()
+	if ops := l.sync(dual()); len(ops) != 1 {
+		t.Errorf("sync after Forget did %s, want one op", ops)
+	}
+	w := dual()
+	w.Devices[0].MTU = 1410
+	w.Devices = append(w.Devices, TunnelDevice{Name: "veil1"})
+	l.sync(w)
+	if ops := l.sync(w); len(ops) != 0 {
+		t.Errorf("second sync did %s", ops)
+	}
+	l.assertIs(w)
+	l.host.inject = func(Op) error { return errors.New("boom") }
+	if err := l.ns.Do(func() error { _, err := l.host.Sync(Plan(dual())); return err }); err == nil {
+		t.Error("sync with a failing op gave no error")
+	}
+	l.host.inject = nil
+	l.sync(dual())
+	l.assertIs(dual())
+}
+
+func TestForwardingKeepsRouterAdvertisements(t *testing.T) {
+	nettest.NeedProgram(t, "ip")
+	l := newLab(t)
+	nettest.Sysctl(t, l.ns, forward6Path, "0")
+	nettest.Sysctl(t, l.ns, acceptRAPath("under0"), "1")
+	nettest.Sysctl(t, l.ns, acceptRAPath("veil1"), "1")
+	l.ns.Run(t, func() error {
+		return exec.Command("ip", "-6", "route", "add", "default", "via", "fd42:0:0:1::fd", "dev", "under0", "proto", "ra", "metric", "2000").Run()
+	})
+	l.apply(dual())
+	for path, want := range map[string]string{forward6Path: "1", forward4Path: "1", acceptRAPath("under0"): "2", acceptRAPath("veil1"): "1"} {
+		if got := nettest.ReadSysctl(t, l.ns, path); got != want {
+			t.Errorf("%s = %s, want %s", path, got, want)
+		}
+	}
+}
