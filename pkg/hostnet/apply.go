@@ -112,17 +112,22 @@ func (o routeOp) apply(h *Host) error {
 	switch o.verb {
 	case verbAdd:
 		err = nl.Err(h.nl.RouteAdd(r))
-		if errors.Is(err, nl.ErrExists) {
-			return fmt.Errorf("%w: delete it, or give it another metric", ErrForeign)
+	case verbReplace:
+		err = h.nl.RouteReplace(r)
+	default:
+		err = nl.Err(h.nl.RouteDel(r))
+		if errors.Is(err, nl.ErrNotFound) {
+			return nil
 		}
 		return err
-	case verbReplace:
-		return h.nl.RouteReplace(r)
 	}
-	if err := nl.Err(h.nl.RouteDel(r)); !errors.Is(err, nl.ErrNotFound) {
-		return err
+	switch {
+	case errors.Is(err, nl.ErrExists):
+		return fmt.Errorf("%w: delete it, or give it another metric", ErrForeign)
+	case errors.Is(err, unix.EINVAL) && o.route.Source.IsValid():
+		return fmt.Errorf("%w: is %s assigned to a link of this node, and no longer tentative?", err, o.route.Source)
 	}
-	return nil
+	return err
 }
 
 func (h *Host) toKernel(r Route) (*nl.Route, error) {

@@ -49,5 +49,5 @@
 // routes learned from router advertisements on links with accept_ra=1; such
 // links, and only those, are set to accept_ra=2 before it.
 //
-// Start reading at Plan, then Diff; Host is the kernel.
+// Start reading at Plan, then Diff; Host is the kernel, and Host.Sync does all of it.
 package hostnet

@@ -243,46 +243,49 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 	}
 }
 
-func TestForeignStateIsUntouched(t *testing.T) {
-	l := newLab(t)
-	foreign := func() string {
-		var b strings.Builder
-		for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
-			routes, err := l.h.RouteListFiltered(family, &nl.Route{}, nl.FilterTable)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, r := range routes {
-				// Addresses that come up by themselves are not what is asked about.
-				if r.Protocol != config.RouteProtoNode && r.Protocol != unix.RTPROT_KERNEL {
-					fmt.Fprintln(&b, r)
-				}
-			}
-			rules, err := l.h.RuleList(family)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, r := range rules {
-				if r.Protocol != config.RouteProtoNode {
-					fmt.Fprintf(&b, "%+v\n", r)
-				}
+// foreign lists the routes, rules and nft tables of others.
+func (l *lab) foreign() string {
+	l.t.Helper()
+	var b strings.Builder
+	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
+		routes, err := l.h.RouteListFiltered(family, &nl.Route{}, nl.FilterTable)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for _, r := range routes {
+			// Addresses that come up by themselves are not what is asked about.
+			if r.Protocol != config.RouteProtoNode && r.Protocol != unix.RTPROT_KERNEL {
+				fmt.Fprintln(&b, r)
 			}
 		}
-		l.ns.Run(t, func() error {
-			c, err := nftables.New()
-			if err != nil {
-				return err
+		rules, err := l.h.RuleList(family)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for _, r := range rules {
+			if r.Protocol != config.RouteProtoNode {
+				fmt.Fprintf(&b, "%+v\n", r)
 			}
-			tables, err := c.ListTables()
-			for _, table := range tables {
-				if table.Name != config.NFTNatTable {
-					fmt.Fprintln(&b, table.Name, table.Family)
-				}
-			}
-			return err
-		})
-		return b.String()
+		}
 	}
+	l.ns.Run(l.t, func() error {
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		tables, err := c.ListTables()
+		for _, table := range tables {
+			if table.Name != config.NFTNatTable {
+				fmt.Fprintln(&b, table.Name, table.Family)
+			}
+		}
+		return err
+	})
+	return b.String()
+}
+
+func TestForeignStateIsUntouched(t *testing.T) {
+	l := newLab(t)
 	l.ns.Run(t, func() error {
 		out, err := exec.Command("sh", "-ec", `
 			ip route add 198.18.130.128/25 via 198.18.0.254 proto static
@@ -299,9 +302,9 @@ func TestForeignStateIsUntouched(t *testing.T) {
 		}
 		return nil
 	})
-	before := foreign()
+	before := l.foreign()
 	l.apply(dual())
-	if diff := cmp.Diff(before, foreign()); diff != "" {
+	if diff := cmp.Diff(before, l.foreign()); diff != "" {
 		t.Errorf("foreign state after apply (-before +after):\n%s", diff)
 	}
 	var took []string
@@ -312,7 +315,7 @@ func TestForeignStateIsUntouched(t *testing.T) {
 	if len(took) != len(Plan(dual()).Routes)+len(Plan(dual()).Rules)+1 {
 		t.Errorf("remove took:\n%s", strings.Join(took, "\n"))
 	}
-	if diff := cmp.Diff(before, foreign()); diff != "" {
+	if diff := cmp.Diff(before, l.foreign()); diff != "" {
 		t.Errorf("foreign state after remove (-before +after):\n%s", diff)
 	}
 	if s := l.read(); len(s.Routes)+len(s.Rules)+len(s.NAT) > 0 {
@@ -354,6 +357,20 @@ func TestMissingDeviceLeavesEverythingClosed(t *testing.T) {
 	}
 	l.assertClosed(closed(w), "device missing")
 	nettest.TUN(t, l.ns, "veil9")
+	l.apply(w)
+	l.assertIs(w)
+}
+
+func TestUnassignedSourceIsNamed(t *testing.T) {
+	l := newLab(t)
+	w := dual()
+	w.SelfAddrs = addrs("198.18.0.77", "fd42:0:0:1::77")
+	err := l.tryApply(Diff(l.read(), Plan(w)))
+	if err == nil || !strings.Contains(err.Error(), "198.18.0.77 assigned") || !strings.Contains(err.Error(), "fd42:0:0:1::77 assigned") {
+		t.Fatalf("apply: %v, want an error that names the sources", err)
+	}
+	l.assertClosed(closed(w), "source missing")
+	nettest.AddAddr(t, l.ns, "under0", prefixes("198.18.0.77/24", "fd42:0:0:1::77/64")...)
 	l.apply(w)
 	l.assertIs(w)
 }
