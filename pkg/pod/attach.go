@@ -25,7 +25,10 @@ func (p Paths) Exists(hostLink string) (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return err == nil, err
+	if err != nil {
+		return false, fmt.Errorf("look for record: %w", err)
+	}
+	return true, nil
 }
 
 // attachment is one Attach at work.
@@ -98,7 +101,7 @@ func (a *attachment) steps() []step {
 		{"addresses", a.writeAddrs},
 		{"pod", a.setPod},
 		{"host", a.setHost},
-		{"carrier", a.awaitCarrier},
+		{"settle", a.settle},
 	}
 }
 
@@ -189,26 +192,48 @@ func (a *attachment) setHost() error {
 	return setRoutes(a.host, hostRoutes(a.Record, a.index), hostNeighs(a.Record, a.index))
 }
 
-// carrierPatience bounds the wait for a carrier that is already there to be noticed.
-const carrierPatience = 2 * time.Second
+// settlePatience bounds the wait for what the kernel finishes by itself.
+const settlePatience = 2 * time.Second
 
-// awaitCarrier waits until the pod can send: the carrier came with the other
-// end, but until the kernel's link watch has run, the pod's end drops what is
-// sent. Linux 6.8 and later do that work when asked for the link.
-func (a *attachment) awaitCarrier() error {
-	deadline := time.Now().Add(carrierPatience)
+// settle waits until the pod can send and receive, so that the first packet after ADD is not lost.
+//   - The carrier came with the other end, but until the kernel's link watch has
+//     run, the pod's end drops what is sent. Linux 6.8 and later do that work when
+//     asked for the link.
+//   - An IPv6 address becomes local in a work item, also without duplicate address
+//     detection (net/ipv6/addrconf.c, addrconf_dad_start).
+func (a *attachment) settle() error {
+	deadline := time.Now().Add(settlePatience)
 	for {
-		l, err := a.pod.LinkByIndex(a.podIndex)
-		switch {
-		case err != nil:
-			return fmt.Errorf("find %s: %w", a.IfName, err)
-		case l.Attrs().OperState == nl.OperUp:
-			return nil
-		case time.Now().After(deadline):
-			return fmt.Errorf("%s has no carrier after %s", a.IfName, carrierPatience)
+		pending, err := a.pending()
+		if err != nil || pending == "" {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s after %s", pending, settlePatience)
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// pending is what the pod still waits for, empty when it is nothing.
+func (a *attachment) pending() (string, error) {
+	l, err := a.pod.LinkByIndex(a.podIndex)
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", a.IfName, err)
+	}
+	if l.Attrs().OperState != nl.OperUp {
+		return a.IfName + " has no carrier", nil
+	}
+	for _, addr := range a.Addrs {
+		if !addr.Is6() {
+			continue
+		}
+		routes, err := a.pod.RouteGet(addr.AsSlice())
+		if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL {
+			return fmt.Sprintf("address %s is not local", addr), nil
+		}
+	}
+	return "", nil
 }
 
 // allowIPv6 opens IPv6 on the pod's end where the runtime made a namespace

@@ -14,32 +14,42 @@ import (
 // cannot be read does not stop it. The pod's namespace is not needed.
 //
 // When it returns nil the link is gone and the address may be given to another.
+// The record stays as long as the link does: the next try and GC start from it.
 func (p Paths) Detach(hostLink string) error {
 	unlock, err := p.lock(hostLink)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	var errs []error
-	index, err := linkIndex(hostLink)
-	switch {
-	case errors.Is(err, ErrNotFound):
-		// The namespace took the link with it; only addresses tell the entry.
-		if r, err := p.Load(hostLink); err == nil {
-			entry := entryOf(r.Addrs)
-			_, err := p.deleteAddrs(func(_ int, e addrsEntry) bool { return e == entry })
-			errs = append(errs, err)
-		}
-	case err != nil:
-		errs = append(errs, err)
-	default:
-		errs = append(errs, p.unsetAddrs(index), deleteLink(hostLink))
+	entryErr := p.dropEntry(hostLink)
+	if err := deleteLink(hostLink); err != nil {
+		return fmt.Errorf("detach %s: %w", hostLink, errors.Join(entryErr, err))
 	}
-	if err := errors.Join(errs...); err != nil {
-		// The record stays: it is what the next try and GC start from.
+	// An entry that could not be removed is of a link that is no more: it lets
+	// nothing in, and PruneAddrs takes it.
+	if err := errors.Join(entryErr, p.removeRecord(hostLink)); err != nil {
 		return fmt.Errorf("detach %s: %w", hostLink, err)
 	}
-	return p.removeRecord(hostLink)
+	return nil
+}
+
+// dropEntry removes the pod_addrs entry of a link, or where the namespace took
+// the link with it, the entry that has the record's addresses.
+func (p Paths) dropEntry(hostLink string) error {
+	index, err := linkIndex(hostLink)
+	if err == nil {
+		return p.unsetAddrs(index)
+	}
+	if !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	r, err := p.Load(hostLink)
+	if err != nil {
+		return nil // No record, or none that can be read: nothing tells the entry.
+	}
+	entry := entryOf(r.Addrs)
+	_, err = p.deleteAddrs(func(_ int, e addrsEntry) bool { return e == entry })
+	return err
 }
 
 // PruneAddrs removes the pod_addrs entries of links that no longer exist or are

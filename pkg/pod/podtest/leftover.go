@@ -53,3 +53,30 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 	}
 	return lines, nil
 }
+
+// AddLink makes a veth in the namespace nsFd that is nobody's, called name, with
+// its other end in the calling thread's namespace.
+func AddLink(nsFd int, name string) error {
+	h, err := nl.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	attrs := nl.NewLinkAttrs()
+	attrs.Name = "x" + name
+	return h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: nl.NsFd(nsFd), PeerTxQLen: -1})
+}
+
+// LinkIndex finds a link of the calling thread's namespace.
+func LinkIndex(name string) (int, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer h.Close()
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("find link %s: %w", name, err)
+	}
+	return l.Attrs().Index, nil
+}
