@@ -64,8 +64,17 @@ func Open(dir string, log *slog.Logger) (*Guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open guard: %w", err)
 	}
+	all, err := specs()
+	if err != nil {
+		return nil, fmt.Errorf("open guard: %w", err)
+	}
+	return openWith(dir, log, hooks, all)
+}
+
+// openWith opens a guard of these programs in a directory that is there.
+func openWith(dir string, log *slog.Logger, hooks hooks, all []*ebpf.CollectionSpec) (*Guard, error) {
 	g := &Guard{dir: dir, log: log, hooks: hooks}
-	if err := g.load(); err != nil {
+	if err := g.load(all); err != nil {
 		g.Close()
 		return nil, fmt.Errorf("open guard in %s: %w", dir, err)
 	}
@@ -121,11 +130,17 @@ func (g *Guard) Read() (*State, error) {
 func (g *Guard) do(h *nl.Handle, ops []Op) ([]Op, error) {
 	var done []Op
 	var errs []error
+	failed := make(map[any]bool)
 	for _, op := range ops {
+		if failed[op.scope] {
+			continue
+		}
 		err := op.do(g, h)
 		switch {
 		case errors.Is(err, errLinkGone):
+			failed[op.scope] = true
 		case err != nil:
+			failed[op.scope] = true
 			errs = append(errs, fmt.Errorf("%s: %w", op, err))
 		default:
 			done = append(done, op)
@@ -147,11 +162,9 @@ func (g *Guard) Counters() (map[string]uint64, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read counter %s: %w", r.Name, err)
 		}
+		sums[r.Name] += 0 // every reason is there
 		for _, n := range perCPU {
 			sums[r.Name] += n
-		}
-		if len(perCPU) == 0 {
-			sums[r.Name] += 0
 		}
 	}
 	return sums, nil

@@ -43,11 +43,14 @@ func bothHooks(t *testing.T, fn func(t *testing.T, hk hooks)) {
 
 // open opens a guard that attaches in the given way.
 func open(hk hooks) (*Guard, error) {
-	g, err := Open(pinDir, quiet())
-	if g != nil {
-		g.hooks = hk
+	if err := makeDir(pinDir); err != nil {
+		return nil, err
 	}
-	return g, err
+	all, err := specs()
+	if err != nil {
+		return nil, err
+	}
+	return openWith(pinDir, quiet(), hk, all)
 }
 
 func (n *node) read(t *testing.T) *State {

@@ -74,13 +74,9 @@ func specs() ([]*ebpf.CollectionSpec, error) {
 }
 
 // load fills maps, progs and ids. Maps come first: programs refer to them.
-func (g *Guard) load() error {
+func (g *Guard) load(all []*ebpf.CollectionSpec) error {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return explain(fmt.Errorf("raise limit of locked memory: %w", err))
-	}
-	all, err := specs()
-	if err != nil {
-		return err
 	}
 	g.maps = make(map[string]*ebpf.Map)
 	g.progs = make(map[string]*ebpf.Program)

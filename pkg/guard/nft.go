@@ -149,7 +149,7 @@ func ourSet(t *nftables.Table, name string) *nftables.Set {
 
 // opTable makes the table anew, in one transaction; counters go on.
 func opTable(want table) Op {
-	return Op{"write nftables table " + config.NFTGuardTable, func(*Guard, *nl.Handle) error {
+	return Op{"write nftables table " + config.NFTGuardTable, config.NFTGuardTable, func(*Guard, *nl.Handle) error {
 		counts, err := readTableCounters()
 		if err != nil {
 			return err
@@ -201,7 +201,7 @@ func addElements(c *nftables.Conn, s *nftables.Set, elements []element) error {
 // the kernel refuses an interval that overlaps one that stays.
 func opElements(name string, add, remove []element) Op {
 	text := fmt.Sprintf("nftables set %s: add %d, remove %d", name, len(add), len(remove))
-	return Op{text, func(*Guard, *nl.Handle) error {
+	return Op{text, config.NFTGuardTable, func(*Guard, *nl.Handle) error {
 		c, err := nftables.New()
 		if err != nil {
 			return err

@@ -107,10 +107,12 @@ func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// Op is one change.
+// Op is one change. After one that failed the later ones with the same scope are
+// left out: what was to be replaced stays.
 type Op struct {
-	text string
-	do   func(*Guard, *nl.Handle) error
+	text  string
+	scope any
+	do    func(*Guard, *nl.Handle) error
 }
 
 // String says what is changed, for people and logs.
@@ -186,13 +188,13 @@ func diffPoint(l Link, p Point, have, want Attached) []Op {
 }
 
 func opAttach(l Link, p Point, pin string) Op {
-	return Op{fmt.Sprintf("attach %s to %s %s", pin, l.Name, p.Hook), func(g *Guard, h *nl.Handle) error {
+	return Op{fmt.Sprintf("attach %s to %s %s", pin, l.Name, p.Hook), p, func(g *Guard, h *nl.Handle) error {
 		return g.hooks.attach(h, p, pin, g.progs[pin])
 	}}
 }
 
 func opMove(l Link, p Point, pin string) Op {
-	return Op{fmt.Sprintf("move %s of %s %s to the front", pin, l.Name, p.Hook), func(g *Guard, h *nl.Handle) error {
+	return Op{fmt.Sprintf("move %s of %s %s to the front", pin, l.Name, p.Hook), p, func(g *Guard, h *nl.Handle) error {
 		// One program cannot be attached twice; between the two the nftables table holds.
 		id, err := programID(g.progs[pin])
 		if err != nil {
@@ -206,7 +208,7 @@ func opMove(l Link, p Point, pin string) Op {
 }
 
 func opDetach(l Link, p Point, id ebpf.ProgramID) Op {
-	return Op{fmt.Sprintf("detach program %d from %s %s", id, l.Name, p.Hook), func(g *Guard, h *nl.Handle) error {
+	return Op{fmt.Sprintf("detach program %d from %s %s", id, l.Name, p.Hook), p, func(g *Guard, h *nl.Handle) error {
 		return g.hooks.detach(h, p, id)
 	}}
 }

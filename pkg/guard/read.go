@@ -193,13 +193,13 @@ func readCounter(maps map[string]*ebpf.Map, reason uint32) ([]uint64, error) {
 }
 
 func opRange(p netip.Prefix, add bool) Op {
-	return Op{verb(add) + " range " + p.String(), func(g *Guard, _ *nl.Handle) error {
+	return Op{verb(add) + " range " + p.String(), config.PinRanges, func(g *Guard, _ *nl.Handle) error {
 		return set(g.maps[config.PinRanges], keyOf(p), add)
 	}}
 }
 
 func opNode(a netip.Addr, add bool) Op {
-	return Op{verb(add) + " node address " + a.String(), func(g *Guard, _ *nl.Handle) error {
+	return Op{verb(add) + " node address " + a.String(), config.PinNodes, func(g *Guard, _ *nl.Handle) error {
 		return set(g.maps[config.PinNodes], a.As16(), add)
 	}}
 }
