@@ -68,7 +68,10 @@ func compareKeys(a, b Key) int {
 // compareAge orders nodes: the older first, then by name, then by content, so
 // that two different claims are never equal.
 func compareAge(a, b Node) int {
-	return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name), strings.Compare(content(a), content(b)))
+	if c := cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name)); c != 0 {
+		return c
+	}
+	return strings.Compare(content(a), content(b))
 }
 
 // content is only asked for two nodes of one name and age.

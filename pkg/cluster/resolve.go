@@ -62,7 +62,7 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 	slices.SortFunc(t.Peers, compareNames)
 	slices.SortFunc(t.Keyless, compareNames)
 	if !state.Synced {
-		r.addrs = append(r.addrs, r.orphans(lastGood.NodeAddrs)...)
+		r.addrs = append(r.addrs, r.orphans(*lastGood)...)
 	}
 	t.NodeAddrs = canonicalAddrs(r.addrs)
 	slices.SortFunc(r.refusals, func(a, b Refusal) int {
@@ -93,7 +93,18 @@ func lastNodes(t Table) map[string]Node {
 	return last
 }
 
-// candidates gives one checked candidate for each name, the oldest first.
+// bySeniority orders nodes: this one first, then by age.
+func (r *resolver) bySeniority(a, b Node) int {
+	switch self := r.rules.Self; {
+	case a.Name == self && b.Name != self:
+		return -1
+	case a.Name != self && b.Name == self:
+		return 1
+	}
+	return compareAge(a, b)
+}
+
+// candidates gives one checked candidate for each name, by seniority.
 func (r *resolver) candidates(state State) []*candidate {
 	var nodes []Node
 	named := map[string]bool{}
@@ -112,7 +123,7 @@ func (r *resolver) candidates(state State) []*candidate {
 			}
 		}
 	}
-	slices.SortFunc(nodes, compareAge)
+	slices.SortFunc(nodes, r.bySeniority)
 	var out []*candidate
 	taken := map[string]bool{}
 	for _, n := range nodes {
@@ -138,26 +149,23 @@ func (r *resolver) refuseAll(c *candidate) {
 	}
 }
 
-// inOrder sorts candidates, which come sorted by age, as Resolve says.
+// inOrder puts newcomers, who claim what lastGood gives to another, last.
+// Candidates come, and stay, sorted by seniority; this node is no newcomer.
 func (r *resolver) inOrder(candidates []*candidate, newcomer func(c *candidate) bool) []*candidate {
-	rank := map[string]int{}
+	var before, after []*candidate
 	for _, c := range candidates {
-		switch {
-		case c.Name == r.rules.Self:
-			rank[c.Name] = 0
-		case !newcomer(c):
-			rank[c.Name] = 1
-		default:
-			rank[c.Name] = 2
+		if c.Name != r.rules.Self && newcomer(c) {
+			after = append(after, c)
+		} else {
+			before = append(before, c)
 		}
 	}
-	out := slices.Clone(candidates)
-	slices.SortStableFunc(out, func(a, b *candidate) int { return cmp.Compare(rank[a.Name], rank[b.Name]) })
-	return out
+	return append(before, after...)
 }
 
 // acceptNodes is step 1 of Resolve.
 func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
+	// This node comes first and so reserves all that it claims.
 	reserved := newHolding()
 	for _, c := range candidates {
 		last := r.last[c.Name]
@@ -195,7 +203,7 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 		ages[c.Name] = c.Node
 		accepted = append(accepted, c)
 	}
-	slices.SortFunc(accepted, func(a, b *candidate) int { return compareAge(a.Node, b.Node) })
+	slices.SortFunc(accepted, func(a, b *candidate) int { return r.bySeniority(a.Node, b.Node) })
 	return accepted
 }
 
@@ -288,11 +296,14 @@ func (r *resolver) refuse(n, incumbent Node, what, advice string) {
 	})
 }
 
-// orphans are those of addrs that may stay in NodeAddrs although nobody is
-// known to hold them.
-func (r *resolver) orphans(addrs []netip.Addr) (out []netip.Addr) {
-	for _, a := range canonicalAddrs(addrs) {
-		if checkAddr(a, Node{}, r.rules, r.apiServers) == "" {
+// orphans are the node addresses of last that may stay although nobody may be
+// known to hold them. An API server's may when it was known as one before: then
+// it was a control-plane node that claimed it.
+func (r *resolver) orphans(last Table) (out []netip.Addr) {
+	known := canonicalAddrs(last.APIServers)
+	suspect := slices.DeleteFunc(slices.Clone(r.apiServers), func(a netip.Addr) bool { return slices.Contains(known, a) })
+	for _, a := range canonicalAddrs(last.NodeAddrs) {
+		if checkAddr(a, Node{}, r.rules, suspect) == "" {
 			out = append(out, a)
 		}
 	}
