@@ -36,7 +36,7 @@ type loaded struct {
 	pods  *ebpf.Map
 }
 
-func load(t *testing.T) loaded {
+func load(t testing.TB) loaded {
 	t.Helper()
 	nettest.NeedBPF(t)
 	if err := rlimit.RemoveMemlock(); err != nil {
@@ -70,7 +70,7 @@ func load(t *testing.T) loaded {
 	return l
 }
 
-func fill(t *testing.T, maps map[string]*ebpf.Map) {
+func fill(t testing.TB, maps map[string]*ebpf.Map) {
 	t.Helper()
 	put := func(name string, key, value any) {
 		if m := maps[name]; m != nil {

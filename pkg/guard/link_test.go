@@ -61,3 +61,16 @@ func setGroup(name string, group uint32) error {
 	}
 	return nil
 }
+
+func setMTU(name string, mtu int) error {
+	h, err := nl.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return h.LinkSetMTU(l, mtu)
+}

@@ -120,7 +120,7 @@ func (n *node) fate(t *testing.T, send func() error, in int, body []byte) string
 
 // received reads what waits and is whether a packet that ends with body was in it.
 func received(fd int, body []byte) bool {
-	buf := make([]byte, 4096)
+	buf := make([]byte, 1<<14)
 	for {
 		n, err := unix.Read(fd, buf)
 		if err != nil {
@@ -317,4 +317,33 @@ func openTUN(name string) (int, error) {
 		return fd, err
 	}
 	return fd, h.LinkSetUp(l)
+}
+
+// TestWireHeaderInAFragment sends frames of which the kernel has only the
+// Ethernet header in one piece: the guard must read on.
+func TestWireHeaderInAFragment(t *testing.T) {
+	n := newNode(t, clsact{})
+	for _, ns := range []*nettest.NS{n.NS, n.peer} {
+		ns.Run(t, func() error { return setMTU("u0", 9000) })
+	}
+	out, in := packetSocket(t, n, "u0", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
+	if err := unix.SetsockoptInt(out, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range wireFamilies {
+		for _, c := range []struct{ situation, src, dst, want string }{
+			{"outside", f.out, f.out, ""},
+			{"from a range", f.inRange, f.out, "src_in_range"},
+			{"to a range", f.out, f.inRange, "dst_in_range"},
+		} {
+			// Longer than a page, or it is copied into one piece.
+			frame := append(ether(ipPacket(c.src, c.dst, 1), f.typ), make([]byte, 5000)...)
+			// struct virtio_net_hdr: hdr_len 14 is what lies in one piece.
+			hdr := binary.NativeEndian.AppendUint16([]byte{0, 0}, 14)
+			msg := append(append(hdr, make([]byte, 6)...), frame...)
+			if got := n.fate(t, func() error { _, err := unix.Write(out, msg); return err }, in, frame); got != c.want {
+				t.Errorf("%s %s: got %q, want %q", f.name, c.situation, got, c.want)
+			}
+		}
+	}
 }
