@@ -83,12 +83,16 @@ func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	if slices.Contains(r.Outside, p.src) || slices.Contains(r.Outside, p.dst) {
 		return Verdict{Kind: Egress}, true
 	}
-	if p.proto == UDP && p.hasPorts && (p.srcPort == r.TunnelPort || p.dstPort == r.TunnelPort) &&
-		slices.Contains(r.Nodes, p.src) && slices.Contains(r.Nodes, p.dst) {
+	if r.tunnel(&p) {
 		if !wireguard(p.payload) {
 			return Verdict{NotTunnel, p.String()}, false
 		}
 		return Verdict{Kind: Tunnel}, false
+	}
+	if inside, ok := quoted(&p); ok && slices.Contains(r.Nodes, p.src) && slices.Contains(r.Nodes, p.dst) {
+		if q, ok := parseIP(inside); ok && r.tunnel(&q) && !q.fragment && messageType(q.payload) {
+			return Verdict{Kind: TunnelError}, false
+		}
 	}
 	return Verdict{Unknown, p.String()}, false
 }
@@ -105,15 +109,16 @@ func innerAddress(r *Rules, b []byte, depth int) (a netip.Addr, where string, fo
 			return a, "", true
 		}
 	}
+	if inside, ok := quoted(&p); ok {
+		a, where, found = innerAddress(r, inside, depth+1)
+		return a, "quoted by ICMP, " + where, found
+	}
 	switch {
 	case p.fragment:
 		return a, "", false
 	case p.proto == IPIP || p.proto == IP6IP:
 		a, where, found = innerAddress(r, p.payload, depth+1)
 		return a, "inside, " + where, found
-	case p.proto == ICMP && len(p.payload) > 8 && quotes4(p.payload[0]), p.proto == ICMPv6 && len(p.payload) > 8 && p.payload[0] < 128:
-		a, where, found = innerAddress(r, p.payload[8:], depth+1)
-		return a, "quoted by ICMP, " + where, found
 	case p.proto == ICMPv6 && len(p.payload) >= 24 && p.payload[0] >= 135 && p.payload[0] <= 137:
 		a = netip.AddrFrom16([16]byte(p.payload[8:24]))
 		return a, "target of neighbour discovery ", r.inner(a)
@@ -121,8 +126,27 @@ func innerAddress(r *Rules, b []byte, depth int) (a netip.Addr, where string, fo
 	return a, "", false
 }
 
-// quotes4 says whether an ICMP message of that type quotes a packet (RFC 792).
-func quotes4(kind byte) bool { return kind == 3 || kind == 4 || kind == 5 || kind == 11 || kind == 12 }
+// quoted gives what an ICMP error quotes: the beginning of a packet (RFC 792, RFC 4443).
+func quoted(p *packet) ([]byte, bool) {
+	if p.fragment || len(p.payload) <= 8 {
+		return nil, false
+	}
+	kind := p.payload[0]
+	is4 := p.proto == ICMP && (kind == 3 || kind == 4 || kind == 5 || kind == 11 || kind == 12)
+	is6 := p.proto == ICMPv6 && kind < 128
+	return p.payload[8:], is4 || is6
+}
+
+// tunnel says whether a packet is between nodes and has the tunnel's port.
+func (r *Rules) tunnel(p *packet) bool {
+	return p.proto == UDP && p.hasPorts && (p.srcPort == r.TunnelPort || p.dstPort == r.TunnelPort) &&
+		slices.Contains(r.Nodes, p.src) && slices.Contains(r.Nodes, p.dst)
+}
+
+// messageType says whether bytes begin with a type of WireGuard's and three zero bytes.
+func messageType(b []byte) bool {
+	return len(b) >= 4 && b[0] >= 1 && b[0] <= 4 && b[1] == 0 && b[2] == 0 && b[3] == 0
+}
 
 // neighbourDiscovery says whether an ICMPv6 message is one that hosts send to find each other: router
 // solicitation, neighbour solicitation and advertisement (RFC 4861), multicast listener reports (RFC 2710, 3810).
@@ -148,7 +172,7 @@ const (
 // wireguard says whether a UDP payload begins like a WireGuard message: type 1 to 4, three zero bytes, and the
 // length of that type.
 func wireguard(b []byte) bool {
-	if len(b) < 4 || b[1] != 0 || b[2] != 0 || b[3] != 0 {
+	if !messageType(b) {
 		return false
 	}
 	switch b[0] {

@@ -92,7 +92,11 @@ func TestClassify(t *testing.T) {
 		"IPv6 in IPv4":                  {eth(etherIPv4, ip4(node1, node2, IP6IP, ip6(pod1v6, pod2v6, TCP, tcp(1, 2, nil)))), LeakAddress},
 		"ICMP error quoting a pod":      {eth(etherIPv4, ip4(node1, node2, ICMP, icmp(3, ip4(pod1, pod2, UDP, udp(1, 2, nil))))), LeakAddress},
 		"ICMPv6 error quoting a pod":    {eth(etherIPv6, ip6(node1v6, node2v6, ICMPv6, icmp(2, ip6(pod1v6, pod2v6, UDP, udp(1, 2, nil))))), LeakAddress},
-		"ICMP error quoting the tunnel": {eth(etherIPv4, ip4(node1, node2, ICMP, icmp(3, ip4(node1, node2, UDP, udp(51820, 51820, nil))))), Unknown},
+		"ICMP error quoting the tunnel": {eth(etherIPv4, ip4(node1, node2, ICMP, icmp(3, ip4(node2, node1, UDP, udp(51820, 51820, wg(4, 200)[:60]))))), TunnelError},
+		"ICMPv6 quoting the tunnel":     {eth(etherIPv6, ip6(node1v6, node2v6, ICMPv6, icmp(1, ip6(node2v6, node1v6, UDP, udp(51820, 51820, wg(1, 148)))))), TunnelError},
+		"ICMP error quoting plain text": {eth(etherIPv4, ip4(node1, node2, ICMP, icmp(3, ip4(node2, node1, UDP, udp(51820, 51820, []byte("plain text")))))), Unknown},
+		"ICMP error quoting ssh":        {eth(etherIPv4, ip4(node1, node2, ICMP, icmp(3, ip4(node2, node1, TCP, tcp(22, 4000, nil))))), Unknown},
+		"ICMP error with the canary":    {eth(etherIPv4, ip4(node1, node2, ICMP, icmp(3, ip4(node2, node1, UDP, udp(51820, 51820, append(wg(4, 32), canary...)))))), LeakCanary},
 		"IPv4-mapped pod address":       {eth(etherIPv6, ip6("::ffff:198.19.1.2", node2v6, UDP, udp(1, 2, nil))), LeakAddress},
 
 		"first fragment":                 {eth(etherIPv4, fragment4(ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 96))), 0x2000)), Fragment},

@@ -109,7 +109,7 @@ func (o *Oracle) Watch(link string) error {
 	var r *ring
 	err := netns.Do(o.netns, func() error {
 		var err error
-		r, err = openRing(link)
+		r, err = openRing(link, ringBlocks)
 		return err
 	})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 // cannot follow at once. A block must hold the largest frame.
 const (
 	blockSize  = 1 << 20
-	blockCount = 48
+	ringBlocks = 48
 	retireMS   = 20
 )
 
@@ -30,9 +30,9 @@ type ring struct {
 	packets, dropped uint64        // by the kernel's count; the reader's own
 }
 
-// openRing opens a ring on a link of the calling thread's network namespace; from its return
-// every frame of the link is in it.
-func openRing(link string) (*ring, error) {
+// openRing opens a ring of some blocks on a link of the calling thread's network namespace; from its
+// return every frame of the link is in it.
+func openRing(link string, blocks int) (*ring, error) {
 	i, err := net.InterfaceByName(link)
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", link, err)
@@ -43,22 +43,22 @@ func openRing(link string) (*ring, error) {
 		return nil, fmt.Errorf("watch %s: open packet socket: %w", link, err)
 	}
 	r := &ring{link: link, fd: fd}
-	if err := r.setup(i.Index); err != nil {
+	if err := r.setup(i.Index, blocks); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", link, err), r.close())
 	}
 	return r, nil
 }
 
-func (r *ring) setup(index int) error {
+func (r *ring) setup(index, blocks int) error {
 	if err := unix.SetsockoptInt(r.fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V3); err != nil {
 		return fmt.Errorf("set TPACKET_V3: %w", err)
 	}
-	req := unix.TpacketReq3{Block_size: blockSize, Block_nr: blockCount, Frame_size: blockSize, Frame_nr: blockCount, Retire_blk_tov: retireMS}
+	req := unix.TpacketReq3{Block_size: blockSize, Block_nr: uint32(blocks), Frame_size: blockSize, Frame_nr: uint32(blocks), Retire_blk_tov: retireMS}
 	if err := unix.SetsockoptTpacketReq3(r.fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
 		return fmt.Errorf("make ring: %w", err)
 	}
 	var err error
-	if r.blocks, err = unix.Mmap(r.fd, 0, blockSize*blockCount, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if r.blocks, err = unix.Mmap(r.fd, 0, blockSize*blocks, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return fmt.Errorf("map ring: %w", err)
 	}
 	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
@@ -104,7 +104,7 @@ func (r *ring) drain(fn func(frame []byte)) {
 			at += h.Next_offset
 		}
 		atomic.StoreUint32(&desc.Block_status, unix.TP_STATUS_KERNEL)
-		r.next = (r.next + 1) % blockCount
+		r.next = (r.next + 1) % (len(r.blocks) / blockSize)
 	}
 }
 
@@ -129,7 +129,6 @@ func withTag(h *unix.Tpacket3Hdr, frame []byte) []byte {
 // count adds the kernel's counts since the last call; it says whether every frame that the kernel kept was
 // handed out.
 func (r *ring) count() (complete bool, err error) {
-	// Read before the counts: frames that arrive between only make this late.
 	s, err := unix.GetsockoptTpacketStatsV3(r.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
 		return false, fmt.Errorf("read statistics of %s: %w", r.link, err)

@@ -83,10 +83,13 @@ type Kind string
 
 // Kinds that are allowed.
 const (
-	Tunnel    Kind = "tunnel"
-	Neighbour Kind = "neighbour"
-	Control   Kind = "control"
-	Egress    Kind = "egress"
+	Tunnel Kind = "tunnel"
+	// TunnelError is an ICMP error that quotes the beginning of a tunnel packet, such as where
+	// nobody listens yet.
+	TunnelError Kind = "tunnel-error"
+	Neighbour   Kind = "neighbour"
+	Control     Kind = "control"
+	Egress      Kind = "egress"
 )
 
 // Kinds that are findings. The first three are leaks: plaintext of the cluster.
@@ -106,7 +109,7 @@ func (k Kind) Leak() bool { return k == LeakAddress || k == LeakCanary || k == L
 
 // Allowed says whether the kind is no finding.
 func (k Kind) Allowed() bool {
-	return k == Tunnel || k == Neighbour || k == Control || k == Egress
+	return k == Tunnel || k == TunnelError || k == Neighbour || k == Control || k == Egress
 }
 
 // Verdict is the judgement of one frame; Detail says why, for people.
