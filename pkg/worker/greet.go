@@ -23,6 +23,15 @@ type greeter struct {
 	dev *device.Device
 	// changed asks for greetings; it holds at most one request.
 	changed chan struct{}
+	// greeted is what was done for each stranger, so that a peer that is away
+	// does not cost a handshake for each configuration of another.
+	greeted map[device.NoisePublicKey]greeting
+}
+
+// greeting is how often a peer was greeted at an endpoint.
+type greeting struct {
+	endpoint string
+	times    int
 }
 
 func newGreeter(dev *device.Device) *greeter {
@@ -60,59 +69,63 @@ func (g *greeter) run(ctx context.Context) {
 			return
 		case <-g.changed:
 		}
-		pause := firstPause
-		for round := range rounds {
-			if !g.round(ctx, round > 0) {
-				break
-			}
+		for pause := firstPause; g.round(ctx); pause *= 2 {
 			if !sleep(ctx, g.changed, pause/2+rand.N(pause)) {
 				break
 			}
-			pause *= 2
 		}
 	}
 }
 
-// round begins a handshake with each stranger; again forgets the one that was
-// begun before. It is false when there was none.
-func (g *greeter) round(ctx context.Context, again bool) bool {
+// round begins a handshake with each stranger that was not greeted often enough,
+// and forgets the one that was begun before. It is false when there was none.
+func (g *greeter) round(ctx context.Context) bool {
 	var get bytes.Buffer
 	if err := g.dev.IpcGetOperation(&get); err != nil {
 		return false
 	}
-	keys := strangers(get.Bytes())
-	for i, key := range keys {
-		if i > 0 && i%batch == 0 && !sleep(ctx, nil, batchPause) {
-			return false
+	before := g.greeted
+	g.greeted = map[device.NoisePublicKey]greeting{}
+	sent := 0
+	for key, endpoint := range strangers(get.Bytes()) {
+		done := before[key]
+		if done.endpoint != endpoint {
+			done = greeting{endpoint, 0}
 		}
+		g.greeted[key] = done
 		p := g.dev.LookupPeer(key)
-		if p == nil {
+		if p == nil || done.times == rounds {
 			continue
 		}
-		if again {
+		if sent++; sent%batch == 0 && !sleep(ctx, nil, batchPause) {
+			return false
+		}
+		if done.times > 0 {
 			p.ExpireCurrentKeypairs()
 		}
 		// Its error is a lost packet, and the library has logged it.
 		_ = p.SendHandshakeInitiation(false)
+		g.greeted[key] = greeting{endpoint, done.times + 1}
 	}
-	return len(keys) > 0
+	return sent > 0
 }
 
-// strangers are the peers in a "get" that have an endpoint and no handshake.
-func strangers(get []byte) []device.NoisePublicKey {
-	var out []device.NoisePublicKey
+// strangers are the peers in a "get" that have an endpoint and no handshake,
+// with their endpoints.
+func strangers(get []byte) map[device.NoisePublicKey]string {
+	out := map[device.NoisePublicKey]string{}
 	var key device.NoisePublicKey
-	known, reachable := false, false
+	known, endpoint := false, ""
 	for line := range bytes.Lines(get) {
 		name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte("="))
 		switch string(name) {
 		case "public_key":
-			known, reachable = key.FromHex(string(value)) == nil, false
+			known, endpoint = key.FromHex(string(value)) == nil, ""
 		case "endpoint":
-			reachable = known
+			endpoint = string(value)
 		case "last_handshake_time_sec":
-			if reachable && string(value) == "0" {
-				out = append(out, key)
+			if known && endpoint != "" && string(value) == "0" {
+				out[key] = endpoint
 			}
 		}
 	}

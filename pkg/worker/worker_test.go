@@ -1,0 +1,318 @@
+package worker
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/conn/bindtest"
+	"golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/tun/tuntest"
+)
+
+func TestParseRequest(t *testing.T) {
+	for _, tc := range []struct{ name, in, want string }{
+		{"fine", `{"device":"veil0","mtu":1440}`, ""},
+		{"smallest mtu", `{"device":"veil12","mtu":576}`, ""},
+		{"no mtu", `{"device":"veil0"}`, "mtu 0 is not between"},
+		{"mtu too small", `{"device":"veil0","mtu":575}`, "mtu 575 is not between"},
+		{"mtu too large", `{"device":"veil0","mtu":65536}`, "mtu 65536 is not between"},
+		{"another device", `{"device":"eth0","mtu":1440}`, `want "veil" and a number`},
+		{"a path", `{"device":"veil/../../x","mtu":1440}`, `want "veil" and a number`},
+		{"no number", `{"device":"veil","mtu":1440}`, `want "veil" and a number`},
+		{"too long a name", `{"device":"veil123456789012","mtu":1440}`, "at most 15"},
+		{"unknown field", `{"device":"veil0","mtu":1440,"queue":3}`, `unknown field "queue"`},
+		{"two objects", `{"device":"veil0","mtu":1440}{}`, "text after the object"},
+		{"empty", ``, "EOF"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := ParseRequest([]byte(tc.in))
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("parse: %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func FuzzParseRequest(f *testing.F) {
+	f.Add([]byte(`{"device":"veil0","mtu":1440}`))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		r, err := ParseRequest(in)
+		if err == nil && (checkName(r.Device) != nil || strings.ContainsAny(r.Device, "/.") || r.MTU < minMTU || r.MTU > maxMTU) {
+			t.Errorf("accepted %+v", r)
+		}
+	})
+}
+
+func TestNextDelay(t *testing.T) {
+	for _, tc := range []struct {
+		name         string
+		delay, lived time.Duration
+		failures     int
+		want         time.Duration
+	}{
+		{"after a long life", 0, time.Hour, 0, 0},
+		{"the first short life", 0, 0, 1, 0},
+		{"the second", 0, 0, 2, minDelay},
+		{"the third", minDelay, 0, 3, 2 * minDelay},
+		{"many", maxDelay, 0, 50, maxDelay},
+		{"a long life after many", maxDelay, shortLife, 0, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := nextDelay(tc.delay, tc.lived, tc.failures); got != tc.want {
+				t.Errorf("delay %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestRedact(t *testing.T) {
+	key := bytes.Repeat([]byte{0xA7, 3}, 16)
+	for _, tc := range []struct{ name, in, want string }{
+		{"hexadecimal", `failed to parse line "private_key:` + hex.EncodeToString(key) + `"`, `failed to parse line "private_key:redacted"`},
+		{"base64", "key pwOnA6cDpwOnA6cDpwOnA6cDpwOnA6cDpwOnA6cDpwM= end", "key redacted end"},
+		{"a peer's short name", "peer(Je36…6GCU) - Starting", "peer(Je36…6GCU) - Starting"},
+		{"an address", "from [fd42:1234:5678:9abc::1]:51820", "from [fd42:1234:5678:9abc::1]:51820"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := redact(tc.in); got != tc.want {
+				t.Errorf("redact: %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestLimiter(t *testing.T) {
+	now := time.Unix(1, 0)
+	l := &limiter{now: func() time.Time { return now }}
+	allowed := 0
+	for range 3 * linesPerSecond {
+		if ok, _ := l.allow(); ok {
+			allowed++
+		}
+	}
+	now = now.Add(time.Second)
+	ok, dropped := l.allow()
+	if allowed != linesPerSecond || !ok || dropped != 2*linesPerSecond {
+		t.Errorf("allowed %d, then %v after %d dropped", allowed, ok, dropped)
+	}
+}
+
+// newDevice is a device of the library whose TUN and sockets are in memory.
+func newDevice(t *testing.T) *device.Device {
+	t.Helper()
+	d := device.NewDevice(tuntest.NewChannelTUN().TUN(), bindtest.NewChannelBinds()[0], newLogger(slog.New(slog.DiscardHandler), false))
+	t.Cleanup(d.Close)
+	return d
+}
+
+func setText(peers int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "private_key=%064x\nfwmark=77\n", 0x40)
+	for i := range peers {
+		fmt.Fprintf(&b, "public_key=%064x\nendpoint=198.18.0.1:%d\nallowed_ip=198.19.%d.0/24\n", i+9, i+1000, i)
+	}
+	return b.String()
+}
+
+func TestStateSurvives(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "veil0.state")
+	first := &server{dev: newDevice(t), state: file}
+	if err := first.set([]byte(setText(3))); err != nil {
+		t.Fatal(err)
+	}
+	second := &server{dev: newDevice(t), state: file}
+	if err := second.restore(slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	var a, b bytes.Buffer
+	if err := errors.Join(first.dev.IpcGetOperation(&a), second.dev.IpcGetOperation(&b)); err != nil {
+		t.Fatal(err)
+	}
+	if len(sorted(a)) < 10 || fmt.Sprint(sorted(a)) != fmt.Sprint(sorted(b)) {
+		t.Errorf("state before\n%s\nafter\n%s", &a, &b)
+	}
+}
+
+func sorted(b bytes.Buffer) map[string]int {
+	lines := map[string]int{}
+	for line := range strings.Lines(b.String()) {
+		// Nobody set the port: the library chose one when the TUN said that it is up.
+		if !strings.HasPrefix(line, "listen_port=") {
+			lines[line]++
+		}
+	}
+	return lines
+}
+
+func TestCorruptStateBeginsEmpty(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "veil0.state")
+	if err := os.WriteFile(file, []byte(setText(2)+"public_key=short\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	s := &server{dev: newDevice(t), state: file}
+	if err := s.restore(slog.New(slog.NewTextHandler(&log, nil))); err != nil {
+		t.Fatal(err)
+	}
+	var get bytes.Buffer
+	if err := s.dev.IpcGetOperation(&get); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(get.String(), "public_key") || strings.Contains(get.String(), "private_key") || !strings.Contains(log.String(), "beginning empty") {
+		t.Errorf("state %q, log %q", &get, &log)
+	}
+}
+
+func TestProtocol(t *testing.T) {
+	good := "private_key=" + strings.Repeat("0", 63) + "8\n"
+	for _, tc := range []struct{ name, in, want string }{
+		{"set and get", "set=1\n" + good + "\nget=1\n\n", "errno=0\n\nprivate_key="},
+		{"unknown key in a set", "set=1\ncolour=red\n\n", "errno=-22\n\n"},
+		{"no equals sign", "set=1\ncolour\n\n", fmt.Sprintf("errno=-%d\n\n", unix.EPROTO)},
+		{"unknown operation", "dance=1\n\n", ""},
+		{"an end in the middle", "set=1\nprivate_", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := &server{dev: newDevice(t), state: filepath.Join(t.TempDir(), "state")}
+			client, end := net.Pipe()
+			go func() {
+				io.WriteString(client, tc.in)
+				if tc.want == "" {
+					client.Close()
+				}
+			}()
+			go s.handle(end)
+			defer client.Close()
+			client.SetDeadline(time.Now().Add(5 * time.Second))
+			got := make([]byte, len(tc.want))
+			if _, err := io.ReadFull(client, got); tc.want != "" && (err != nil || string(got) != tc.want) {
+				t.Errorf("answer %q, %v, want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestUnkeptStateIsAnError(t *testing.T) {
+	s := &server{dev: newDevice(t), state: "/nonexistent/state"}
+	if got := errno(s.set([]byte(setText(1)))); got != -int64(unix.EIO) {
+		t.Errorf("errno %d, want EIO", got)
+	}
+}
+
+func TestSocketsForbidFragments(t *testing.T) {
+	bind := conn.NewStdNetBind()
+	_, port, err := bind.Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bind.Close()
+	seen := map[int]int{}
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		fd, _ := strconv.Atoi(e.Name())
+		addr, err := unix.Getsockname(fd)
+		if err != nil {
+			continue
+		}
+		switch a := addr.(type) {
+		case *unix.SockaddrInet4:
+			if a.Port == int(port) {
+				seen[4], err = unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER)
+			}
+		case *unix.SockaddrInet6:
+			if a.Port == int(port) {
+				seen[6], err = unix.GetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen[4] != unix.IP_PMTUDISC_PROBE || seen[6] != unix.IPV6_PMTUDISC_PROBE {
+		t.Errorf("path mtu discovery of the sockets by family: %v, want %d", seen, unix.IP_PMTUDISC_PROBE)
+	}
+}
+
+func TestStrangers(t *testing.T) {
+	get := fmt.Sprintf(`public_key=%064x
+endpoint=198.18.0.1:1
+last_handshake_time_sec=0
+public_key=%064x
+last_handshake_time_sec=0
+public_key=%064x
+endpoint=198.18.0.3:1
+last_handshake_time_sec=17
+`, 1, 2, 3)
+	got := strangers([]byte(get))
+	if len(got) != 1 || got[device.NoisePublicKey{31: 1}] != "198.18.0.1:1" {
+		t.Errorf("strangers %v, want the first alone", got)
+	}
+}
+
+func FuzzConfiguration(f *testing.F) {
+	f.Add([]byte(setText(2) + "last_handshake_time_sec=1\ntx_bytes=3\nerrno=0\n\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		once := configuration(in)
+		if twice := configuration(once); !bytes.Equal(once, twice) {
+			t.Errorf("%q became %q", once, twice)
+		}
+		strangers(in)
+	})
+}
+
+func FuzzProtocol(f *testing.F) {
+	f.Add([]byte("get=1\n\nset=1\nprivate_key=00\n\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		s := &server{dev: &nothing{}, state: filepath.Join(t.TempDir(), "state")}
+		s.handle(&script{Reader: bytes.NewReader(in)})
+	})
+}
+
+// nothing is a device that takes everything.
+type nothing struct{}
+
+func (*nothing) IpcGetOperation(io.Writer) error { return nil }
+func (*nothing) IpcSetOperation(r io.Reader) error {
+	_, err := io.Copy(io.Discard, r)
+	return err
+}
+
+// script is a client that says what is in Reader.
+type script struct {
+	io.Reader
+	bytes.Buffer
+}
+
+func (s *script) Read(p []byte) (int, error) { return s.Reader.Read(p) }
+func (s *script) Close() error               { return nil }
+
+func TestDirectoryOnADiskIsRefused(t *testing.T) {
+	var st unix.Statfs_t
+	if err := unix.Statfs("/", &st); err != nil || st.Type == unix.TMPFS_MAGIC {
+		t.Fatalf("the root is on memory: %v", err)
+	}
+	dir := filepath.Join("/", "veil-wg-never-made")
+	if err := prepareDir(dir, false); err == nil || !strings.Contains(err.Error(), "-trust-disk") {
+		t.Errorf("prepare: %v, want a refusal", err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		os.Remove(dir)
+		t.Error("the refused directory was made")
+	}
+}
