@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -72,6 +73,10 @@ type Agent struct {
 	metrics *telemetry.Metrics
 
 	wake chan struct{}
+	// forget is whether the kernel may have changed since the last turn.
+	forget atomic.Bool
+	// based is whether base routes were seen to in this life. The loop's alone.
+	based bool
 
 	mu       sync.Mutex // guards what follows
 	cfg      config.Config
@@ -199,11 +204,10 @@ func (a *Agent) guardFirst() error {
 	if a.lastGood != nil {
 		s.NodeAddrs = slices.Concat(s.NodeAddrs, a.lastGood.NodeAddrs)
 	}
-	ops, err := a.guard.Apply(s)
+	_, err = a.guard.Apply(s)
 	if err != nil {
 		return fmt.Errorf("put the guard in force: %w", err)
 	}
-	logOps(a.log, "guard changed", ops)
 	a.health.Done(stepGuard)
 	return nil
 }
@@ -246,6 +250,7 @@ func (a *Agent) loop(ctx context.Context) error {
 			return nil
 		case <-a.wake:
 		case <-time.After(pause):
+			a.forget.Store(true)
 		}
 	}
 }
@@ -289,8 +294,10 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 			return err
 		}
 		for range changes {
+			a.forget.Store(true)
 			a.poke()
 		}
+		a.forget.Store(true)
 		a.poke() // The subscription broke: whatever it missed is read anew.
 	}
 	return nil

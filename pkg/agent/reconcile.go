@@ -17,6 +17,9 @@ import (
 // turn brings the kernel to what is believed now. It does as much as it can;
 // the error holds what could not be done.
 func (a *Agent) turn(ctx context.Context) error {
+	if a.forget.Swap(false) {
+		a.host.Forget()
+	}
 	in, refusals, err := a.gather()
 	if err != nil {
 		a.finish(in, decision{}, refusals, err)
@@ -97,13 +100,12 @@ func (a *Agent) base(d decision) error {
 		return nil
 	}
 	d.host.Devices, d.host.Peers = nil, nil
-	return a.applyHost(have, d.host)
+	return a.syncHost(d.host)
 }
 
 // apply makes the kernel match d, the guard first.
 func (a *Agent) apply(ctx context.Context, in inputs, d decision) error {
-	ops, err := a.guard.Apply(d.guard)
-	logOps(a.log, "guard changed", ops)
+	_, err := a.guard.Apply(d.guard)
 	if err != nil {
 		a.health.Undone(stepGuard)
 		return fmt.Errorf("guard: %w", err)
@@ -112,28 +114,25 @@ func (a *Agent) apply(ctx context.Context, in inputs, d decision) error {
 	if len(d.tunnel.Devices) == 0 {
 		return a.base(d)
 	}
-	if err := a.base(d); err != nil {
-		return err
+	if !a.based {
+		if err := a.base(d); err != nil {
+			return err
+		}
+		a.based = true
 	}
-	var errs []error
-	changes, err := a.tunnels.Sync(ctx, d.tunnel)
+	changes, tunnelErr := a.tunnels.Sync(ctx, d.tunnel)
 	if !changes.Empty() {
 		a.log.Info("tunnels changed", "created", len(changes.Create), "configured", peerChanges(changes), "removed", len(changes.Remove))
 	}
-	errs = append(errs, err)
-	have, err := a.host.Read()
-	if err == nil {
-		err = a.applyHost(have, d.host)
-	}
-	errs = append(errs, err, a.keepPods(d.podMTU))
+	err = errors.Join(tunnelErr, a.syncHost(d.host), a.keepPods(d.podMTU))
 	a.probes.set(d.host.SelfAddrs, probePeers(in, d))
-	return errors.Join(errs...)
+	return err
 }
 
-func (a *Agent) applyHost(have hostnet.State, want hostnet.Want) error {
-	ops := hostnet.Diff(have, hostnet.Plan(want))
+func (a *Agent) syncHost(want hostnet.Want) error {
+	ops, err := a.host.Sync(hostnet.Plan(want))
 	logOps(a.log, "routing changed", ops)
-	if err := a.host.Apply(ops); err != nil {
+	if err != nil {
 		return fmt.Errorf("routing: %w", err)
 	}
 	return nil
