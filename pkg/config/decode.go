@@ -13,23 +13,24 @@ import (
 )
 
 // decode reads YAML or JSON over c and returns every problem, each with the
-// path of the key it is about. Keys that are absent stay as they were.
-func decode(text []byte, c *Config) []error {
+// path of the key it is about, or why the whole is unreadable. Keys that are
+// absent stay as they were.
+func decode(text []byte, c *Config) (unreadable error, problems []error) {
 	// Strict: a key given twice is an error.
 	converted, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
-		return []error{err}
+		return err, nil
 	}
 	dec := json.NewDecoder(bytes.NewReader(converted))
 	dec.UseNumber()
 	var raw any
 	if err := dec.Decode(&raw); err != nil {
-		return []error{err}
+		return err, nil
 	}
 	if raw == nil {
-		return nil // an empty file
+		return nil, nil // an empty file
 	}
-	return decodeValue("", raw, reflect.ValueOf(c).Elem())
+	return nil, decodeValue("", raw, reflect.ValueOf(c).Elem())
 }
 
 // problem is what is wrong with the value of one key.

@@ -81,7 +81,11 @@ func load(path string, given []givenFlag) (Config, error) {
 		if err != nil {
 			return c, fmt.Errorf("configuration: %w", err)
 		}
-		for _, err := range decode(text, &c) {
+		unreadable, bad := decode(text, &c)
+		if unreadable != nil {
+			return c, fmt.Errorf("%s: %w", path, unreadable)
+		}
+		for _, err := range bad {
 			problems = append(problems, fmt.Errorf("%s: %w", path, err))
 		}
 	}
