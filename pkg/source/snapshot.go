@@ -149,9 +149,9 @@ func StateOf(t cluster.Table) cluster.State {
 	return s
 }
 
-// Read reads the snapshot at path. The error matches fs.ErrNotExist when
-// there is none, atomicfile.ErrOnDisk's text tells of one that is on a disk
-// although trustDisk is not set, and ErrCorrupt is matched by all that cannot be used.
+// Read reads the snapshot at path. The error matches fs.ErrNotExist when there
+// is none, atomicfile.ErrOnDisk when it is on a disk and trustDisk is not set,
+// and ErrCorrupt when it cannot be used; it is never touched.
 func Read(path string, trustDisk bool) (cluster.Table, error) {
 	text, err := readFile(path, trustDisk)
 	if err != nil {

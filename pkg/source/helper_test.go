@@ -1,0 +1,80 @@
+package source_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/source"
+)
+
+// run starts s; stop ends it and checks that it ended because it was told to.
+func run(t *testing.T, s source.Source) (states <-chan cluster.State, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ch, done := make(chan cluster.State), make(chan error, 1)
+	go func() {
+		done <- s.Run(ctx, func(s cluster.State) {
+			select {
+			case ch <- s:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	return ch, func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+	}
+}
+
+func next(t *testing.T, states <-chan cluster.State) cluster.State {
+	t.Helper()
+	select {
+	case s := <-states:
+		return s
+	case <-time.After(10 * time.Second):
+		t.Fatal("no state came")
+		return cluster.State{}
+	}
+}
+
+// syncBuffer is a buffer that a logger and a test share.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// memoryDir is a directory on tmpfs, removed with the test.
+func memoryDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "kubeveil-source-")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,291 @@
+package source_test
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/pkg/source"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+var compareNetip = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})
+
+func rules(self string) cluster.Rules {
+	return cluster.Rules{
+		Self:          self,
+		ClusterRanges: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
+	}
+}
+
+func node(name string, n byte) cluster.Node {
+	a := netip.AddrFrom4([4]byte{198, 18, 0, 10 + n})
+	p := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, n, 0}), 24)}
+	return cluster.Node{
+		Name: name, Created: time.Date(2026, 1, 1, int(n), 0, 0, 0, time.UTC), Addresses: []netip.Addr{a}, PodPrefixes: p,
+		Claim: &cluster.Claim{
+			Keys:        []cluster.Key{{Epoch: 1, Public: wgkey.Public{n + 1}}},
+			Endpoints:   []netip.AddrPort{netip.AddrPortFrom(a, 51820)},
+			PodPrefixes: p, MTU: 1500,
+		},
+	}
+}
+
+// table has a peer, a node without a key, one that was refused, and self.
+func table(t *testing.T) cluster.Table {
+	t.Helper()
+	silent := node("silent", 3)
+	silent.Claim = nil
+	forged := node("forged", 4)
+	forged.PodPrefixes = node("peer", 1).PodPrefixes
+	got, refusals := cluster.Resolve(rules("self"), cluster.State{
+		Revision: 7, Synced: true, APIServers: []netip.Addr{netip.MustParseAddr("198.18.0.200")},
+		Nodes: []cluster.Node{node("self", 0), node("peer", 1), silent, forged},
+	}, nil)
+	if len(refusals) != 1 || len(got.Peers) != 1 || len(got.Keyless) != 1 || len(got.NodeAddrs) != 4 {
+		t.Fatalf("unexpected table: %+v, %v", got, refusals)
+	}
+	return got
+}
+
+func TestSnapshotRoundTrip(t *testing.T) {
+	want := table(t)
+	text, err := source.Encode(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := source.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(want, got) {
+		t.Error(cmp.Diff(want, got, compareNetip))
+	}
+}
+
+// A snapshot as a source says the same as the cluster did, to every node.
+func TestSnapshotAsState(t *testing.T) {
+	want := table(t)
+	state := source.StateOf(want)
+	got, refusals := cluster.Resolve(rules("self"), state, nil)
+	if d := cmp.Diff(want.Peers, got.Peers, compareNetip); d != "" || len(refusals) > 0 {
+		t.Errorf("refusals %v, peers:\n%s", refusals, d)
+	}
+	if d := cmp.Diff(want.NodeAddrs, got.NodeAddrs, compareNetip); d != "" {
+		t.Error(d)
+	}
+	other, refusals := cluster.Resolve(rules("peer"), state, nil)
+	if other.Self == nil || other.Self.Name != "peer" || len(other.Peers) != 1 || other.Peers[0].Name != "self" || len(refusals) > 0 {
+		t.Errorf("seen by peer: %+v, %v", other, refusals)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	good, err := source.Encode(table(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := func(from, to string) []byte {
+		if !bytes.Contains(good, []byte(from)) {
+			t.Fatalf("%q is not in the snapshot", from)
+		}
+		return bytes.Replace(good, []byte(from), []byte(to), 1)
+	}
+	for name, c := range map[string]struct {
+		text []byte
+		want string
+	}{
+		"empty":             {nil, "EOF"},
+		"cut short":         {good[:len(good)/2], "unexpected EOF"},
+		"zeroes":            {make([]byte, 4096), "invalid character"},
+		"something behind":  {append(bytes.Clone(good), 'x'), "something follows"},
+		"another schema":    {replace("snapshot/v1", "snapshot/v2"), `schema is "kubeveil.io/snapshot/v2"`},
+		"no table":          {[]byte(`{"schema":"kubeveil.io/snapshot/v1"}`), "no table"},
+		"unknown key":       {replace(`"revision"`, `"revisoin"`), "unknown field"},
+		"two of one name":   {replace(`"name":"silent"`, `"name":"peer"`), "node peer is in it twice"},
+		"no name":           {replace(`"name":"peer"`, `"name":""`), "no name"},
+		"malformed address": {replace(`"198.18.0.11"`, `"198.18.0.311"`), "198.18.0.311"},
+		"empty address":     {replace(`"198.18.0.11"`, `""`), "malformed"},
+		"unmasked prefix":   {replace(`"10.244.1.0/24"`, `"10.244.1.9/24"`), "10.244.1.9/24 is malformed"},
+		"zero key":          {replace("AgAAAAAA", "AAAAAAAA"), "epoch 1 is zero"},
+		"short key":         {replace("AgAAAAAA", "Ag"), "not base64"},
+		"port 0":            {replace("198.18.0.11:51820", "198.18.0.11:0"), "198.18.0.11:0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := source.Parse(c.text); !errors.Is(err, source.ErrCorrupt) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want ErrCorrupt with %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestWriterKeepsTheFile(t *testing.T) {
+	path := filepath.Join(memoryDir(t), "new", "snapshot.json")
+	w, err := source.NewWriter(path, false)
+	must(t, err)
+	if _, err := source.Read(path, false); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before the first write: %v, want not found", err)
+	}
+	want := table(t)
+	must(t, w.Write(want))
+	first, err := os.Stat(path)
+	must(t, err)
+	if first.Mode() != 0o600 {
+		t.Errorf("mode %v", first.Mode())
+	}
+	must(t, w.Write(want))
+	if again, err := os.Stat(path); err != nil || !os.SameFile(first, again) {
+		t.Errorf("the same table was written again: %v", err)
+	}
+	must(t, os.Remove(path))
+	must(t, w.Write(want))
+	got, err := source.Read(path, false)
+	if err != nil || !reflect.DeepEqual(want, got) {
+		t.Errorf("%v\n%s", err, cmp.Diff(want, got, compareNetip))
+	}
+	want.Revision++
+	must(t, w.Write(want))
+	if got, err := source.Read(path, false); err != nil || got.Revision != want.Revision {
+		t.Errorf("revision %d, %v", got.Revision, err)
+	}
+}
+
+func TestDiskMustBeAskedFor(t *testing.T) {
+	// procfs stands for every file system that is not in memory.
+	if _, err := source.NewWriter("/proc/self/snapshot", false); !errors.Is(err, atomicfile.ErrOnDisk) || !strings.Contains(err.Error(), "trustDisk") {
+		t.Errorf("writer: %v", err)
+	}
+	if _, err := source.Read("/proc/self/status", false); !errors.Is(err, atomicfile.ErrOnDisk) {
+		t.Errorf("read: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "snapshot.json")
+	w, err := source.NewWriter(path, true)
+	must(t, err)
+	must(t, w.Write(table(t)))
+	if _, err := source.Read(path, true); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	good, err := source.Encode(table(t))
+	must(t, err)
+	for name, c := range map[string]struct {
+		prepare func(path string) error
+		want    string
+	}{
+		"corrupt":            {func(path string) error { return os.WriteFile(path, good[:99], 0o600) }, "move it away (mv "},
+		"writable by others": {func(path string) error { return errors.Join(os.WriteFile(path, good, 0o600), os.Chmod(path, 0o602)) }, "written by others"},
+		"somebody else's":    {func(path string) error { return errors.Join(os.WriteFile(path, good, 0o600), os.Chown(path, 65534, 0)) }, "written by others"},
+		"symbolic link":      {func(path string) error { return os.Symlink("/dev/null", path) }, "symbolic link"},
+		"directory":          {func(path string) error { return os.Mkdir(path, 0o700) }, "not a regular file"},
+		"huge": {func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, source.MaxSnapshot+1))
+		}, "larger than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(memoryDir(t), "snapshot.json")
+			must(t, c.prepare(path))
+			if _, err := source.Read(path, false); !errors.Is(err, source.ErrCorrupt) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
+				t.Errorf("got %v, want ErrCorrupt with %q", err, c.want)
+			}
+			if _, err := os.Lstat(path); err != nil {
+				t.Errorf("the file is gone: %v", err)
+			}
+		})
+	}
+}
+
+func TestSnapshotSourceFollowsItsFile(t *testing.T) {
+	path := filepath.Join(memoryDir(t), "snapshot.json")
+	var log syncBuffer
+	s := source.NewSnapshot(path, false, slog.New(slog.NewTextHandler(&log, nil)))
+	s.Poll = time.Millisecond
+	states, stop := run(t, s)
+	defer stop()
+	// There is no file yet: the source waits for it.
+	w, err := source.NewWriter(path, false)
+	must(t, err)
+	want := table(t)
+	must(t, w.Write(want))
+	if got := next(t, states); got.Revision != 1 || !got.Synced || len(got.Nodes) != 4 {
+		t.Errorf("first state %+v", got)
+	}
+	// A corrupt file changes nothing, and is said.
+	must(t, atomicfile.Write(path, []byte("{"), 0o600))
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(log.String(), "move it away"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing was said of a corrupt file: %s", log.String())
+		}
+		<-time.After(time.Millisecond)
+	}
+	want.Keyless = nil
+	must(t, w.Write(want))
+	if got := next(t, states); got.Revision != 2 || len(got.Nodes) != 4 {
+		t.Errorf("second state %+v", got)
+	}
+	must(t, os.Remove(path))
+	want.NodeAddrs = nil
+	must(t, w.Write(want))
+	if got := next(t, states); got.Revision != 3 || len(got.Nodes) != 2 {
+		t.Errorf("third state %+v", got)
+	}
+}
+
+func TestSnapshotSourceRefusesACorruptStart(t *testing.T) {
+	path := filepath.Join(memoryDir(t), "snapshot.json")
+	must(t, os.WriteFile(path, []byte("{}"), 0o600))
+	s := source.NewSnapshot(path, false, slog.New(slog.DiscardHandler))
+	if err := s.Run(t.Context(), func(cluster.State) { t.Error("a state") }); !errors.Is(err, source.ErrCorrupt) {
+		t.Errorf("got %v, want ErrCorrupt", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	text, err := source.Encode(cluster.Table{Revision: 1, Peers: []cluster.Node{node("a", 1)}, NodeAddrs: node("a", 1).Addresses})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(`{"schema":"kubeveil.io/snapshot/v1","table":{"self":{"name":"a"},"keyless":[{"name":"b"}]}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		got, err := source.Parse(text)
+		if err != nil {
+			if !errors.Is(err, source.ErrCorrupt) {
+				t.Errorf("%v does not match ErrCorrupt", err)
+			}
+			return
+		}
+		again, err := source.Encode(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := source.Parse(again)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, again)
+		}
+		if d := cmp.Diff(got, back, compareNetip); d != "" {
+			t.Error(d)
+		}
+		// Whatever a file says, the table that comes of it is sound and stable.
+		once, _ := cluster.Resolve(rules("a"), source.StateOf(got), &got)
+		twice, _ := cluster.Resolve(rules("a"), source.StateOf(got), &once)
+		if d := cmp.Diff(once, twice, compareNetip); d != "" {
+			t.Error(d)
+		}
+	})
+}
