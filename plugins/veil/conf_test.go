@@ -1,0 +1,93 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+func TestConfigurationMistakes(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change object
+		// want are parts of the message: where, and what to write. None is: accepted.
+		want []string
+	}{
+		{"as veild writes it", nil, nil},
+		{"keys that runtimes add", object{"args": object{"x": 1}, "runtimeConfig": object{}, "capabilities": object{}, "cni.dev/attachments": nil, "cniVersions": []string{"1.1.0"}}, nil},
+		{"unknown key", object{"Mtu2": 1500}, []string{`"Mtu2"`, "mtu"}},
+		{"no mtu", object{"mtu": nil}, []string{`"mtu" is missing`}},
+		{"negative mtu", object{"mtu": -1}, []string{`"mtu" is -1`, "68 to 65535"}},
+		{"mtu larger than a packet", object{"mtu": 65536}, []string{`"mtu" is 65536`}},
+		{"mtu too small for IPv6", object{"mtu": 1279}, []string{"1279", "fd42:1:0:1::/64", "1280", "1340"}},
+		{"no ipam", object{"ipam": nil}, []string{`"ipam" is missing`, `"host-local"`, config.IPAMDir}},
+		{"another ipam plugin", object{"ipam": object{"type": "dhcp"}}, []string{`"ipam.type" is "dhcp"`, `"host-local"`}},
+		{"reservations on the disk by default", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24"}}, []string{`"ipam.dataDir"`, config.IPAMDir}},
+		{"relative dataDir", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24", "dataDir": "ipam"}}, []string{`"ipam.dataDir" is "ipam"`}},
+		{"no range", object{"ipam": ipamOf()}, []string{`"ipam.ranges" is empty`}},
+		{"subnet that is none", object{"ipam": ipamOf("198.18.1.0")}, []string{`subnet "198.18.1.0"`, "10.244.1.0/24"}},
+		{"route of its own", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24", "dataDir": "/x", "routes": []any{object{"dst": "198.18.0.0/16"}}}}, []string{`"ipam.routes" has "198.18.0.0/16"`}},
+		{"default route is said too", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24", "dataDir": "/x", "routes": []any{object{"dst": "0.0.0.0/0"}}}}, nil},
+		{"another plugin's part", object{"type": "ptp"}, []string{`"type" is "ptp"`, `"veil"`}},
+		{"two mistakes are told at once", object{"mtu": nil, "zzz": 1}, []string{`"mtu" is missing`, `"zzz"`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			data := conf("1.1.0", tt.change)
+			c, err := parse(data)
+			if err == nil {
+				err = c.validate(data)
+			}
+			if tt.want == nil {
+				if err != nil {
+					t.Errorf("refused: %v", err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			wantError(t, err, 7, append(tt.want, `network "kubeveil"`)...)
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("message has more than one line: %q", err)
+			}
+		})
+	}
+}
+
+func TestConfigurationThatIsNoJSON(t *testing.T) {
+	for _, data := range []string{"", "{", "[]", `{"mtu": "1420"}`, `{"ipam": 1}`} {
+		_, err := parse([]byte(data))
+		wantError(t, err, 6, "read CNI configuration")
+	}
+}
+
+// FuzzParse: nothing panics, and what is accepted can be attached: its prefixes parse and its MTU fits.
+func FuzzParse(f *testing.F) {
+	f.Add(conf("1.1.0", nil))
+	f.Add(conf("0.3.1", object{"prevResult": object{}, "cni.dev/valid-attachments": []any{object{"containerID": "x"}}}))
+	f.Add([]byte(`{"ipam":{"ranges":[[{}]]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := parse(data)
+		if err != nil {
+			return
+		}
+		_, _ = c.valid()
+		if c.validate(data) != nil {
+			return
+		}
+		prefixes, err := c.IPAM.prefixes()
+		if err != nil || len(prefixes) == 0 {
+			t.Fatalf("accepted without prefixes: %v", err)
+		}
+		for _, p := range prefixes {
+			if p.Addr().Is6() && c.MTU < config.MinPodMTU6 || c.MTU < minMTU || c.MTU > maxMTU {
+				t.Errorf("accepted mtu %d for %s", c.MTU, p)
+			}
+		}
+		if _, err := json.Marshal(c.IPAM); err != nil {
+			t.Error(err)
+		}
+	})
+}
