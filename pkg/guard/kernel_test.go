@@ -29,16 +29,21 @@ const pinDir = "/sys/fs/bpf/kubeveil"
 func bothHooks(t *testing.T, fn func(t *testing.T, hk hooks)) {
 	nettest.NeedBPF(t)
 	t.Run("tcx", func(t *testing.T) {
-		hk, err := probeHooks()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, ok := hk.(tcx); !ok {
-			nettest.Skip(t, nettest.NoKernelFeature, "tcx")
-		}
-		fn(t, hk)
+		needTCX(t)
+		fn(t, tcx{})
 	})
 	t.Run("clsact", func(t *testing.T) { fn(t, clsact{}) })
+}
+
+func needTCX(t *testing.T) {
+	t.Helper()
+	hk, err := probeHooks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := hk.(tcx); !ok {
+		nettest.Skip(t, nettest.NoKernelFeature, "tcx")
+	}
 }
 
 // open opens a guard that attaches in the given way.

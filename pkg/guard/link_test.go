@@ -74,3 +74,23 @@ func setMTU(name string, mtu int) error {
 	}
 	return h.LinkSetMTU(l, mtu)
 }
+
+// refuseOnePiece drops what leaves by a link with its IP header in the first
+// piece of the packet: a test with it proves that there were such in fragments.
+func refuseOnePiece(name string) error {
+	ifi, err := net.InterfaceByName(name)
+	if err != nil {
+		return err
+	}
+	const data, dataEnd = 76, 80 // in struct __sk_buff
+	prog, err := foreign("refuse",
+		asm.Mov.Imm(asm.R0, -1),
+		asm.LoadMem(asm.R2, asm.R1, data, asm.Word), asm.LoadMem(asm.R3, asm.R1, dataEnd, asm.Word),
+		asm.Add.Imm(asm.R2, 14+20), asm.JGT.Reg(asm.R2, asm.R3, "end"),
+		asm.Mov.Imm(asm.R0, 2), asm.Mov.Imm(asm.R4, 0).WithSymbol("end"))
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	return attachTCX(ifi.Index, Egress, prog)
+}

@@ -13,7 +13,8 @@ import (
 
 // Remove takes away everything of the guard: what is attached to links, pods'
 // included, the nftables table and the pins in dir, of whatever version. It
-// needs no Guard, does as much as it can, and says what it took.
+// needs no Guard, does as much as it can, and says what it took. A clsact qdisc
+// stays, empty: nothing says whose it is.
 func Remove(dir string) ([]string, error) {
 	hooks, err := probeHooks()
 	if err != nil {

@@ -322,10 +322,12 @@ func openTUN(name string) (int, error) {
 // TestWireHeaderInAFragment sends frames of which the kernel has only the
 // Ethernet header in one piece: the guard must read on.
 func TestWireHeaderInAFragment(t *testing.T) {
-	n := newNode(t, clsact{})
+	n := newNode(t, clsact{}) // behind refuseOnePiece
+	needTCX(t)
 	for _, ns := range []*nettest.NS{n.NS, n.peer} {
 		ns.Run(t, func() error { return setMTU("u0", 9000) })
 	}
+	n.Run(t, func() error { return refuseOnePiece("u0") })
 	out, in := packetSocket(t, n, "u0", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 	if err := unix.SetsockoptInt(out, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
 		t.Fatal(err)
