@@ -1,0 +1,160 @@
+package pathmtu_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/pathmtu"
+)
+
+// The main thread stays what /proc/self shows: no test's namespace may take it.
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+var fast = pathmtu.Timing{Interval: 200 * time.Millisecond, RaiseInterval: time.Second, RetryMin: 50 * time.Millisecond, Tries: 3}
+
+// start runs a Prober in ns until the test ends.
+func start(t *testing.T, ns *nettest.NS, source netip.Addr, found func(pathmtu.Peer, int)) *pathmtu.Prober {
+	t.Helper()
+	p := pathmtu.New(pathmtu.Options{
+		Sources: []netip.Addr{source}, Timing: fast, Timeout: 100 * time.Millisecond, Found: found,
+		Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- ns.Do(func() error { return p.Run(ctx) })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("run: %v", err)
+		}
+	})
+	return p
+}
+
+// TestNarrowPathIsFoundAndLeftAgain: two nodes with a black hole between them. A veth
+// that drops silently what is larger than its own MTU is the path; it stands
+// for the tunnel.
+//
+//	a: big 1500 ══ bridge ns: big 1500 → narrow link, drops → ══ b
+func TestNarrowPathIsFoundAndLeftAgain(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		a, b string
+		want int
+	}{
+		{"ipv4", "198.18.7.1", "198.18.7.2", 1392},
+		{"ipv6", "fd42:7::1", "fd42:7::2", 1392},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a, b := nettest.NewNS(t), nettest.NewNS(t)
+			addrA, addrB := netip.MustParseAddr(tc.a), netip.MustParseAddr(tc.b)
+			bits := addrA.BitLen() - 8
+			nettest.Veth(t,
+				nettest.End{NS: a, Name: "veil0", MTU: 1500, Addrs: []netip.Prefix{netip.PrefixFrom(addrA, bits)}},
+				nettest.End{NS: b, Name: "veil0", MTU: 1500, Addrs: []netip.Prefix{netip.PrefixFrom(addrB, bits)}})
+			var mu sync.Mutex
+			last := 0
+			p := start(t, a, addrA, func(_ pathmtu.Peer, mtu int) {
+				mu.Lock()
+				defer mu.Unlock()
+				last = mtu
+			})
+			q := start(t, b, addrB, nil)
+			found := func(want int) func() bool {
+				return func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return last == want
+				}
+			}
+			p.SetPeers([]pathmtu.Peer{{Name: "b", Device: "veil0", Addr: addrB, DeviceMTU: 1500}})
+			q.SetPeers([]pathmtu.Peer{{Name: "a", Device: "veil0", Addr: addrA, DeviceMTU: 1500}})
+			blackHole(t, b, 1400)
+			nettest.Until(t, 20*time.Second, "the narrow path", found(tc.want))
+			blackHole(t, b, 1500)
+			nettest.Until(t, 20*time.Second, "the wide path", found(1500))
+		})
+	}
+}
+
+// blackHole lets the far end drop, without a word, every packet longer than mtu:
+// a veth drops what exceeds the MTU of its receiving end.
+func blackHole(t *testing.T, ns *nettest.NS, mtu int) {
+	t.Helper()
+	ns.Run(t, func() error {
+		h, err := nl.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		l, err := h.LinkByName("veil0")
+		if err != nil {
+			return err
+		}
+		return h.LinkSetMTU(l, mtu)
+	})
+}
+
+// TestStrangersGetNoAnswer sends probes from an address that is no peer's.
+func TestStrangersGetNoAnswer(t *testing.T) {
+	a, b := nettest.NewNS(t), nettest.NewNS(t)
+	addrA, other, addrB := netip.MustParseAddr("198.18.7.1"), netip.MustParseAddr("198.18.7.3"), netip.MustParseAddr("198.18.7.2")
+	nettest.Veth(t,
+		nettest.End{NS: a, Name: "veil0", Addrs: []netip.Prefix{netip.PrefixFrom(addrA, 24), netip.PrefixFrom(other, 24)}},
+		nettest.End{NS: b, Name: "veil0", Addrs: []netip.Prefix{netip.PrefixFrom(addrB, 24)}})
+	q := start(t, b, addrB, nil)
+	q.SetPeers([]pathmtu.Peer{{Name: "a", Device: "veil0", Addr: addrA, DeviceMTU: 1500}})
+	probe := make([]byte, 100)
+	copy(probe, "kvp1\x01")
+	probe[16], probe[17] = 0, 128
+	answered := func(from netip.Addr) bool {
+		yes := false
+		a.Run(t, func() error {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			if err := unix.Bind(fd, &unix.SockaddrInet4{Port: 51821, Addr: from.As4()}); err != nil {
+				return err
+			}
+			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200_000}); err != nil {
+				return err
+			}
+			if err := unix.Sendto(fd, probe, 0, &unix.SockaddrInet4{Port: 51821, Addr: addrB.As4()}); err != nil {
+				return err
+			}
+			buf := make([]byte, 2000)
+			for {
+				n, _, err := unix.Recvfrom(fd, buf, 0)
+				if err != nil {
+					return nil
+				}
+				if n == 24 && buf[4] == 2 {
+					yes = true
+					return nil
+				}
+			}
+		})
+		return yes
+	}
+	nettest.Until(t, 10*time.Second, "an answer to the peer", func() bool { return answered(addrA) })
+	if answered(other) {
+		t.Error("a stranger was answered")
+	}
+}

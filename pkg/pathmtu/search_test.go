@@ -1,0 +1,138 @@
+package pathmtu
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var timing = Timing{Interval: time.Minute, RaiseInterval: 10 * time.Minute, RetryMin: time.Second, Tries: 3}
+
+// path is a simulated path and its clock.
+type path struct {
+	device int
+	mtu    int     // the largest inner packet after padding; 0 carries nothing
+	loss   float64 // of probes that fit
+	now    time.Time
+	rand   func() float64
+	sent   int
+}
+
+// carries is whether a packet of size comes through: WireGuard pads it to a
+// multiple of 16, but not beyond the MTU of the device.
+func (p *path) carries(size int) bool {
+	padded := min((size+15)/16*16, p.device)
+	return padded <= p.mtu && (p.loss == 0 || p.rand() >= p.loss)
+}
+
+// run lets the search live for d.
+func (p *path) run(s *Search, d time.Duration) {
+	for end := p.now.Add(d); ; {
+		size, ok := s.Probe(p.now)
+		switch {
+		case !ok && s.Next().After(end):
+			p.now = end
+			return
+		case !ok:
+			p.now = s.Next()
+		case p.carries(size):
+			p.sent++
+			p.now = p.now.Add(time.Millisecond)
+			s.Answered(p.now)
+		default:
+			p.sent++
+			p.now = p.now.Add(300 * time.Millisecond)
+			s.Lost(p.now)
+		}
+	}
+}
+
+// best is the largest size that a search can find: the device's, else a multiple of 16.
+func (p *path) best() int {
+	if p.mtu >= p.device {
+		return p.device
+	}
+	return p.mtu / 16 * 16
+}
+
+func start() time.Time { return time.Unix(1_000_000, 0) }
+
+func TestAnyPathIsFound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		floor := rapid.SampledFrom([]int{576, 1280}).Draw(t, "floor")
+		p := &path{device: rapid.IntRange(floor, 9216).Draw(t, "device"), now: start()}
+		p.mtu = rapid.IntRange(floor, p.device).Draw(t, "path")
+		s := NewSearch(floor, p.device, timing, p.now)
+		p.run(s, 30*time.Second)
+		if s.MTU() != p.best() {
+			t.Fatalf("found %d, want %d", s.MTU(), p.best())
+		}
+		// Narrower: noticed within an interval and the search.
+		p.mtu = rapid.IntRange(floor, p.mtu).Draw(t, "narrower")
+		p.run(s, timing.Interval+30*time.Second)
+		if s.MTU() != p.best() {
+			t.Fatalf("narrower: found %d, want %d", s.MTU(), p.best())
+		}
+		// Wide again: noticed within the raise interval and a check.
+		p.mtu = p.device
+		p.run(s, timing.RaiseInterval+2*timing.Interval)
+		if s.MTU() != p.device {
+			t.Fatalf("wide again: found %d, want %d", s.MTU(), p.device)
+		}
+	})
+}
+
+// TestLossNeverMakesABlackHole: with loss the result may be too small, never too
+// large for longer than a check takes.
+func TestLossNeverMakesABlackHole(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := &path{device: rapid.IntRange(1280, 9216).Draw(t, "device"), now: start()}
+		p.mtu = rapid.IntRange(1280, p.device).Draw(t, "path")
+		p.loss = rapid.Float64Range(0, 0.3).Draw(t, "loss")
+		p.rand = func() float64 { return rapid.Float64Range(0, 1).Draw(t, "luck") }
+		s := NewSearch(1280, p.device, timing, p.now)
+		p.run(s, 10*time.Minute)
+		if s.MTU() > p.best() {
+			t.Fatalf("believes %d, the path carries %d", s.MTU(), p.best())
+		}
+	})
+}
+
+func TestDeadPeerLowersNothing(t *testing.T) {
+	p := &path{device: 1440, mtu: 1440, now: start()}
+	s := NewSearch(576, 1440, timing, p.now)
+	p.run(s, time.Minute)
+	p.mtu = 0
+	p.sent = 0
+	p.run(s, time.Hour)
+	if s.MTU() != 1440 {
+		t.Errorf("a dead peer lowered the mtu to %d", s.MTU())
+	}
+	if p.sent > 60*2*timing.Tries+50 {
+		t.Errorf("%d probes in an hour to a dead peer", p.sent)
+	}
+	p.mtu = 1300
+	p.run(s, 2*timing.Interval)
+	if s.MTU() != 1296 {
+		t.Errorf("back on a narrow path: %d, want 1296", s.MTU())
+	}
+}
+
+func TestQuietWhenNothingChanges(t *testing.T) {
+	p := &path{device: 1440, mtu: 1440, now: start()}
+	s := NewSearch(576, 1440, timing, p.now)
+	p.run(s, time.Hour)
+	if p.sent > 61 {
+		t.Errorf("%d probes in an hour, want one a minute", p.sent)
+	}
+}
+
+func TestDeviceBelowTheFloor(t *testing.T) {
+	p := &path{device: 500, mtu: 500, now: start()}
+	s := NewSearch(576, 500, timing, p.now)
+	p.run(s, time.Hour)
+	if s.MTU() != 500 {
+		t.Errorf("mtu %d, want 500", s.MTU())
+	}
+}
