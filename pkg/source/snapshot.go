@@ -187,13 +187,13 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %s is not a regular file", ErrCorrupt, path)
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0:
 		return nil, fmt.Errorf("%w: %s can be written by others (user %d, mode %04o), who could name keys of their own; check it, then chown it to this user and chmod 0600", ErrCorrupt, path, st.Uid, st.Mode&0o7777)
+	case st.Size > MaxSnapshot:
+		return nil, corrupt(path, fmt.Errorf("%w: it is larger than %d bytes", ErrCorrupt, MaxSnapshot))
 	}
-	text, err := io.ReadAll(io.LimitReader(f, MaxSnapshot+1))
+	// What has grown since is cut short here, and refused by Parse.
+	text, err := io.ReadAll(io.LimitReader(f, MaxSnapshot))
 	if err != nil {
 		return nil, fmt.Errorf("read snapshot %s: %w", path, err)
-	}
-	if len(text) > MaxSnapshot {
-		return nil, corrupt(path, fmt.Errorf("%w: it is larger than %d bytes", ErrCorrupt, MaxSnapshot))
 	}
 	return text, nil
 }
