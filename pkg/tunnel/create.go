@@ -43,6 +43,9 @@ func (h *Host) Create(ctx context.Context, d Device) error {
 		if h.o.Mode == ModeKernel {
 			h.o.Log.Info("keeping the device that is there", "device", d.Name, "kind", Userspace)
 		}
+		if err := setGroup(netlink, l); err != nil {
+			return err
+		}
 		return h.request(ctx, d)
 	}
 	return fmt.Errorf("a link of that name exists and is of type %s: remove or rename it", l.Type())
@@ -85,10 +88,8 @@ func createKernel(netlink *nl.Handle, d Device) error {
 }
 
 func adoptKernel(netlink *nl.Handle, l nl.Link) error {
-	if l.Attrs().Group != config.TunnelGroup {
-		if err := netlink.LinkSetGroup(l, int(config.TunnelGroup)); err != nil {
-			return fmt.Errorf("set group: %w", err)
-		}
+	if err := setGroup(netlink, l); err != nil {
+		return err
 	}
 	if l.Attrs().RawFlags&unix.IFF_UP != 0 {
 		return nil
@@ -98,6 +99,16 @@ func adoptKernel(netlink *nl.Handle, l nl.Link) error {
 			return fmt.Errorf("set up: %w", ErrPortInUse)
 		}
 		return fmt.Errorf("set up: %w", err)
+	}
+	return nil
+}
+
+func setGroup(netlink *nl.Handle, l nl.Link) error {
+	if l.Attrs().Group == config.TunnelGroup {
+		return nil
+	}
+	if err := netlink.LinkSetGroup(l, int(config.TunnelGroup)); err != nil {
+		return fmt.Errorf("set group: %w", err)
 	}
 	return nil
 }

@@ -76,19 +76,27 @@ type testNode struct {
 	host  *tunnel.Host
 	m     *tunnel.Manager
 
-	under netip.Addr // on the underlay
-	inner netip.Addr // on the tunnel device
+	under netip.Prefix // on the underlay
+	inner netip.Prefix // on the tunnel device
 }
+
+// family says which addresses a test uses, outside and inside.
+type family struct{ under, inner string }
+
+var (
+	ipv4 = family{"198.18.0.%d/24", "198.19.%d.1/24"}
+	ipv6 = family{"fd42::%d/64", "fd42:%d::1/64"}
+)
 
 // device is the tunnel device of every test node: they do not share a mount namespace.
 const device = "veil0"
 
-func newNode(t *testing.T, n int) *testNode {
+func newNode(t *testing.T, n int, f family) *testNode {
 	t.Helper()
 	nettest.NeedTUN(t)
 	node := &testNode{Host: nettest.NewHost(t, "/run"), t: t, log: &logBuffer{}}
-	node.under = netip.MustParseAddr(fmt.Sprintf("198.18.0.%d", n))
-	node.inner = netip.MustParseAddr(fmt.Sprintf("198.19.%d.1", n))
+	node.under = netip.MustParsePrefix(fmt.Sprintf(f.under, n))
+	node.inner = netip.MustParsePrefix(fmt.Sprintf(f.inner, n))
 	var err error
 	if node.key, err = wgkey.Generate(); err != nil {
 		t.Fatal(err)
@@ -170,8 +178,8 @@ func (n *testNode) spec(peers ...*testNode) tunnel.Spec {
 	d := tunnel.Device{Name: device, ListenPort: 51820, Mark: config.TunnelMark, PrivateKey: n.key, MTU: 1440}
 	for _, p := range peers {
 		d.Peers = append(d.Peers, tunnel.Peer{
-			Name: "node-" + p.under.String(), PublicKey: p.key.Public(), Endpoint: netip.AddrPortFrom(p.under, 51820),
-			AllowedIPs: []netip.Prefix{netip.PrefixFrom(p.inner, 24).Masked()},
+			Name: "node-" + p.under.Addr().String(), PublicKey: p.key.Public(), Endpoint: netip.AddrPortFrom(p.under.Addr(), 51820),
+			AllowedIPs: []netip.Prefix{p.inner.Masked()},
 		})
 	}
 	return tunnel.Spec{Devices: []tunnel.Device{d}, Prune: true}
@@ -180,19 +188,19 @@ func (n *testNode) spec(peers ...*testNode) tunnel.Spec {
 // route sends what is for peer into the tunnel.
 func (n *testNode) route(peers ...*testNode) {
 	n.t.Helper()
-	nettest.AddAddr(n.t, n.NS, device, netip.PrefixFrom(n.inner, 32))
+	nettest.AddAddr(n.t, n.NS, device, netip.PrefixFrom(n.inner.Addr(), n.inner.Addr().BitLen()))
 	for _, p := range peers {
-		nettest.AddRoute(n.t, n.NS, netip.PrefixFrom(p.inner, 24).Masked(), netip.Addr{}, device)
+		nettest.AddRoute(n.t, n.NS, p.inner.Masked(), netip.Addr{}, device)
 	}
 }
 
 // pair is two nodes with a tunnel between them that works.
-func pair(t *testing.T) (a, b *testNode) {
+func pair(t *testing.T, f family) (a, b *testNode) {
 	t.Helper()
-	a, b = newNode(t, 1), newNode(t, 2)
+	a, b = newNode(t, 1, f), newNode(t, 2, f)
 	nettest.Veth(t,
-		nettest.End{NS: a.NS, Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(a.under, 24)}},
-		nettest.End{NS: b.NS, Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(b.under, 24)}})
+		nettest.End{NS: a.NS, Name: "eth0", Addrs: []netip.Prefix{a.under}},
+		nettest.End{NS: b.NS, Name: "eth0", Addrs: []netip.Prefix{b.under}})
 	for _, n := range []*testNode{a, b} {
 		n.startWorker()
 		other := a
@@ -210,7 +218,7 @@ func (n *testNode) listen(port int) *net.UDPConn {
 	n.t.Helper()
 	var c *net.UDPConn
 	n.Run(n.t, func() (err error) {
-		c, err = net.ListenUDP("udp", &net.UDPAddr{IP: n.inner.AsSlice(), Port: port})
+		c, err = net.ListenUDP("udp", &net.UDPAddr{IP: n.inner.Addr().AsSlice(), Port: port})
 		return err
 	})
 	n.t.Cleanup(func() { c.Close() })
@@ -225,7 +233,7 @@ func stream(t *testing.T, from, to *testNode, port int) (arrivals func() []time.
 	var times []time.Time
 	var wg sync.WaitGroup
 	done := make(chan struct{})
-	dst := netip.AddrPortFrom(to.inner, uint16(port))
+	dst := netip.AddrPortFrom(to.inner.Addr(), uint16(port))
 	wg.Go(func() {
 		tick := time.NewTicker(2 * time.Millisecond)
 		defer tick.Stop()
@@ -305,11 +313,16 @@ func (n *testNode) links() string {
 		}
 		a := l.Attrs()
 		fmt.Fprintf(&b, "%d %s %s group %#x mtu %d qlen %d\n", a.Index, a.Name, l.Type(), a.Group, a.MTU, a.TxQLen)
-		routes, err := h.RouteListFiltered(nl.FamilyV4, &nl.Route{LinkIndex: a.Index}, nl.FilterOIF)
-		for _, r := range routes {
-			fmt.Fprintf(&b, "%s table %d protocol %d\n", r.Dst, r.Table, r.Protocol)
+		for _, f := range []int{nl.FamilyV4, nl.FamilyV6} {
+			routes, err := h.RouteListFiltered(f, &nl.Route{LinkIndex: a.Index}, nl.FilterOIF)
+			if err != nil {
+				return err
+			}
+			for _, r := range routes {
+				fmt.Fprintf(&b, "%s table %d protocol %d\n", r.Dst, r.Table, r.Protocol)
+			}
 		}
-		return err
+		return nil
 	})
 	return b.String()
 }
