@@ -32,6 +32,7 @@ type Host struct {
 	holder *exec.Cmd
 	stdin  io.Closer
 	exited chan struct{}
+	ports  []string // at the bridge
 }
 
 // etcFiles are copied from the machine into a host's /etc: what programs of the
@@ -118,7 +119,8 @@ func (h *Host) start(ctx context.Context) error {
 	return h.IP(ctx, "link set lo up")
 }
 
-// stop ends the host and everything in it, its disk excepted. It may be called again.
+// stop ends the host and everything in it, its disk excepted, and its ports at the bridge. It may be
+// called again.
 func (h *Host) stop() error {
 	if h.holder == nil {
 		return nil
@@ -126,16 +128,17 @@ func (h *Host) stop() error {
 	_ = h.stdin.Close()
 	select {
 	case <-h.exited:
-		return nil
 	case <-time.After(5 * time.Second):
+		_ = h.holder.Process.Kill()
+		select {
+		case <-h.exited:
+		case <-time.After(10 * time.Second):
+			return fmt.Errorf("host %s: holder %d does not end", h.Name, h.holder.Process.Pid)
+		}
 	}
-	_ = h.holder.Process.Kill()
-	select {
-	case <-h.exited:
-		return nil
-	case <-time.After(10 * time.Second):
-		return fmt.Errorf("host %s: holder %d does not end", h.Name, h.holder.Process.Pid)
-	}
+	ports := h.ports
+	h.ports = nil
+	return h.lab.unplug(ports)
 }
 
 // proc is a path below /proc of the holder.

@@ -2,8 +2,14 @@ package lab
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // plug connects a host to the bridge by a veth: port is its name at the bridge, link its name in
@@ -11,12 +17,13 @@ import (
 func (l *Lab) plug(ctx context.Context, h *Host, port, link string, addrs []netip.Prefix) error {
 	mtu := fmt.Sprint(l.opts.UnderlayMTU)
 	err := l.bridge.IP(ctx,
-		fmt.Sprintf("link add %s mtu %s type veth peer name %s mtu %s netns %d", port, mtu, link, mtu, h.holder.Process.Pid),
+		fmt.Sprintf("link add %s mtu %s type veth peer name %s mtu %s address %s netns %d", port, mtu, link, mtu, hardwareAddr(port), h.holder.Process.Pid),
 		fmt.Sprintf("link set %s master %s", port, bridgeLink),
 	)
 	if err != nil {
 		return fmt.Errorf("plug %s in: %w", h.Name, err)
 	}
+	h.ports = append(h.ports, port)
 	if !l.opts.Offloads {
 		// Frames leave the host as they would be on a wire: no super-frames to the oracle.
 		off := []string{"-K", link, "tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"}
@@ -31,6 +38,33 @@ func (l *Lab) plug(ctx context.Context, h *Host, port, link string, addrs []neti
 		return err
 	}
 	return h.IP(ctx, append(addrLines(link, addrs), "link set "+link+" up")...)
+}
+
+// hardwareAddr is the MAC address of a host's end: as that of a machine, the same after a reboot.
+func hardwareAddr(port string) net.HardwareAddr {
+	sum := sha256.Sum256([]byte(port))
+	return append(net.HardwareAddr{0x02}, sum[:5]...) // locally administered, unicast
+}
+
+// unplug removes ports of a host that has ended. The kernel removes them too, with the host's
+// network namespace, but when it likes; the names are wanted again at once.
+func (l *Lab) unplug(ports []string) error {
+	if len(ports) == 0 {
+		return nil
+	}
+	return l.bridge.Do(func() error {
+		for _, name := range ports {
+			link, err := netlink.LinkByName(name)
+			if err == nil {
+				err = netlink.LinkDel(link)
+			}
+			var gone netlink.LinkNotFoundError
+			if err != nil && !errors.As(err, &gone) && !errors.Is(err, unix.ENODEV) {
+				return fmt.Errorf("unplug %s: %w", name, err)
+			}
+		}
+		return nil
+	})
 }
 
 // port is the bridge's side of a host's link.
