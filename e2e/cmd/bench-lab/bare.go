@@ -50,7 +50,7 @@ func (r *run) startBare(ctx context.Context, nodes []*lab.Node) (*bareTunnel, er
 	b := &bareTunnel{nodes: nodes, routes: map[*lab.Node][]tableRoute{}}
 	public := map[*lab.Node]string{}
 	for _, n := range nodes {
-		if _, err := n.Signal("veild", syscall.SIGSTOP); err != nil {
+		if err := n.Program("veild").Signal(syscall.SIGSTOP); err != nil {
 			return b, err
 		}
 		key, err := b.device(ctx, n, filepath.Join(r.bin, "wireguard-go"))
@@ -149,10 +149,19 @@ func (b *bareTunnel) close(ctx context.Context) error {
 		errs = append(errs, p.Kill(ctx))
 	}
 	for _, n := range b.nodes {
-		_, err := n.Signal("veild", syscall.SIGCONT)
-		errs = append(errs, err)
+		errs = append(errs, resume(n.Program("veild")))
 	}
 	return errors.Join(errs...)
+}
+
+// resume lets a stopped program go on, and nsenter(1), which waits for it in the same
+// process group and stopped itself with it.
+func resume(p *lab.Process) error {
+	group, err := syscall.Getpgid(p.PID())
+	if err != nil {
+		return fmt.Errorf("process group of %s: %w", p.Name, err)
+	}
+	return syscall.Kill(-group, syscall.SIGCONT)
 }
 
 // link is what ip(8) says of one.
