@@ -106,15 +106,63 @@ func TestAttachFailedAtEachStepLeavesNothing(t *testing.T) {
 				}
 				defer func() { afterStep = nil }()
 				var undo Undo
-				if err := n.Attach(r, ns.Fd(), &undo); !errors.Is(err, boom) {
+				released := 0
+				from := given(r)
+				from.Release = func() error {
+					released++
+					_, err := linkIndex(r.HostLink)
+					if !errors.Is(err, ErrNotFound) {
+						t.Errorf("released while the link is there: %v", err)
+					}
+					return nil
+				}
+				if _, err := n.Attach(r, ns.Fd(), from, &undo); !errors.Is(err, boom) {
 					return fmt.Errorf("Attach = %v, want %v", err, boom)
 				}
-				return undo.Run()
+				err := undo.Run()
+				if released != 1 {
+					t.Errorf("released %d times", released)
+				}
+				return err
 			})
 			if err := n.bare(); err != nil {
 				t.Error(err)
 			}
 			n.attach(r, ns) // and nothing is in the way of the next
+		})
+	}
+}
+
+func TestAttachWithoutAddresses(t *testing.T) {
+	boom := errors.New("none left")
+	for _, tt := range []struct {
+		name     string
+		reserve  func() ([]netip.Addr, error)
+		want     string
+		released int
+	}{
+		{"IPAM fails", func() ([]netip.Addr, error) { return nil, boom }, boom.Error(), 0},
+		{"IPAM gives none", func() ([]netip.Addr, error) { return nil, nil }, "no address", 1},
+		{"IPAM gives two of a family", func() ([]netip.Addr, error) { return []netip.Addr{pod4, pod4.Next()}, nil }, "at most one", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			r, ns := newRecord(t, "c1")
+			released := 0
+			n.must(func() error {
+				var undo Undo
+				from := Addresses{Reserve: tt.reserve, Release: func() error { released++; return nil }}
+				if _, err := n.Attach(r, ns.Fd(), from, &undo); err == nil || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("Attach = %v, want something with %q", err, tt.want)
+				}
+				return undo.Run()
+			})
+			if released != tt.released {
+				t.Errorf("released %d times, want %d", released, tt.released)
+			}
+			if err := n.bare(); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }
@@ -125,7 +173,8 @@ func TestAttachTwiceIsRefused(t *testing.T) {
 	n.attach(r, ns)
 	err := n.Do(func() error {
 		var undo Undo
-		return n.Attach(r, ns.Fd(), &undo)
+		_, err := n.Attach(r, ns.Fd(), given(r), &undo)
+		return err
 	})
 	if !errors.Is(err, ErrAttached) || !strings.Contains(err.Error(), r.HostLink) {
 		t.Errorf("Attach = %v, want %v that names %s", err, ErrAttached, r.HostLink)

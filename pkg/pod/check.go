@@ -66,8 +66,9 @@ func (p Paths) Repair(r Record) (changed []string, err error) {
 		return nil, err
 	}
 	defer unlock()
-	if exists, err := p.Exists(r.HostLink); err != nil || !exists {
-		return nil, errors.Join(err, fmt.Errorf("repair %s: record: %w", r.HostLink, ErrNotFound))
+	// What was handed in may be older than the lock.
+	if r, err = p.Load(r.HostLink); err != nil {
+		return nil, fmt.Errorf("repair %s: %w", r.HostLink, err)
 	}
 	h, err := nl.Open()
 	if err != nil {

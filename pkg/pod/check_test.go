@@ -242,7 +242,7 @@ func (n *node) attachFails(r Record, ns *nettest.NS) {
 	n.t.Helper()
 	n.must(func() error {
 		var undo Undo
-		err := n.Attach(r, ns.Fd(), &undo)
+		_, err := n.Attach(r, ns.Fd(), given(r), &undo)
 		if err == nil || !strings.Contains(err.Error(), config.PinPodIngress) {
 			return fmt.Errorf("Attach without the pin = %v", err)
 		}

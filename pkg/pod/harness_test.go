@@ -62,7 +62,8 @@ func (n *node) attach(r Record, ns *nettest.NS) {
 	n.t.Helper()
 	n.must(func() error {
 		var undo Undo
-		return n.Attach(r, ns.Fd(), &undo)
+		_, err := n.Attach(r, ns.Fd(), given(r), &undo)
+		return err
 	})
 }
 
@@ -105,4 +106,12 @@ func (n *node) bare() error {
 		}
 	}
 	return nil
+}
+
+// given gives the addresses of the record.
+func given(r Record) Addresses {
+	return Addresses{
+		Reserve: func() ([]netip.Addr, error) { return r.Addrs, nil },
+		Release: func() error { return nil },
+	}
 }

@@ -36,7 +36,8 @@ type Record struct {
 	Netns string `json:"netns"`
 	// HostLink is the name of the veth's end on the node; it is HostLink(ContainerID, IfName).
 	HostLink string `json:"hostLink"`
-	// Addrs are the pod's addresses, at most one of each family, at least one.
+	// Addrs are the pod's addresses, at most one of each family; none while the
+	// attachment is being made, or where that was cut off.
 	Addrs []netip.Addr `json:"addrs"`
 	// MTU is that of both ends of the veth and of the pod's default routes, bytes.
 	MTU int `json:"mtu"`
@@ -69,8 +70,16 @@ func (r Record) mac(offset int) net.HardwareAddr {
 	return mac
 }
 
-// Validate says what is wrong with the record, nil when nothing is.
+// Validate says what is wrong with the record of a complete attachment, nil when nothing is.
 func (r Record) Validate() error {
+	if len(r.Addrs) == 0 {
+		return errors.New("no address")
+	}
+	return r.validate()
+}
+
+// validate is Validate that allows a record without addresses.
+func (r Record) validate() error {
 	switch {
 	case r.Network == "" || r.ContainerID == "" || r.IfName == "":
 		return errors.New("network, containerID or ifName is empty")
@@ -80,8 +89,6 @@ func (r Record) Validate() error {
 		return fmt.Errorf("hostLink %q is not that of container %s, interface %s", r.HostLink, r.ContainerID, r.IfName)
 	case r.MTU < minMTU4 || r.MTU > maxMTU:
 		return fmt.Errorf("mtu %d is not between %d and %d", r.MTU, minMTU4, maxMTU)
-	case len(r.Addrs) == 0:
-		return errors.New("no address")
 	}
 	var have4, have6 bool
 	for _, a := range r.Addrs {
@@ -115,7 +122,7 @@ func ParseRecord(data []byte) (Record, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return Record{}, errors.New("data after the record")
 	}
-	return r, r.Validate()
+	return r, r.validate()
 }
 
 // write puts the record on disk, replacing one of the same link, with mode 0600.
@@ -148,8 +155,8 @@ func (p Paths) Load(hostLink string) (Record, error) {
 }
 
 // List reads all records, sorted by host link. Records that cannot be read are
-// left out and told in the error, beside those that can; a directory that does
-// not exist is empty.
+// left out and told in the error, beside those that can; those without
+// addresses, which are being attached, are left out; a directory that does not exist is empty.
 func (p Paths) List() ([]Record, error) {
 	entries, err := os.ReadDir(p.PodDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -170,7 +177,7 @@ func (p Paths) List() ([]Record, error) {
 		case errors.Is(err, fs.ErrNotExist): // removed since
 		case err != nil:
 			errs = append(errs, err)
-		default:
+		case len(r.Addrs) > 0:
 			records = append(records, r)
 		}
 	}

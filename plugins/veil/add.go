@@ -71,16 +71,21 @@ func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, undo *pod.
 	if err != nil {
 		return nil, err
 	}
-	given, addrs, err := ipam.add()
-	if err != nil {
-		return nil, wrap("reserve addresses", err)
+	var given *current.Result
+	from := pod.Addresses{
+		Reserve: func() (addrs []netip.Addr, err error) {
+			if given, addrs, err = ipam.add(); err != nil {
+				return nil, wrap("reserve addresses", err)
+			}
+			return addrs, nil
+		},
+		Release: ipam.del,
 	}
-	undo.Add(ipam.del)
-	record := pod.Record{
+	record, err := p.paths.Attach(pod.Record{
 		Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns,
-		HostLink: hostLink, Addrs: addrs, MTU: conf.MTU,
-	}
-	if err := p.paths.Attach(record, nsFd, undo); err != nil {
+		HostLink: hostLink, MTU: conf.MTU,
+	}, nsFd, from, undo)
+	if err != nil {
 		return nil, err
 	}
 	return resultOf(record, conf, given)
