@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -54,8 +55,55 @@ func verdictOf(frame []byte, marked bool) string {
 		return "src_in_range"
 	case inRange(dst):
 		return "dst_in_range"
+	case quotesInner(frame[off:], typ == ipv6, inRange):
+		return "quoted_in_error"
 	}
 	return ""
+}
+
+// quotesInner is whether an IP packet is an ICMP error about a packet of the
+// cluster, about a probe, or about something that cannot be read.
+func quotesInner(p []byte, six bool, inRange func(netip.Addr) bool) bool {
+	proto, rest, _, _, ok := splitIP(p, six)
+	if !ok || proto != map[bool]int{false: 1, true: 58}[six] {
+		return false
+	}
+	if len(rest) == 0 {
+		return true
+	}
+	if typ := rest[0]; six && typ >= 128 || !six && !slices.Contains([]byte{3, 4, 5, 11, 12}, typ) {
+		return false
+	}
+	if len(rest) < 8 {
+		return true
+	}
+	proto, rest, src, dst, ok := splitIP(rest[8:], six)
+	if !ok || inRange(src) || inRange(dst) {
+		return true
+	}
+	if proto != 17 {
+		return false
+	}
+	return len(rest) < 4 || binary.BigEndian.Uint16(rest) == config.ProbePort || binary.BigEndian.Uint16(rest[2:]) == config.ProbePort
+}
+
+// splitIP reads an IP header; ok is false when it is cut or of another version.
+func splitIP(p []byte, six bool) (proto int, rest []byte, src, dst netip.Addr, ok bool) {
+	if six {
+		if len(p) < 40 || p[0]>>4 != 6 {
+			return 0, nil, src, dst, false
+		}
+		return int(p[6]), p[40:], netip.AddrFrom16([16]byte(p[8:24])).Unmap(), netip.AddrFrom16([16]byte(p[24:40])).Unmap(), true
+	}
+	if len(p) < 20 || p[0]>>4 != 4 {
+		return 0, nil, src, dst, false
+	}
+	proto = int(p[9])
+	if binary.BigEndian.Uint16(p[6:])&0x1fff != 0 {
+		proto = 255
+	}
+	end := min(int(p[0]&0xf)*4, len(p))
+	return proto, p[end:], netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20])), true
 }
 
 // FuzzGuardAgainstOracle runs the compiled guard beside verdictOf.
@@ -68,6 +116,11 @@ func FuzzGuardAgainstOracle(f *testing.F) {
 		}
 	}
 	f.Add(frame(nil, arp), true)
+	for _, six := range []bool{false, true} {
+		for _, q := range quotes {
+			f.Add(icmpError(six, q.typ(six), q.src(six), q.dst(six), q.port), false)
+		}
+	}
 	l := load(f)
 	f.Fuzz(func(t *testing.T, in []byte, marked bool) {
 		if len(in) < 14 || len(in) > 1500 {

@@ -22,6 +22,7 @@ const (
 	GuardEgressProgGuardEgress   = "guard_egress"
 	GuardEgressProgGuardEgressL3 = "guard_egress_l3"
 	GuardEgressVarPodMark        = "pod_mark"
+	GuardEgressVarProbePort      = "probe_port"
 	GuardEgressVarTunnelMark     = "tunnel_mark"
 )
 
@@ -85,6 +86,7 @@ type GuardEgressMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardEgressVariableSpecs struct {
 	PodMark    *ebpf.VariableSpec `ebpf:"pod_mark"`
+	ProbePort  *ebpf.VariableSpec `ebpf:"probe_port"`
 	TunnelMark *ebpf.VariableSpec `ebpf:"tunnel_mark"`
 }
 
@@ -126,6 +128,7 @@ func (m *GuardEgressMaps) Close() error {
 // It can be passed to LoadGuardEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardEgressVariables struct {
 	PodMark    *ebpf.Variable `ebpf:"pod_mark"`
+	ProbePort  *ebpf.Variable `ebpf:"probe_port"`
 	TunnelMark *ebpf.Variable `ebpf:"tunnel_mark"`
 }
 

@@ -22,6 +22,7 @@ const (
 	GuardIngressProgGuardIngress   = "guard_ingress"
 	GuardIngressProgGuardIngressL3 = "guard_ingress_l3"
 	GuardIngressVarPodMark         = "pod_mark"
+	GuardIngressVarProbePort       = "probe_port"
 	GuardIngressVarTunnelMark      = "tunnel_mark"
 )
 
@@ -85,6 +86,7 @@ type GuardIngressMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardIngressVariableSpecs struct {
 	PodMark    *ebpf.VariableSpec `ebpf:"pod_mark"`
+	ProbePort  *ebpf.VariableSpec `ebpf:"probe_port"`
 	TunnelMark *ebpf.VariableSpec `ebpf:"tunnel_mark"`
 }
 
@@ -126,6 +128,7 @@ func (m *GuardIngressMaps) Close() error {
 // It can be passed to LoadGuardIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardIngressVariables struct {
 	PodMark    *ebpf.Variable `ebpf:"pod_mark"`
+	ProbePort  *ebpf.Variable `ebpf:"probe_port"`
 	TunnelMark *ebpf.Variable `ebpf:"tunnel_mark"`
 }
 

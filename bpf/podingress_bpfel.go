@@ -20,6 +20,7 @@ const (
 	PodIngressMapPodAddrs    = "pod_addrs"
 	PodIngressProgPodIngress = "pod_ingress"
 	PodIngressVarPodMark     = "pod_mark"
+	PodIngressVarProbePort   = "probe_port"
 	PodIngressVarTunnelMark  = "tunnel_mark"
 )
 
@@ -81,6 +82,7 @@ type PodIngressMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodIngressVariableSpecs struct {
 	PodMark    *ebpf.VariableSpec `ebpf:"pod_mark"`
+	ProbePort  *ebpf.VariableSpec `ebpf:"probe_port"`
 	TunnelMark *ebpf.VariableSpec `ebpf:"tunnel_mark"`
 }
 
@@ -120,6 +122,7 @@ func (m *PodIngressMaps) Close() error {
 // It can be passed to LoadPodIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodIngressVariables struct {
 	PodMark    *ebpf.Variable `ebpf:"pod_mark"`
+	ProbePort  *ebpf.Variable `ebpf:"probe_port"`
 	TunnelMark *ebpf.Variable `ebpf:"tunnel_mark"`
 }
 

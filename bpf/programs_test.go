@@ -48,7 +48,7 @@ func load(t testing.TB) loaded {
 		if err != nil {
 			t.Fatal(err)
 		}
-		set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark}
+		set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "probe_port": config.ProbePort}
 		for name, v := range spec.Variables {
 			if err := v.Set(set[name]); err != nil {
 				t.Fatal(err)

@@ -29,6 +29,7 @@ var Reasons = []Reason{
 	{10, "ip_version", "The IP header has another version than the frame says."},
 	{11, "pod_spoofed_source", "A pod sent from an address that is not its own."},
 	{12, "pod_unknown_link", "A packet came from a pod's link of which no address is known."},
+	{13, "quoted_in_error", "An ICMP error that quotes a packet from inside a tunnel was about to leave outside of it."},
 }
 
 // Files that Header and Document are written to, relative to this directory.

@@ -6,6 +6,7 @@
 #include "drop.h"
 #include "nodes.h"
 #include "packet.h"
+#include "quote.h"
 #include "ranges.h"
 #include "settings.h"
 
@@ -30,6 +31,8 @@ static __always_inline int guard_in(int parsed, const struct packet *p)
 
 static __always_inline int guard_out(struct __sk_buff *skb, int parsed, const struct packet *p)
 {
+	int verdict;
+
 	if (parsed == PACKET_NOT_IP)
 		return VERDICT_NEXT;
 	if (parsed != PACKET_IP)
@@ -40,5 +43,8 @@ static __always_inline int guard_out(struct __sk_buff *skb, int parsed, const st
 		if (is_node(&p->dst))
 			return drop(REASON_POD_TO_NODE);
 	}
-	return guard_addrs(p);
+	verdict = guard_addrs(p);
+	if (verdict == VERDICT_NEXT && quotes_inner(skb, p))
+		return drop(REASON_QUOTED_IN_ERROR);
+	return verdict;
 }

@@ -23,11 +23,8 @@
 #define PACKET_IP     0
 #define PACKET_NOT_IP (-1)
 
-struct packet {
-	struct addr src;
-	struct addr dst;
-	int family; /* 4 or 6 */
-};
+/* No protocol has this number (IANA: reserved). */
+#define PROTO_NONE 255
 
 struct ipv4_header {
 	__u8 version_ihl;
@@ -58,6 +55,16 @@ enum packet_base {
 	BASE_NETWORK, /* the kernel's network header */
 };
 
+struct packet {
+	struct addr src;
+	struct addr dst;
+	int family; /* 4 or 6 */
+	/* What follows the IP header: its protocol, and where it begins. */
+	__u8 protocol;
+	enum packet_base base;
+	__u32 payload;
+};
+
 static __always_inline int packet_load(
 	struct __sk_buff *skb, enum packet_base base, __u32 off, void *to, __u32 len)
 {
@@ -76,6 +83,10 @@ static __always_inline int parse_ipv4(
 	if (h.version_ihl >> 4 != 4)
 		return REASON_IP_VERSION;
 	p->family = 4;
+	/* Only the first fragment has the next header. */
+	p->protocol = h.frag & bpf_htons(0x1fff) ? PROTO_NONE : h.protocol;
+	p->base = base;
+	p->payload = off + (h.version_ihl & 0xf) * 4;
 	p->src = addr_from_v4(h.src);
 	p->dst = addr_from_v4(h.dst);
 	return PACKET_IP;
@@ -91,6 +102,9 @@ static __always_inline int parse_ipv6(
 	if (h.version_class >> 4 != 6)
 		return REASON_IP_VERSION;
 	p->family = 6;
+	p->protocol = h.next_header;
+	p->base = base;
+	p->payload = off + sizeof(h);
 	p->src = h.src;
 	p->dst = h.dst;
 	return PACKET_IP;
@@ -127,6 +141,9 @@ static __always_inline int parse_ethernet(struct __sk_buff *skb, struct packet *
 	return PACKET_NOT_IP;
 }
 
+/* All that is ever read: two IPv4 headers with options, ICMP between them, ports behind. */
+#define HEADERS_MAX 132
+
 /* Reads a packet of a link without Ethernet headers. */
 static __always_inline int parse_l3(struct __sk_buff *skb, struct packet *p)
 {
@@ -134,7 +151,7 @@ static __always_inline int parse_l3(struct __sk_buff *skb, struct packet *p)
 	__u8 first = 0;
 
 	/* Reads from the network header see only the linear part, so fill that. */
-	bpf_skb_pull_data(skb, skb->len < 128 ? skb->len : 128);
+	bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
 	if (proto == bpf_htons(ETH_P_IP))
 		return parse_ipv4(skb, BASE_NETWORK, 0, p);
 	if (proto == bpf_htons(ETH_P_IPV6))

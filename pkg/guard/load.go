@@ -61,7 +61,7 @@ func specs() ([]*ebpf.CollectionSpec, error) {
 		if err != nil {
 			return nil, err
 		}
-		for name, value := range map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark} {
+		for name, value := range map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "probe_port": config.ProbePort} {
 			if v := spec.Variables[name]; v != nil {
 				if err := v.Set(value); err != nil {
 					return nil, fmt.Errorf("set %s: %w", name, err)

@@ -26,7 +26,7 @@ const (
 var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6}
 
 // tableCounters are the reasons for which the table drops.
-var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node"}
+var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error"}
 
 // chain is a base chain of the table.
 type chain struct {
@@ -50,6 +50,7 @@ func chains() []chain {
 	in := append(skip("iif", expr.MetaKeyIIF, expr.MetaKeyIIFGROUP), dropAddrs()...)
 	out := append(skip("oif", expr.MetaKeyOIF, expr.MetaKeyOIFGROUP), dropMarked()...)
 	out = append(out, dropAddrs()...)
+	out = append(out, dropQuotes()...)
 	return []chain{
 		{"prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
 		{"postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityRef(afterSourceNAT), out},
