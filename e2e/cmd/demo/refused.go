@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/report"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// refused tries what must not work on our network, with the oracle watching.
+func (d *demo) refused(ctx context.Context) error {
+	pod, node := d.ours.pods[0], d.ours.lab.Nodes()[0]
+	other := d.ours.pods[1].Addr(false)
+	prefix := node.PodPrefixes[0].Addr().As4()
+	victim := netip.AddrFrom4([4]byte{prefix[0], prefix[1], prefix[2], 200})
+	unknown := netip.AddrFrom4([4]byte{prefix[0], prefix[1], 200, 9})
+	payload := []byte(d.ours.lab.Canary)
+
+	if err := d.counted(ctx, node, report.Refusal{What: "A pod sends from an address that is not its own", Want: "dropped at the pod's link"}, "pod_spoofed_source", func() error {
+		if _, err := pod.Exec(ctx, "ip", "address", "add", victim.String()+"/32", "dev", "lo"); err != nil {
+			return err
+		}
+		return send(pod.NetNS(), netip.AddrPortFrom(victim, 0), netip.AddrPortFrom(other, lab.EchoPort), payload)
+	}); err != nil {
+		return err
+	}
+
+	err := send(pod.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(unknown, lab.EchoPort), payload)
+	r := report.Refusal{What: "A pod sends to an address of the cluster that no node has", Want: "unreachable, at once", Got: "no error came back"}
+	if err != nil {
+		r.Got, r.OK = err.Error(), errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+	}
+	d.note(r)
+
+	return d.counted(ctx, node, report.Refusal{What: "Somebody routes a pod's address past the tunnel by hand", Want: "dropped at the node's link"}, "dst_in_range", func() error {
+		// More specific than the route into the tunnel.
+		route := fmt.Sprintf("%s/32 via %s dev eth0", other, d.ours.lab.Nodes()[1].Addrs[0])
+		if err := node.IP(ctx, "route add "+route); err != nil {
+			return err
+		}
+		defer func() { _ = node.IP(ctx, "route del "+route) }()
+		return send(node.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(other, lab.EchoPort), payload)
+	})
+}
+
+// note adds what came of an attempt to the report.
+func (d *demo) note(r report.Refusal) {
+	d.report.Refused = append(d.report.Refused, r)
+	d.say("%s: %s", r.What, r.Got)
+}
+
+// counted makes an attempt and wants the guard to count it for a reason.
+func (d *demo) counted(ctx context.Context, n *lab.Node, r report.Refusal, reason string, attempt func() error) error {
+	before, err := drops(ctx, n, reason)
+	if err != nil {
+		return err
+	}
+	refused := attempt()
+	err = lab.Until(ctx, 5*time.Second, func() error {
+		now, err := drops(ctx, n, reason)
+		if err != nil {
+			return err
+		}
+		if now <= before {
+			return errors.New("not counted")
+		}
+		r.Got, r.OK = fmt.Sprintf("dropped, %s +%d", reason, now-before), true
+		return nil
+	})
+	if err != nil {
+		r.Got = fmt.Sprintf("%s: %v; the attempt itself: %v", reason, err, refused)
+	}
+	d.note(r)
+	return ctx.Err()
+}
+
+// drops is the guard's counter for a reason.
+func drops(ctx context.Context, n *lab.Node, reason string) (uint64, error) {
+	s, err := telemetry.Fetch(ctx, n.Path(config.AdminSocket))
+	if err != nil {
+		return 0, err
+	}
+	var sum uint64
+	for _, d := range s.Guard.Drops {
+		if d.Name == reason {
+			sum += d.Packets
+		}
+	}
+	return sum, nil
+}
+
+// answerWait is how long send waits for an answer or an ICMP error.
+const answerWait = time.Second
+
+// send sends one datagram out of a namespace; a zero from lets the kernel choose. It gives
+// the error that the network answers with, if there is one.
+func send(ns string, from, to netip.AddrPort, payload []byte) error {
+	return netns.Do(ns, func() error {
+		var local *net.UDPAddr
+		if from.IsValid() {
+			local = net.UDPAddrFromAddrPort(from)
+		}
+		c, err := net.DialUDP("udp", local, net.UDPAddrFromAddrPort(to))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, err := c.Write(payload); err != nil {
+			return err
+		}
+		if err := c.SetReadDeadline(time.Now().Add(answerWait)); err != nil {
+			return err
+		}
+		if _, err = c.Read(make([]byte, 2048)); errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		return err
+	})
+}
