@@ -91,6 +91,7 @@ type Agent struct {
 	refusals []cluster.Refusal
 	problems []string
 	podCount int
+	podTimed map[string]bool // pods whose ADD was observed; the loop's alone
 
 	restartOnce sync.Once
 }
@@ -122,7 +123,7 @@ func New(o Options) (*Agent, error) {
 }
 
 func (a *Agent) openKey() error {
-	if err := os.MkdirAll(config.RunDir, 0o755); err != nil {
+	if err := os.MkdirAll(config.RunDir, 0o700); err != nil {
 		return fmt.Errorf("make %s: %w", config.RunDir, err)
 	}
 	key, created, err := wgkey.LoadOrCreate(a.cfg.KeyFile, a.cfg.TrustDisk)

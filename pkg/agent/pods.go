@@ -12,14 +12,22 @@ import (
 // that is in force; 0 leaves it. A pod that is on its way out is no error.
 func (a *Agent) keepPods(mtu int) error {
 	records, err := a.pods.List()
-	errs := []error{err}
+	errs := []error{err, a.pruneAddrs()}
+	timed := map[string]bool{}
 	for _, r := range records {
+		if r.Took > 0 {
+			timed[r.HostLink] = true
+			// What was there before this process was observed by the last.
+			if a.podTimed != nil && !a.podTimed[r.HostLink] {
+				a.metrics.ObserveAdd(r.Took)
+			}
+		}
 		if err := a.keepPod(r, mtu); err != nil && !errors.Is(err, pod.ErrNotFound) {
 			errs = append(errs, fmt.Errorf("pod %s: %w", r.ContainerID, err))
 		}
 	}
 	a.mu.Lock()
-	a.podCount = len(records)
+	a.podCount, a.podTimed = len(records), timed
 	a.mu.Unlock()
 	return errors.Join(errs...)
 }
@@ -46,4 +54,13 @@ func peerChanges(c tunnel.Changes) int {
 		n += len(d.Peers)
 	}
 	return n
+}
+
+// pruneAddrs forgets addresses of links that are gone without a DEL.
+func (a *Agent) pruneAddrs() error {
+	_, err := a.pods.PruneAddrs()
+	if errors.Is(err, pod.ErrNotFound) {
+		return nil
+	}
+	return err
 }

@@ -121,7 +121,7 @@ func (a *Agent) guardStatus() (telemetry.Guard, error) {
 
 // guardStatus shows a guard: where it is attached and what it dropped.
 func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
-	out := telemetry.Guard{InForce: true, Links: []string{}}
+	out := telemetry.Guard{InForce: true, Links: []string{}, Ranges: state.Ranges, NodeAddrs: state.Nodes}
 	for _, l := range state.Links {
 		if !l.Guarded {
 			continue

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
@@ -41,6 +42,8 @@ type Record struct {
 	Addrs []netip.Addr `json:"addrs"`
 	// MTU is that of both ends of the veth and of the pod's default routes, bytes.
 	MTU int `json:"mtu"`
+	// Took is how long the ADD took; 0 is not known.
+	Took time.Duration `json:"took,omitempty"`
 }
 
 // HostLink names the host end of the veth of one attachment: 15 bytes, the
@@ -135,6 +138,12 @@ func (p Paths) write(r Record) error {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
+}
+
+// NoteTook writes into the record how long the ADD took, for whoever reads it later.
+func (p Paths) NoteTook(r Record, took time.Duration) error {
+	r.Took = took
+	return p.write(r)
 }
 
 // Load reads the record of a host link. The error matches ErrNotFound when there is none.

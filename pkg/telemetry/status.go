@@ -117,6 +117,9 @@ type Guard struct {
 	// Links are the interfaces it is attached to.
 	Links []string `json:"links"`
 	Drops []Drop   `json:"drops"`
+	// Ranges and NodeAddrs are what must not be seen in clear.
+	Ranges    []netip.Prefix `json:"ranges"`
+	NodeAddrs []netip.Addr   `json:"nodeAddrs"`
 }
 
 // Drop counts the packets that were dropped for one reason.

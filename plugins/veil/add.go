@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -28,6 +29,7 @@ func (p *plugin) add(args *skel.CmdArgs) error {
 
 // attach does ADD up to the printing of its result.
 func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
+	began := time.Now()
 	conf, err := parse(args.StdinData)
 	if err != nil {
 		return nil, nil, err
@@ -49,7 +51,7 @@ func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 	defer ns.Close()
 
 	var undo pod.Undo
-	result, err := p.connect(args, conf, int(ns.Fd()), &undo)
+	result, err := p.connect(args, conf, int(ns.Fd()), began, &undo)
 	if err != nil {
 		if e := undo.Run(); e != nil {
 			err = wrap(err.Error(), fmt.Errorf("and could not be taken back, DEL will: %w", e))
@@ -59,8 +61,9 @@ func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 	return result, conf, nil
 }
 
-// connect reserves addresses and attaches; what it did is on undo.
-func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, undo *pod.Undo) (*current.Result, error) {
+// connect reserves addresses and attaches; what it did is on undo. The time
+// since began goes into the record.
+func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time.Time, undo *pod.Undo) (*current.Result, error) {
 	hostLink := pod.HostLink(args.ContainerID, args.IfName)
 	if exists, err := p.paths.Exists(hostLink); err != nil {
 		return nil, err
@@ -86,6 +89,9 @@ func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, undo *pod.
 		HostLink: hostLink, MTU: conf.MTU,
 	}, nsFd, from, undo)
 	if err != nil {
+		return nil, err
+	}
+	if err := p.paths.NoteTook(record, time.Since(began)); err != nil {
 		return nil, err
 	}
 	return resultOf(record, conf, given)

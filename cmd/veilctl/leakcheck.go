@@ -1,0 +1,114 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/oracle"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// leakReport is what leakcheck saw.
+type leakReport struct {
+	Links   []string `json:"links"`
+	Seconds float64  `json:"seconds"`
+	Frames  uint64   `json:"frames"`
+	// Tunnel frames are WireGuard's, Neighbour frames ARP and ND.
+	Tunnel    uint64 `json:"tunnel"`
+	Neighbour uint64 `json:"neighbour"`
+	// Other frames are neither and hold no cluster address: host to host, and outside.
+	Other uint64 `json:"other"`
+	// Leaks hold an address of the cluster in clear.
+	Leaks uint64 `json:"leaks"`
+	// Dropped frames were not seen; more than zero proves nothing.
+	Dropped  uint64           `json:"dropped"`
+	Examples []oracle.Example `json:"examples,omitempty"`
+}
+
+// leakcheck reads the guarded links of this node for a while.
+func leakcheck(fs *flag.FlagSet) func(call) error {
+	long := fs.Duration("for", 10*time.Second, "how long to read")
+	return func(c call) error {
+		if *long <= 0 || *long > time.Hour {
+			return fmt.Errorf("-for %v: write a time between 1s and 1h: %w", *long, errUsage)
+		}
+		s, err := fetch(c)
+		if err != nil {
+			return err
+		}
+		r, err := readLinks(c, s, *long)
+		if err != nil {
+			return err
+		}
+		if c.json {
+			err = printJSON(c.out, r)
+		} else {
+			showLeaks(c, r)
+		}
+		if err == nil && (r.Leaks > 0 || r.Dropped > 0) {
+			err = errWrong
+		}
+		return err
+	}
+}
+
+func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, error) {
+	rules := oracle.Rules{Inner: s.Guard.Ranges, Nodes: s.Guard.NodeAddrs}
+	for _, d := range s.Devices {
+		rules.TunnelPort = uint16(d.Port)
+	}
+	o, err := oracle.Start("/proc/self/ns/net", rules)
+	if err != nil {
+		return leakReport{}, fmt.Errorf("read this node's links: %w (it needs CAP_NET_RAW)", err)
+	}
+	for _, link := range s.Guard.Links {
+		if err := o.Watch(link); err != nil {
+			return leakReport{}, err
+		}
+	}
+	began := time.Now()
+	if !c.json {
+		fmt.Fprintf(c.out, "reading %s for %v …\n", strings.Join(s.Guard.Links, ", "), long)
+	}
+	select {
+	case <-time.After(long):
+	case <-c.ctx.Done():
+	}
+	seen, err := o.Stop()
+	if err != nil {
+		return leakReport{}, err
+	}
+	r := leakReport{
+		Links: s.Guard.Links, Seconds: time.Since(began).Seconds(), Frames: seen.Frames, Dropped: seen.Dropped,
+		Tunnel: seen.Kinds[oracle.Tunnel], Neighbour: seen.Kinds[oracle.Neighbour], Leaks: seen.Plaintext,
+	}
+	r.Other = r.Frames - r.Tunnel - r.Neighbour - r.Leaks
+	for _, e := range seen.Examples {
+		if e.Kind.Leak() {
+			r.Examples = append(r.Examples, e)
+		}
+	}
+	return r, nil
+}
+
+func showLeaks(c call, r leakReport) {
+	fmt.Fprintf(c.out, `%8d frames in %.0f s
+%8d of the tunnel
+%8d ARP and neighbour discovery
+%8d of this host and the outside, without an address of the cluster
+%8d with an address of the cluster in clear
+`, r.Frames, r.Seconds, r.Tunnel, r.Neighbour, r.Other, r.Leaks)
+	for _, e := range r.Examples {
+		fmt.Fprintln(c.out, e)
+	}
+	switch {
+	case r.Dropped > 0:
+		fmt.Fprintf(c.out, "%d frames came too fast to be read: this proves nothing\n", r.Dropped)
+	case r.Leaks > 0:
+		fmt.Fprintln(c.out, "LEAK: report this with the frames above")
+	default:
+		fmt.Fprintln(c.out, "nothing of the cluster in clear")
+	}
+}

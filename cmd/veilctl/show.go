@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// fetchLimit bounds the wait for veild.
+const fetchLimit = 5 * time.Second
+
+func fetch(c call) (telemetry.Status, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, fetchLimit)
+	defer cancel()
+	s, err := telemetry.Fetch(ctx, c.socket)
+	if err != nil {
+		return s, fmt.Errorf("%w: %w", errNoDaemon, err)
+	}
+	return s, nil
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// table prints rows under a head, columns aligned.
+func table(w io.Writer, head string, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, strings.ReplaceAll(head, " | ", "\t"))
+	for _, r := range rows {
+		fmt.Fprintln(t, strings.Join(r, "\t"))
+	}
+	return t.Flush()
+}
+
+func status(c call) error {
+	s, err := fetch(c)
+	if err != nil {
+		return err
+	}
+	wrong := !s.Ready || len(s.Problems) > 0
+	if c.json {
+		err = printJSON(c.out, s)
+	} else {
+		err = showStatus(c.out, s)
+	}
+	if err == nil && wrong {
+		err = errWrong
+	}
+	return err
+}
+
+func showStatus(w io.Writer, s telemetry.Status) error {
+	ready := "ready for pods"
+	if !s.Ready {
+		ready = "NOT ready: " + strings.Join(s.NotReady, ", ")
+	}
+	states := map[telemetry.PeerState]int{}
+	for _, p := range s.Peers {
+		states[p.State]++
+	}
+	var blocked uint64
+	for _, d := range s.Guard.Drops {
+		blocked += d.Packets
+	}
+	guard := fmt.Sprintf("in force on %s; %d packets dropped", strings.Join(s.Guard.Links, ", "), blocked)
+	if !s.Guard.InForce {
+		guard = "NOT in force"
+	}
+	rows := [][]string{
+		{"Node", fmt.Sprintf("%s, %s", s.Node, ready)},
+		{"veild", fmt.Sprintf("%s, up %s", s.Version, age(s.Started))},
+		{"Table", fmt.Sprintf("revision %d, applied %d, from %s%s", s.Table.Revision, s.Table.Applied, s.Source.Kind, syncedNote(s))},
+		{"Peers", fmt.Sprintf("%d up, %d idle, %d waiting, %d without a key, %d refused", states[telemetry.PeerUp], states[telemetry.PeerIdle], states[telemetry.PeerWaiting], states[telemetry.PeerKeyless], states[telemetry.PeerRefused])},
+		{"Guard", guard},
+		{"MTU", fmt.Sprintf("%d for pods over %d", s.MTU.Pod, s.MTU.Underlay)},
+		{"Pods", fmt.Sprint(s.Pods)},
+		{"In clear", "masqueraded traffic that leaves the cluster; host to host traffic"},
+	}
+	for _, d := range s.Devices {
+		rows = append(rows, []string{"Tunnel", fmt.Sprintf("%s (%s), UDP port %d, %s", d.Name, d.Kind, d.Port, upOrDown(d.Up))})
+	}
+	for _, r := range s.Refused {
+		rows = append(rows, []string{"Refused", fmt.Sprintf("%s: %s", r.Node, r.Reason)})
+	}
+	for _, p := range s.Problems {
+		rows = append(rows, []string{"PROBLEM", strings.ReplaceAll(p, "\n", "; ")})
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintf(t, "%s\t%s\n", r[0], r[1])
+	}
+	return t.Flush()
+}
+
+func syncedNote(s telemetry.Status) string {
+	if s.Source.Synced {
+		return ""
+	}
+	return " (not heard from yet; the last good table is in force)"
+}
+
+func upOrDown(up bool) string {
+	if up {
+		return "up"
+	}
+	return "DOWN"
+}
+
+func age(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return time.Since(t).Round(time.Second).String()
+}
+
+func peers(c call) error {
+	s, err := fetch(c)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		if s.Peers == nil {
+			s.Peers = []telemetry.Peer{}
+		}
+		return printJSON(c.out, s.Peers)
+	}
+	var rows [][]string
+	for _, p := range s.Peers {
+		endpoint, mtu := "-", "-"
+		if p.Endpoint.IsValid() {
+			endpoint = p.Endpoint.String()
+		}
+		if p.Device != "" {
+			mtu = fmt.Sprint(orDevice(p.MTU, s.MTU.Pod))
+		}
+		rows = append(rows, []string{p.Name, string(p.State), orDash(p.Device), endpoint, age(p.Handshake), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), mtu})
+	}
+	return table(c.out, "NODE | STATE | DEVICE | ENDPOINT | HANDSHAKE | RECEIVED | SENT | MTU", rows)
+}
+
+func orDevice(mtu, device int) int {
+	if mtu == 0 {
+		return device
+	}
+	return mtu
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func mtu(c call) error {
+	s, err := fetch(c)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return printJSON(c.out, s.MTU)
+	}
+	for _, line := range s.MTU.Explanation {
+		fmt.Fprintln(c.out, line)
+	}
+	for _, p := range s.Peers {
+		if p.MTU != 0 {
+			fmt.Fprintf(c.out, "%6d  on the way to %s, which is narrower\n", p.MTU, p.Name)
+		}
+	}
+	return nil
+}
+
+func guardDrops(c call) error {
+	s, err := fetch(c)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		err = printJSON(c.out, s.Guard)
+	} else {
+		fmt.Fprintf(c.out, "Attached, both ways: %s\n\n", strings.Join(s.Guard.Links, ", "))
+		var rows [][]string
+		for _, d := range s.Guard.Drops {
+			rows = append(rows, []string{fmt.Sprint(d.Number), d.Name, fmt.Sprint(d.Packets), d.Sentence})
+		}
+		err = table(c.out, "NO | REASON | PACKETS | MEANING", rows)
+	}
+	if err == nil && !s.Guard.InForce {
+		err = errWrong
+	}
+	return err
+}
