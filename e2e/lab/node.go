@@ -195,7 +195,7 @@ func (n *Node) Signal(name string, s syscall.Signal) (int, error) {
 func (n *Node) WaitReady(ctx context.Context) error {
 	err := Until(ctx, 60*time.Second, func() error {
 		if p := n.Program("veild"); p != nil && !p.Running() {
-			return Stop(fmt.Errorf("veild has ended: %v: %s", p.err, p.tail()))
+			return Stop(fmt.Errorf("veild has ended: %w: %s", p.ended(), p.tail()))
 		}
 		if n.lab.opts.Network == Veil {
 			if _, err := os.Stat(n.Path(config.ReadyFile)); err != nil {

@@ -176,7 +176,7 @@ func (p *Process) WaitLine(ctx context.Context, text string, timeout time.Durati
 			return err
 		}
 		if !p.Running() {
-			return Stop(fmt.Errorf("it has ended: %v: %s", p.err, p.tail()))
+			return Stop(fmt.Errorf("it has ended: %w: %s", p.ended(), p.tail()))
 		}
 		return fmt.Errorf("no line %q", text)
 	})
@@ -202,6 +202,17 @@ func (p *Process) Result(ctx context.Context, v any) error {
 		return fmt.Errorf("result of %s: %w", p.Name, err)
 	}
 	return nil
+}
+
+// errStatus0 is the end of a program that was not expected to end, without an error of its own.
+var errStatus0 = errors.New("exit status 0")
+
+// ended is how a process ended that was not expected to, never nil.
+func (p *Process) ended() error {
+	if p.err == nil {
+		return errStatus0
+	}
+	return p.err
 }
 
 // tail is the end of what it wrote to its standard error.
