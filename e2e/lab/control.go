@@ -149,6 +149,11 @@ func (c *Control) connect() error {
 		Dial:            c.dial,
 		QPS:             1000, Burst: 1000,
 	}
+	// As bytes: with files the client keeps goroutines that read them again.
+	if err := rest.LoadTLSFiles(c.Config); err != nil {
+		return err
+	}
+	c.Config.CAFile, c.Config.CertFile, c.Config.KeyFile = "", "", ""
 	var err error
 	if c.Client, err = kubernetes.NewForConfig(c.Config); err != nil {
 		return err
