@@ -67,10 +67,11 @@ func (n *network) close() error {
 func (d *demo) talk(ctx context.Context, n *network) error {
 	want := func(frame []byte) bool { return strings.Contains(string(frame), n.lab.Canary) }
 	if !n.capture.Leaks {
-		// Data of the tunnel: a handshake and a keepalive are shorter.
+		// Data of the tunnel of about the messages' size: a handshake and a keepalive are shorter,
+		// the probes of the path's MTU longer.
 		want = func(frame []byte) bool {
 			p, ok := parseFrame(frame)
-			return ok && p.proto == udp && (p.dstPort == config.TunnelPort || p.srcPort == config.TunnelPort) && len(frame) > 250
+			return ok && p.proto == udp && (p.dstPort == config.TunnelPort || p.srcPort == config.TunnelPort) && len(frame) > 250 && len(frame) < 450
 		}
 	}
 	s, err := sniff(n.lab.Nodes()[0].NetNS(), "eth0", want, shownFrames)
