@@ -51,6 +51,8 @@ type decision struct {
 	claim *cluster.Claim
 	// problems keep the node from being ready for pods, as sentences.
 	problems []string
+	// notes are what is wrong without that.
+	notes []string
 }
 
 // decide is the agent's pure part: the same inputs give the same decision.
@@ -91,7 +93,7 @@ func decide(in inputs) decision {
 	}
 	d.podMTU = mtu
 	d.host.Devices = []hostnet.TunnelDevice{{Name: deviceName, MTU: mtu}}
-	d.host.Peers = hostPeers(in, underlay, mtu)
+	d.host.Peers, d.notes = hostPeers(in, underlay, mtu)
 	d.tunnel = tunnel.Plan(tunnel.Inputs{
 		Devices:   []tunnel.Local{{Name: deviceName, ListenPort: in.cfg.Tunnel.Port, PrivateKey: in.key}},
 		Mark:      config.TunnelMark,
@@ -105,19 +107,30 @@ func decide(in inputs) decision {
 	return d
 }
 
-// hostPeers are the routes to believed peers. One that cannot be reached over
-// this underlay has no device, so its prefixes stay unreachable.
-func hostPeers(in inputs, underlay cluster.Families, deviceMTU int) []hostnet.Peer {
-	peers := make([]hostnet.Peer, 0, len(in.table.Peers))
+// hostPeers are the routes to believed peers, and notes about what cannot be
+// reached: a peer without a common family has no device, and a path too narrow
+// for IPv6 no IPv6 routes, so that these stay unreachable and do not vanish in
+// a black hole.
+func hostPeers(in inputs, underlay cluster.Families, deviceMTU int) (peers []hostnet.Peer, notes []string) {
+	is6 := func(a netip.Addr) bool { return a.Is6() }
 	for _, n := range in.table.Peers {
 		p := hostnet.Peer{Name: n.Name, PodPrefixes: n.PodPrefixes, NodeAddrs: n.Addresses}
-		if endpoint, ok := n.Endpoint(underlay); ok {
-			p.Devices = []string{deviceName}
-			p.MTU = routeMTU(n, endpoint, in, deviceMTU)
+		endpoint, ok := n.Endpoint(underlay)
+		if !ok {
+			notes = append(notes, fmt.Sprintf("node %s has no endpoint of a family that this node's underlay has: its pods are unreachable", n.Name))
+			peers = append(peers, p)
+			continue
+		}
+		p.Devices = []string{deviceName}
+		p.MTU = routeMTU(n, endpoint, in, deviceMTU)
+		if p.MTU != 0 && p.MTU < cluster.MinMTU6 && families(n.PodPrefixes).V6 {
+			notes = append(notes, fmt.Sprintf("the path to node %s carries %d bytes inside the tunnel and IPv6 needs %d: its IPv6 pods are unreachable; widen the path", n.Name, p.MTU, cluster.MinMTU6))
+			p.PodPrefixes = slices.DeleteFunc(slices.Clone(p.PodPrefixes), func(x netip.Prefix) bool { return is6(x.Addr()) })
+			p.NodeAddrs = slices.DeleteFunc(slices.Clone(p.NodeAddrs), is6)
 		}
 		peers = append(peers, p)
 	}
-	return peers
+	return peers, notes
 }
 
 // routeMTU is what fits to a peer when that is less than the device's MTU, else 0:

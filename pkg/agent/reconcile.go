@@ -152,7 +152,7 @@ func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err er
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.refusals, a.last = refusals, d
-	problems := slices.Clone(d.problems)
+	problems := slices.Concat(d.problems, d.notes)
 	if err != nil {
 		problems = append(problems, err.Error())
 	}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// daemon answers on a socket with s, as a veild that has (not) taken its steps.
+func daemon(t *testing.T, s telemetry.Status, ready bool) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := telemetry.ListenAdmin(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := telemetry.NewHealth(time.Hour, "first apply done")
+	if ready {
+		h.Done("first apply done")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- telemetry.Serve(ctx, l, telemetry.AdminHandler(func() telemetry.Status { return s }, h), slog.New(slog.DiscardHandler))
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return socket
+}
+
+func sample() telemetry.Status {
+	return telemetry.Status{
+		Node: "node-1", Started: time.Now(), Source: telemetry.Source{Kind: "kubernetes", Synced: true},
+		Table:   telemetry.Table{Revision: 7, Applied: 7},
+		Devices: []telemetry.Device{{Name: "veil0", Kind: "userspace", Port: 51820, Up: true}},
+		Peers: []telemetry.Peer{
+			{Name: "node-2", State: telemetry.PeerUp, Device: "veil0", Endpoint: netip.MustParseAddrPort("198.18.0.12:51820"), MTU: 1296},
+			{Name: "node-3", State: telemetry.PeerKeyless},
+		},
+		Guard: telemetry.Guard{InForce: true, Links: []string{"eth0"}, Drops: []telemetry.Drop{{Number: 2, Name: "dst_in_range", Sentence: "It was.", Packets: 5}}},
+		MTU:   telemetry.MTU{Underlay: 1500, Pod: 1440, Explanation: []string{"  1500  underlay", "   -60  overhead"}},
+		Refused: []cluster.Refusal{
+			{Node: "node-9", Incumbent: "node-2", Reason: "it claims the key of node-2"},
+		},
+	}
+}
+
+func TestCommandsForPeople(t *testing.T) {
+	socket := daemon(t, sample(), true)
+	for command, want := range map[string][]string{
+		"status": {"node-1, ready for pods", "1 up, 0 idle, 0 waiting, 1 without a key", "node-9: it claims the key", "masqueraded traffic", "5 packets dropped"},
+		"peers":  {"node-2  up", "198.18.0.12:51820", "1296", "node-3  keyless"},
+		"mtu":    {"  1500  underlay", "1296  on the way to node-2"},
+		"guard":  {"dst_in_range", "It was.", "eth0"},
+	} {
+		var out bytes.Buffer
+		if err := run(t.Context(), []string{command, "-socket", socket}, &out); err != nil {
+			t.Errorf("%s: %v", command, err)
+		}
+		for _, w := range want {
+			if !strings.Contains(out.String(), w) {
+				t.Errorf("%s does not say %q:\n%s", command, w, out.String())
+			}
+		}
+	}
+}
+
+func TestCommandsForPrograms(t *testing.T) {
+	socket := daemon(t, sample(), true)
+	for _, command := range []string{"status", "peers", "mtu", "guard"} {
+		var out bytes.Buffer
+		if err := run(t.Context(), []string{command, "-o", "json", "-socket", socket}, &out); err != nil {
+			t.Errorf("%s: %v", command, err)
+		}
+		if !json.Valid(out.Bytes()) {
+			t.Errorf("%s: no JSON:\n%s", command, out.String())
+		}
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	good := daemon(t, sample(), true)
+	notReady := daemon(t, sample(), false)
+	troubled := sample()
+	troubled.Problems = []string{"it does not work"}
+	troubled.Guard.InForce = false
+	bad := daemon(t, troubled, true)
+	tests := []struct {
+		name string
+		args []string
+		want int
+	}{
+		{"no command shows the usage", nil, exitOK},
+		{"a node that is well", []string{"status", "-socket", good}, exitOK},
+		{"a node that is not ready", []string{"status", "-socket", notReady}, exitWrong},
+		{"a node with a problem", []string{"status", "-socket", bad}, exitWrong},
+		{"a guard that is not in force", []string{"guard", "-socket", bad}, exitWrong},
+		{"no daemon", []string{"status", "-socket", good + "x"}, exitNoDaemon},
+		{"an unknown command", []string{"stats"}, exitUsage},
+		{"an unknown flag", []string{"status", "-x"}, exitUsage},
+		{"an unknown format", []string{"status", "-o", "yaml"}, exitUsage},
+		{"an argument too many", []string{"status", "now"}, exitUsage},
+		{"a leak check of no length", []string{"leakcheck", "-for", "0s"}, exitUsage},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := run(t.Context(), tt.args, &bytes.Buffer{})
+			if got := exitStatus(err); got != tt.want {
+				t.Errorf("exit status %d, want %d (%v)", got, tt.want, err)
+			}
+			if errors.Is(err, errUsage) && err.Error() == errUsage.Error() {
+				t.Error("it does not say what is wrong")
+			}
+		})
+	}
+}

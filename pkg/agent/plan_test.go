@@ -1,0 +1,186 @@
+package agent
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+func addrs(ss ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range ss {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func prefixes(ss ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range ss {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+// peer is a node with a claim; its endpoints are its addresses.
+func peer(name string, mtu int, key byte, nodeAddrs []netip.Addr, pods []netip.Prefix) cluster.Node {
+	n := cluster.Node{Name: name, Addresses: nodeAddrs, PodPrefixes: pods, Claim: &cluster.Claim{
+		Keys: []cluster.Key{{Public: wgkey.Public{key}}}, PodPrefixes: pods, MTU: mtu,
+	}}
+	for _, a := range nodeAddrs {
+		n.Claim.Endpoints = append(n.Claim.Endpoints, netip.AddrPortFrom(a, config.TunnelPort))
+	}
+	return n
+}
+
+// two is a dual-stack cluster of this node and one peer.
+func two(t *testing.T) inputs {
+	t.Helper()
+	key, err := wgkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.Default()
+	cfg.Node = "a"
+	cfg.ClusterRanges = prefixes("198.19.0.0/16", "fd42:1::/48")
+	cfg.ServiceRanges = prefixes("198.18.128.0/20", "fd42:2::/112")
+	self := cluster.Node{Name: "a", Addresses: addrs("198.18.0.11", "fd42::b"), PodPrefixes: prefixes("198.19.1.0/24", "fd42:1:0:1::/64")}
+	b := peer("b", 1500, 2, addrs("198.18.0.12", "fd42::c"), prefixes("198.19.2.0/24", "fd42:1:0:2::/64"))
+	return inputs{
+		cfg: cfg, key: key, complete: true, underlayMTU: 1500,
+		localAddrs: addrs("198.18.0.11", "fd42::b"),
+		table:      cluster.Table{Self: &self, Peers: []cluster.Node{b}, NodeAddrs: addrs("198.18.0.11", "198.18.0.12", "fd42::b", "fd42::c")},
+	}
+}
+
+func TestDecideForTwoNodes(t *testing.T) {
+	in := two(t)
+	d := decide(in)
+	if len(d.problems) > 0 {
+		t.Fatalf("problems: %v", d.problems)
+	}
+	want := hostnet.Want{
+		Devices: []hostnet.TunnelDevice{{Name: "veil0", MTU: 1440}},
+		Peers: []hostnet.Peer{{
+			Name: "b", PodPrefixes: prefixes("198.19.2.0/24", "fd42:1:0:2::/64"), NodeAddrs: addrs("198.18.0.12", "fd42::c"), Devices: []string{"veil0"},
+		}},
+		ClusterRanges: in.cfg.ClusterRanges, ServiceRanges: in.cfg.ServiceRanges,
+		NodeAddrs: in.table.NodeAddrs, SelfAddrs: addrs("198.18.0.11", "fd42::b"), Masquerade: true,
+	}
+	ip := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})
+	if diff := cmp.Diff(want, d.host, ip); diff != "" {
+		t.Errorf("routing (-want +got):\n%s", diff)
+	}
+	wantClaim := &cluster.Claim{
+		Keys:        []cluster.Key{{Public: in.key.Public()}},
+		Endpoints:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.11:51820"), netip.MustParseAddrPort("[fd42::b]:51820")},
+		PodPrefixes: in.table.Self.PodPrefixes,
+		MTU:         1500,
+	}
+	if diff := cmp.Diff(wantClaim, d.claim, ip); diff != "" {
+		t.Errorf("claim (-want +got):\n%s", diff)
+	}
+	if len(d.tunnel.Devices) != 1 || len(d.tunnel.Devices[0].Peers) != 1 || !d.tunnel.Prune {
+		t.Fatalf("tunnel: %d devices", len(d.tunnel.Devices))
+	}
+	allowed := prefixes("198.18.0.12/32", "198.19.2.0/24", "fd42::c/128", "fd42:1:0:2::/64")
+	if diff := cmp.Diff(allowed, d.tunnel.Devices[0].Peers[0].AllowedIPs, ip, cmpopts.SortSlices(func(a, b netip.Prefix) bool { return a.String() < b.String() })); diff != "" {
+		t.Errorf("allowed IPs (-want +got):\n%s", diff)
+	}
+}
+
+func TestDecideNamesWhatKeepsTheNodeClosed(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*inputs)
+		want   string
+	}{
+		{"the node is not in the cluster", func(in *inputs) { in.table.Self = nil }, `node "a" is not in the cluster`},
+		{"the node has no pod prefix", func(in *inputs) { in.table.Self.PodPrefixes = nil }, "Node.spec.podCIDRs"},
+		{"its addresses are on no link", func(in *inputs) { in.localAddrs = addrs("198.18.0.99") }, "--node-ip"},
+		{"the underlay is too narrow for IPv6 pods", func(in *inputs) { in.underlayMTU = 1339 }, "1340"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			in := two(t)
+			tt.change(&in)
+			d := decide(in)
+			if len(d.problems) != 1 || !strings.Contains(d.problems[0], tt.want) {
+				t.Errorf("problems %q do not say %q", d.problems, tt.want)
+			}
+			if d.claim != nil || d.podMTU != 0 {
+				t.Errorf("it claims %v with MTU %d all the same", d.claim, d.podMTU)
+			}
+			// Closed all the same.
+			if len(d.guard.Ranges) != 4 || len(d.host.ClusterRanges) != 2 || len(d.host.NodeAddrs) != 4 {
+				t.Errorf("it is not closed: %+v", d.host)
+			}
+		})
+	}
+}
+
+func TestRouteMTUIsTheNarrowest(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*inputs)
+		want   int // 0 is the device's 1440
+	}{
+		{"all alike", func(*inputs) {}, 0},
+		{"the peer's underlay is narrower", func(in *inputs) { in.table.Peers[0].Claim.MTU = 1450 }, 1390},
+		{"the peer's underlay is wider", func(in *inputs) { in.table.Peers[0].Claim.MTU = 9000 }, 0},
+		{"the peer claims what cannot work", func(in *inputs) { in.table.Peers[0].Claim.MTU = 100 }, 0},
+		{"the probe found less", func(in *inputs) { in.pathMTU = map[string]int{"b": 1296} }, 1296},
+		{"the probe found another peer's", func(in *inputs) { in.pathMTU = map[string]int{"c": 1296} }, 0},
+		{"the peer is reached over IPv6 only", func(in *inputs) {
+			in.table.Peers[0].Claim.Endpoints = in.table.Peers[0].Claim.Endpoints[1:]
+		}, 1420},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			in := two(t)
+			tt.change(&in)
+			if got := decide(in).host.Peers[0].MTU; got != tt.want {
+				t.Errorf("got %d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestPathTooNarrowForIPv6CarriesIPv4Only(t *testing.T) {
+	in := two(t)
+	in.pathMTU = map[string]int{"b": 1264}
+	d := decide(in)
+	p := d.host.Peers[0]
+	if len(p.PodPrefixes) != 1 || !p.PodPrefixes[0].Addr().Is4() || len(p.NodeAddrs) != 1 || p.MTU != 1264 {
+		t.Errorf("routes %+v", p)
+	}
+	if len(d.notes) != 1 || !strings.Contains(d.notes[0], "1280") || len(d.problems) != 0 {
+		t.Errorf("notes %q, problems %q", d.notes, d.problems)
+	}
+}
+
+func TestPeerOnAnotherFamilyStaysUnreachable(t *testing.T) {
+	in := two(t)
+	in.localAddrs = addrs("198.18.0.11")
+	in.table.Peers[0].Claim.Endpoints = in.table.Peers[0].Claim.Endpoints[1:]
+	p := decide(in).host.Peers[0]
+	if len(p.Devices) != 0 {
+		t.Errorf("a peer without a common family has device %v", p.Devices)
+	}
+}
+
+func TestNothingIsRemovedBeforeTheTableIsComplete(t *testing.T) {
+	in := two(t)
+	in.complete = false
+	if decide(in).tunnel.Prune {
+		t.Error("peers would be removed")
+	}
+}
