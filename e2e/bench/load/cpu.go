@@ -2,6 +2,7 @@ package load
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -98,4 +99,24 @@ func parseResident(status string) (float64, error) {
 		}
 	}
 	return 0, errors.New("read the process's status: no VmRSS")
+}
+
+// Others measures for d how many cores somebody else keeps busy. It is for the
+// moment before a run, and for whoever reads the figures.
+func Others(ctx context.Context, d time.Duration) (cores float64, err error) {
+	before, err := busy()
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	select {
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	case <-time.After(d):
+	}
+	after, err := busy()
+	if err != nil {
+		return 0, err
+	}
+	return (after - before).Seconds() / time.Since(start).Seconds(), nil
 }

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/load"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
@@ -38,8 +39,10 @@ var parts = []part{{"bare", (*run).bare}, {"capped", (*run).capped}, {"add", (*r
 // run is one run of the program.
 type run struct {
 	settings
-	out    string
-	bin    string
+	out string
+	bin string
+	// others is what the machine did beside, in a sentence.
+	others string
 	runner bench.Runner
 	result *bench.Result
 	start  time.Time
@@ -102,6 +105,9 @@ func (r *run) all(ctx context.Context, only string) error {
 	}
 	r.bin = filepath.Join(root, "out/bin")
 	r.say("%s Results go to %s.", r.result.Caveat(), r.out)
+	if err := r.lookAround(ctx); err != nil {
+		return err
+	}
 	for _, p := range parts {
 		if only != "" && !strings.Contains(","+only+",", ","+p.name+",") {
 			continue
@@ -117,6 +123,20 @@ func (r *run) all(ctx context.Context, only string) error {
 		}
 	}
 	return r.finish()
+}
+
+// lookAround says whether the machine is idle: on one that is not, what CPU limits says little.
+func (r *run) lookAround(ctx context.Context) error {
+	cores, err := load.Others(ctx, 2*time.Second)
+	if err != nil {
+		return err
+	}
+	r.others = fmt.Sprintf("Before the run others kept %.2f of %d cores busy.", cores, r.result.CPUs)
+	if cores > 0.1*float64(r.result.CPUs) {
+		r.others += " That is too much: figures and gates that CPU limits are not to be trusted."
+	}
+	r.say("%s", r.others)
+	return nil
 }
 
 // finish writes the results and gives the missed gates as an error.
@@ -156,6 +176,6 @@ func (r *run) report() *report.Report {
 	return &report.Report{
 		Title:  "Kubeveil in the namespace lab: speed and size",
 		Lead:   "Each comparison was measured in one run, both sides directly after one another, in random order.",
-		Result: r.result, Labels: labels, Notes: append(notes, fmt.Sprintf("%d rounds, order drawn with seed %d.", r.rounds, r.runner.Seed)),
+		Result: r.result, Labels: labels, Notes: append(notes, r.others, fmt.Sprintf("%d rounds, order drawn with seed %d.", r.rounds, r.runner.Seed)),
 	}
 }
