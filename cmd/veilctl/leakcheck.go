@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/oracle"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/e2e/oracle"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
 // newLab makes a lab that is removed at the end of the test, and a context for it.

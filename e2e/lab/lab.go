@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/oracle"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
 // Network is what connects pods.

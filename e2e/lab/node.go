@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeveil/kubeveil/e2e/oracle"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
 // Node is a host of the cluster: it has a Node object, runs the programs of its network and has pods.

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/e2e/oracle"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }

@@ -22,8 +22,7 @@ func (a *Agent) turn(ctx context.Context) error {
 	}
 	in, refusals, err := a.gather()
 	if err != nil {
-		a.finish(in, decision{}, refusals, err)
-		return err
+		return a.finish(in, a.last, a.refusals, err)
 	}
 	d := decide(in)
 	if !in.complete {
