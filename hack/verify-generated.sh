@@ -11,5 +11,5 @@ cd "$copy"
 git init -q
 git add -A
 go generate ./...
-changed=$(git status --porcelain)
+changed=$(git diff --name-only && git ls-files --others)
 [[ -z $changed ]] || die "generated files differ, run \`make generate\` and commit the result: $changed"

@@ -15,7 +15,14 @@ func TestZZ(t *testing.T) {
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	lab.Echo(ctx, n1)
 	lab.Echo(ctx, n2)
-	for range 2 {
+	for i := range 2 {
+		if i == 1 {
+			for _, n := range l.Nodes() {
+				if err := n.IP(ctx, "address add 169.254.1.2/32 dev veil0 scope host"); err != nil {
+					t.Error(err)
+				}
+			}
+		}
 		for _, x := range []struct {
 			name string
 			from lab.Place
@@ -35,12 +42,6 @@ func TestZZ(t *testing.T) {
 			x.to.Timeout = 2 * time.Second
 			_, err := lab.Send(ctx, x.from, x.to)
 			t.Log(x.name, err)
-		}
-	}
-	for _, n := range l.Nodes() {
-		for _, c := range []string{"ip rule", "ip route show table all", "ip route show table 30309", "cat /proc/sys/net/ipv4/conf/veil0/rp_filter /proc/sys/net/ipv4/conf/all/rp_filter /proc/sys/net/ipv4/conf/eth0/rp_filter", "nstat -az TcpExtIPReversePathFilter", "nft list ruleset"} {
-			out, err := n.Exec(ctx, "bash", "-c", c)
-			t.Logf("%s %s: %v\n%s", n.Name, c, err, out)
 		}
 	}
 	noLeaks(t, l)

@@ -326,7 +326,7 @@ func TestRemoveLeavesNothing(t *testing.T) {
 		}
 		n.Run(t, func() error {
 			if _, err := os.Stat(pinDir); !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%s is left: %v", pinDir, err)
+				return fmt.Errorf("%s is left: %w", pinDir, err)
 			}
 			again, err := remove(pinDir, hk)
 			if err == nil && len(again) > 0 {
@@ -375,7 +375,7 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 			}
 			g, err := Open(pinDir, quiet())
 			if !errors.Is(err, ErrNotPermitted) {
-				return fmt.Errorf("got %v, %v, want %v", g, err, ErrNotPermitted)
+				return fmt.Errorf("got %v, %w, want %w", g, err, ErrNotPermitted)
 			}
 			return nil
 		})

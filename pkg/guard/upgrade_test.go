@@ -187,7 +187,7 @@ func TestPodAddressesOfAnotherLayoutAreRefused(t *testing.T) {
 	}
 	n.Run(t, func() error {
 		if g, err := openWith(pinDir, quiet(), clsact{}, all); !errors.Is(err, ErrLayout) {
-			return fmt.Errorf("got %v, %v, want %v", g, err, ErrLayout)
+			return fmt.Errorf("got %v, %w, want %w", g, err, ErrLayout)
 		}
 		return nil
 	})

@@ -280,7 +280,7 @@ func NewCapture(t testing.TB, ns *NS, opts SnifferOptions) *Capture {
 		})
 		return err
 	})
-	t.Cleanup(func() { c.Stop() })
+	t.Cleanup(func() { _, _ = c.Stop() })
 	return c
 }
 

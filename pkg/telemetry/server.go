@@ -138,7 +138,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 	if err := s.Shutdown(grace); err != nil {
 		_ = s.Close()
 	}
-	<-done
+	_ = <-done // what ended it is known
 	return nil
 }
 

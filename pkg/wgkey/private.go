@@ -71,7 +71,7 @@ func (k Private) Public() Public {
 }
 
 // Format prints "redacted" for every verb.
-func (k Private) Format(s fmt.State, _ rune) { io.WriteString(s, redacted) }
+func (k Private) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, redacted) }
 
 // String is "redacted".
 func (k Private) String() string { return redacted }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -125,7 +124,7 @@ func (s *server) run(ctx context.Context, path string, gone <-chan struct{}, log
 			os.Remove(path)
 		}
 	}()
-	ours, err := os.Stat(path)
+	ours, _ := os.Stat(path) // without it the socket is made again
 	for {
 		select {
 		case <-ctx.Done():
@@ -134,12 +133,11 @@ func (s *server) run(ctx context.Context, path string, gone <-chan struct{}, log
 			return ErrDeviceGone
 		case <-tick.C:
 		}
-		var now os.FileInfo
-		if now, err = os.Stat(path); err == nil && ours != nil && os.SameFile(now, ours) {
+		if now, err := os.Stat(path); err == nil && ours != nil && os.SameFile(now, ours) {
 			continue
 		}
-		var again *net.UnixListener
-		if again, err = listen(path); err != nil {
+		again, err := listen(path)
+		if err != nil {
 			log.Warn("configuration socket is gone and cannot be made again", "socket", path, "err", err)
 			continue
 		}

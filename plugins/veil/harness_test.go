@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -196,8 +197,8 @@ func (n *node) wantNothing() {
 // wantError fails the test unless err has the code and says each of want.
 func wantError(t testing.TB, err error, code uint, want ...string) {
 	t.Helper()
-	e, ok := err.(*types.Error)
-	if !ok || e.Code != code {
+	var e *types.Error
+	if !errors.As(err, &e) || e.Code != code {
 		t.Errorf("error %v, want code %d", err, code)
 		return
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -75,7 +76,8 @@ func (i *ipam) del() error {
 
 // wrap keeps the code of a delegate's error.
 func wrap(context string, err error) error {
-	if e, ok := err.(*types.Error); ok {
+	var e *types.Error
+	if errors.As(err, &e) {
 		return &types.Error{Code: e.Code, Msg: context + ": " + e.Msg, Details: e.Details}
 	}
 	return fmt.Errorf("%s: %w", context, err)
