@@ -58,6 +58,9 @@ const (
 	// TunnelQueueLen is the transmit queue of a TUN, packets. The kernel's
 	// default of 500 drops bursts of UDP.
 	TunnelQueueLen = 10000
+	// TunnelAddress4 is an IPv4 address that every tunnel device has, of scope host so that nothing is
+	// sent from it: on a device without any, the kernel treats a loose rp_filter as a strict one.
+	TunnelAddress4 = "169.254.1.2"
 )
 
 // MetricsAddress is the default address of /metrics, /healthz and /readyz.

@@ -170,6 +170,9 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
+// tunnelAddr is config.TunnelAddress4 as a link has it.
+func tunnelAddr() *net.IPNet { return ipNet(netip.MustParsePrefix(config.TunnelAddress4 + "/32")) }
+
 // ruleUnreachable is FR_ACT_UNREACHABLE (include/uapi/linux/fib_rules.h).
 const ruleUnreachable = 7
 
@@ -216,6 +219,11 @@ func (o deviceOp) apply(h *Host) error {
 	if o.have.RPFilter != o.want.RPFilter {
 		if err := writeSetting(rpFilterPath(o.want.Name), fmt.Sprint(o.want.RPFilter)); err != nil {
 			return err
+		}
+	}
+	if o.want.Addr4 && !o.have.Addr4 {
+		if err := h.nl.AddrReplace(link, &nl.Addr{IPNet: tunnelAddr(), Scope: unix.RT_SCOPE_HOST}); err != nil {
+			return fmt.Errorf("add address %s: %w", tunnelAddr(), err)
 		}
 	}
 	if o.have.QueueLen != o.want.QueueLen {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -70,7 +71,7 @@ func (h *Host) Read() (State, error) {
 		if !isTunnel(a) {
 			continue
 		}
-		d, err := readDevice(a)
+		d, err := h.readDevice(l)
 		if err != nil {
 			return s, err
 		}
@@ -105,7 +106,8 @@ func isTunnel(a *nl.LinkAttrs) bool {
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-func readDevice(a *nl.LinkAttrs) (Device, error) {
+func (h *Host) readDevice(l nl.Link) (Device, error) {
+	a := l.Attrs()
 	d := Device{Name: a.Name, MTU: a.MTU, Group: a.Group, QueueLen: a.TxQLen, Up: a.Flags&net.FlagUp != 0}
 	v, err := readSetting(rpFilterPath(a.Name))
 	if err != nil {
@@ -114,6 +116,11 @@ func readDevice(a *nl.LinkAttrs) (Device, error) {
 	if _, err := fmt.Sscanf(v, "%d", &d.RPFilter); err != nil {
 		return d, fmt.Errorf("read %s: %q is not a number", rpFilterPath(a.Name), v)
 	}
+	addrs, err := h.nl.AddrList(l, nl.FamilyV4)
+	if err != nil {
+		return d, fmt.Errorf("list addresses of %s: %w", a.Name, err)
+	}
+	d.Addr4 = slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.IPNet.String() == tunnelAddr().String() })
 	return d, nil
 }
 

@@ -218,12 +218,13 @@ func planDevices(devices []TunnelDevice) []Device {
 	for _, d := range devices {
 		out = append(out, Device{
 			Name: d.Name, MTU: d.MTU, Group: config.TunnelGroup,
-			QueueLen: config.TunnelQueueLen, RPFilter: rpFilterLoose, Up: true,
+			QueueLen: config.TunnelQueueLen, RPFilter: rpFilterLoose, Addr4: true, Up: true,
 		})
 	}
 	return out
 }
 
 // rpFilterLoose accepts a source that is routed over any link (RFC 3704 loose
-// mode): packets from a peer's node address arrive on the tunnel device.
+// mode): packets from a peer's node address arrive on the tunnel device. It does so only when
+// the device has an address (no_addr in __fib_validate_source, net/ipv4/fib_frontend.c).
 const rpFilterLoose = 2

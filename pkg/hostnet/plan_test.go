@@ -89,7 +89,7 @@ route fd42:bbbb::/108 dev veil0 table main metric 1024 src fd42:0:0:1::1
 route unreachable fd42:bbbb::/108 table main metric 1986330624
 `
 
-const devices = "device veil0 group 0x7674 mtu 1420 qlen 10000 rp_filter 2 up\n"
+const devices = "device veil0 group 0x7674 mtu 1420 qlen 10000 rp_filter 2 169.254.1.2 up\n"
 
 const nft = `nft table inet kubeveil_nat
 nft chain postrouting type nat hook 4 priority 100 policy accept

@@ -66,7 +66,9 @@ type Device struct {
 	QueueLen int
 	// RPFilter is net.ipv4.conf.NAME.rp_filter: 2 is loose.
 	RPFilter int
-	Up       bool
+	// Addr4 is whether the device has config.TunnelAddress4, without which RPFilter is not loose.
+	Addr4 bool
+	Up    bool
 }
 
 func (r Route) unreachable() bool { return r.Device == "" }
@@ -117,7 +119,11 @@ func (d Device) String() string {
 	if d.Up {
 		up = "up"
 	}
-	return fmt.Sprintf("%s group %#x mtu %d qlen %d rp_filter %d %s", d.Name, d.Group, d.MTU, d.QueueLen, d.RPFilter, up)
+	addr := "no address"
+	if d.Addr4 {
+		addr = config.TunnelAddress4
+	}
+	return fmt.Sprintf("%s group %#x mtu %d qlen %d rp_filter %d %s %s", d.Name, d.Group, d.MTU, d.QueueLen, d.RPFilter, addr, up)
 }
 
 // String is the whole state for people and for golden tests: a line a thing.
