@@ -122,9 +122,14 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 		"the end of the cluster range": "198.19.255.255", "the end of the service range, IPv6": "fd42:2::ffff",
 	} {
 		t.Run(what, func(t *testing.T) {
+			// A pod for each: the kernel limits the ICMP errors to one host (net.ipv4.icmp_ratelimit).
+			asks, err := p.Node.AddPod(ctx, "asks", lab.PodOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
 			before := l.Oracle.Seen().Kinds
 			began := time.Now()
-			_, err := lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(addr), Count: 1, Timeout: 4 * time.Second})
+			_, err = lab.Send(ctx, asks, lab.Exchange{To: netip.MustParseAddr(addr), Count: 1, Timeout: 4 * time.Second})
 			if err == nil || !strings.Contains(err.Error(), "unreachable") && !strings.Contains(err.Error(), "no route to host") {
 				t.Errorf("to %s: %v", addr, err)
 			}
@@ -134,6 +139,9 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 			after := l.Oracle.Seen().Kinds
 			if after[oracle.Egress] != before[oracle.Egress] || after[oracle.Unknown] != before[oracle.Unknown] {
 				t.Errorf("on the wire: %v, then %v", before, after)
+			}
+			if err := asks.Del(ctx); err != nil {
+				t.Error(err)
 			}
 		})
 	}
