@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"reflect"
 	"slices"
 	"time"
@@ -148,6 +149,9 @@ func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err er
 	if err == nil && in.complete {
 		err = a.publish(in, d)
 	}
+	if in.complete && len(d.problems) > 0 {
+		err = errors.Join(err, a.shut())
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.refusals, a.last = refusals, d
@@ -210,6 +214,17 @@ func (a *Agent) open(d decision) error {
 		a.log.Info("wrote the CNI configuration", "file", conflistPath(a.cfg.CNI.ConfDir), "mtu", d.podMTU)
 	}
 	a.health.Done(stepApply)
+	return nil
+}
+
+// shut is the opposite of open: no pod is added, with a code that makes runtimes try again,
+// until what is wrong is not any more. The CNI configuration stays: pods that
+// are there need it for their DEL.
+func (a *Agent) shut() error {
+	a.health.Undone(stepApply)
+	if err := os.Remove(config.ReadyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove marker: %w", err)
+	}
 	return nil
 }
 
