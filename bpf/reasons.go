@@ -30,6 +30,7 @@ var Reasons = []Reason{
 	{11, "pod_spoofed_source", "A pod sent from an address that is not its own."},
 	{12, "pod_unknown_link", "A packet came from a pod's link of which no address is known."},
 	{13, "quoted_in_error", "An ICMP error that quotes a packet from inside a tunnel was about to leave outside of it."},
+	{14, "source_translated", "A pod's packet to a node lost its source to another translation; the answer would have come in clear."},
 }
 
 // Files that Header and Document are written to, relative to this directory.

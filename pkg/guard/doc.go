@@ -1,7 +1,7 @@
 // Package guard drops what must not be on the network in clear: BPF programs
 // at tc of every link that is neither a tunnel nor a pod's, and an nftables
 // table that does not depend on links, for the moment until a new link has its
-// programs.
+// programs. The table also keeps the answers of nodes to pods inside (translate.go).
 //
 // It promises that what it put in force stays so without this process: programs
 // and maps are pinned, attachments belong to the links. Open adopts what an

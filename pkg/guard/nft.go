@@ -82,7 +82,7 @@ func readChains(c *nftables.Conn, t *nftables.Table, lines *shapeLines) error {
 		if ch.Hooknum == nil || ch.Priority == nil || ch.Policy == nil {
 			lines.add("chain %s", ch.Name)
 		} else {
-			lines.chain(ch.Name, uint32(*ch.Hooknum), int32(*ch.Priority), uint32(*ch.Policy))
+			lines.chain(ch.Name, ch.Type, uint32(*ch.Hooknum), int32(*ch.Priority), uint32(*ch.Policy))
 		}
 		rules, err := c.GetRules(t, ch)
 		if err != nil {
@@ -176,7 +176,7 @@ func opTable(want table) Op {
 		policy := nftables.ChainPolicyAccept
 		for _, ch := range chains() {
 			nc := c.AddChain(&nftables.Chain{
-				Name: ch.name, Table: t, Hooknum: ch.hook, Priority: ch.priority, Type: nftables.ChainTypeFilter, Policy: &policy,
+				Name: ch.name, Table: t, Hooknum: ch.hook, Priority: ch.priority, Type: ch.typ, Policy: &policy,
 			})
 			for _, r := range ch.rules {
 				c.AddRule(&nftables.Rule{Table: t, Chain: nc, Exprs: r.exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.text)})

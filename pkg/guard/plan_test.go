@@ -156,7 +156,7 @@ func TestRulesCountWhatTheCountersHave(t *testing.T) {
 			}
 		}
 	}
-	if n := len(chains()); n != 2 {
+	if n := len(chains()); n != 3 {
 		t.Errorf("%d chains", n)
 	}
 }

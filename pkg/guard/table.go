@@ -26,11 +26,12 @@ const (
 var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6}
 
 // tableCounters are the reasons for which the table drops.
-var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error"}
+var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error", translated}
 
 // chain is a base chain of the table.
 type chain struct {
 	name     string
+	typ      nftables.ChainType
 	hook     *nftables.ChainHook
 	priority *nftables.ChainPriority
 	rules    []rule
@@ -47,13 +48,16 @@ const afterSourceNAT = 110
 
 // chains are all chains. They depend on nothing but the version.
 func chains() []chain {
-	in := append(skip("iif", expr.MetaKeyIIF, expr.MetaKeyIIFGROUP), dropAddrs()...)
-	out := append(skip("oif", expr.MetaKeyOIF, expr.MetaKeyOIFGROUP), dropMarked()...)
+	in := append([]rule{markTunnelled()}, skip("iif", expr.MetaKeyIIF, expr.MetaKeyIIFGROUP)...)
+	in = append(in, dropAddrs()...)
+	out := append(dropTranslated(), skip("oif", expr.MetaKeyOIF, expr.MetaKeyOIFGROUP)...)
+	out = append(out, dropMarked()...)
 	out = append(out, dropAddrs()...)
 	out = append(out, dropQuotes()...)
 	return []chain{
-		{"prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
-		{"postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityRef(afterSourceNAT), out},
+		{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
+		keepChain(),
+		{"postrouting", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(afterSourceNAT), out},
 	}
 }
 
@@ -83,19 +87,11 @@ func dropAddrs() []rule {
 }
 
 func dropMarked() []rule {
-	marked := []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{
-			SourceRegister: 1, DestRegister: 1, Len: 4,
-			Mask: binaryutil.NativeEndian.PutUint32(config.PodMark), Xor: binaryutil.NativeEndian.PutUint32(0),
-		},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
-	}
 	return []rule{
-		drop("ip daddr", setRanges4, "pod_to_range", marked),
-		drop("ip6 daddr", setRanges6, "pod_to_range", marked),
-		drop("ip daddr", setNodes4, "pod_to_node", marked),
-		drop("ip6 daddr", setNodes6, "pod_to_node", marked),
+		drop("ip daddr", setRanges4, "pod_to_range", marked()),
+		drop("ip6 daddr", setRanges6, "pod_to_range", marked()),
+		drop("ip daddr", setNodes4, "pod_to_node", marked()),
+		drop("ip6 daddr", setNodes6, "pod_to_node", marked()),
 	}
 }
 
@@ -112,15 +108,11 @@ var fields = map[string]struct {
 
 // drop drops and counts packets with the field in the set, if they match before.
 func drop(field, set, counter string, before []expr.Any) rule {
-	f := fields[field]
 	text := fmt.Sprintf("%s @%s counter %s drop", field, set, counter)
 	if before != nil {
 		text = fmt.Sprintf("mark %#x %s", config.PodMark, text)
 	}
-	return rule{text, append(slices.Clone(before),
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.proto}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset, Len: f.len},
+	return rule{text, append(append(before, load(field)...),
 		&expr.Lookup{SourceRegister: 1, SetName: set},
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter},
 		&expr.Verdict{Kind: expr.VerdictDrop},
@@ -184,7 +176,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 func plannedShape() string {
 	var lines shapeLines
 	for _, c := range chains() {
-		lines.chain(c.name, uint32(*c.hook), int32(*c.priority), uint32(nftables.ChainPolicyAccept))
+		lines.chain(c.name, c.typ, uint32(*c.hook), int32(*c.priority), uint32(nftables.ChainPolicyAccept))
 		for i, r := range c.rules {
 			lines.rule(c.name, i, r.text)
 		}
@@ -203,8 +195,8 @@ type shapeLines []string
 
 func (s *shapeLines) add(format string, args ...any) { *s = append(*s, fmt.Sprintf(format, args...)) }
 
-func (s *shapeLines) chain(name string, hook uint32, priority int32, policy uint32) {
-	s.add("chain %s hook %d priority %d policy %d", name, hook, priority, policy)
+func (s *shapeLines) chain(name string, typ nftables.ChainType, hook uint32, priority int32, policy uint32) {
+	s.add("chain %s type %s hook %d priority %d policy %d", name, typ, hook, priority, policy)
 }
 
 func (s *shapeLines) rule(chain string, i int, text string) { s.add("rule %s %d %s", chain, i, text) }

@@ -1,0 +1,124 @@
+package guard
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// A pod's packet to a node goes through the tunnel, but others may translate its
+// source to this node's address on the way: kube-proxy with masqueradeAll or
+// without a cluster CIDR, the rules that a former network left. What the node
+// then answers is host to host, so in clear:
+//
+//	pod ─► source becomes node-1's ─► veil0 ═► node-2: answers node-1 ─► NIC, in clear
+//
+// So a pod keeps its source towards nodes, and a packet that has lost it all
+// the same (its connection is older than the rule) does not enter the tunnel.
+// What another node's pods send through this one, to a NodePort say, is theirs
+// as well: it is routed, and judged, as that of this node's pods.
+
+// translated is the reason of bpf/reasons.go.
+const translated = "source_translated"
+
+// beforeSourceNAT is before priority srcnat (100): whoever translates first, does.
+const beforeSourceNAT = 90
+
+// ctOriginal is IP_CT_DIR_ORIGINAL (nf_conntrack_tuple_common.h).
+const ctOriginal = 0
+
+// families of the rules here: by the fields of their headers, and the sets.
+var families = []struct{ saddr, daddr, nodes, ranges string }{
+	{"ip saddr", "ip daddr", setNodes4, setRanges4},
+	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6},
+}
+
+// markTunnelled marks what comes out of a tunnel as what pods send, so that it is
+// routed by the same table, which sends nothing to a node but through a tunnel.
+func markTunnelled() rule {
+	return rule{fmt.Sprintf("iifgroup %#x mark set mark | %#x", config.TunnelGroup, config.PodMark), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.TunnelGroup)},
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
+		&expr.Bitwise{
+			SourceRegister: 1, DestRegister: 1, Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(^config.PodMark), Xor: binaryutil.NativeEndian.PutUint32(config.PodMark),
+		},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
+	}}
+}
+
+// toNode matches packets of pods to nodes that are about to enter a tunnel, by family.
+func toNode(daddr, nodes string) []expr.Any {
+	out := []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.TunnelGroup)},
+	}
+	out = append(append(out, marked()...), load(daddr)...)
+	return append(out, &expr.Lookup{SourceRegister: 1, SetName: nodes})
+}
+
+// keepSource translates the source to what it is: a connection is translated once.
+func keepSource() (rules []rule) {
+	for _, f := range families {
+		text := fmt.Sprintf("oifgroup %#x mark %#x %s @%s snat to %s", config.TunnelGroup, config.PodMark, f.daddr, f.nodes, f.saddr)
+		exprs := append(toNode(f.daddr, f.nodes), load(f.saddr)...)
+		exprs = append(exprs, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(fields[f.saddr].proto), RegAddrMin: 1})
+		rules = append(rules, rule{text, exprs})
+	}
+	return rules
+}
+
+// dropTranslated drops what opens or goes on with such a connection. Answers to
+// it have a translated source rightly, and what this node itself sends with the
+// mark, its probes, comes in by no link.
+func dropTranslated() (rules []rule) {
+	for _, f := range families {
+		text := fmt.Sprintf("iif oifgroup %#x mark %#x ct direction original %s @%s %s not @%s counter %s drop",
+			config.TunnelGroup, config.PodMark, f.daddr, f.nodes, f.saddr, f.ranges, translated)
+		exprs := []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyIIF, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+			&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctOriginal}},
+		}
+		exprs = append(append(exprs, toNode(f.daddr, f.nodes)...), load(f.saddr)...)
+		exprs = append(exprs,
+			&expr.Lookup{SourceRegister: 1, SetName: f.ranges, Invert: true},
+			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: translated},
+			&expr.Verdict{Kind: expr.VerdictDrop})
+		rules = append(rules, rule{text, exprs})
+	}
+	return rules
+}
+
+// marked matches packets of pods.
+func marked() []expr.Any {
+	mark := binary.NativeEndian.AppendUint32(nil, config.PodMark)
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mark, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+	}
+}
+
+// load matches the family of a field and puts the field into register 1.
+func load(field string) []expr.Any {
+	f := fields[field]
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.proto}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset, Len: f.len},
+	}
+}
+
+// keepChain is where sources are kept.
+func keepChain() chain {
+	return chain{"keep_source", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(beforeSourceNAT), keepSource()}
+}

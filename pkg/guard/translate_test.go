@@ -1,0 +1,146 @@
+package guard
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// tunnelled is a node whose cable u0 is its tunnel to another node, with a pod:
+//
+//	pod p0 198.18.5.5 fd42:1::5 ── p0 host u0 (tunnel) ── u0 peer
+type tunnelled struct {
+	*node
+	pod *nettest.NS
+}
+
+func newTunnelled(t *testing.T) tunnelled {
+	t.Helper()
+	needTCX(t)
+	n := tunnelled{newNode(t, tcx{}), nettest.NewNS(t)}
+	nettest.Veth(t, nettest.End{NS: n.NS, Name: "p0", Addrs: prefixes("198.18.5.1/24", "fd42:1::1/64")},
+		nettest.End{NS: n.pod, Name: "p0", Addrs: prefixes("198.18.5.5/24", "fd42:1::5/64")})
+	for _, gw := range addrs("198.18.5.1", "fd42:1::1") {
+		for _, to := range prefixes("198.19.0.0/24", "fd42:9::/64") {
+			if gw.Is4() == to.Addr().Is4() {
+				nettest.AddRoute(t, n.pod, to, gw, "p0")
+			}
+		}
+	}
+	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		nettest.Sysctl(t, n.NS, name, "1")
+	}
+	for _, name := range []string{"ipv4/conf/all/rp_filter", "ipv4/conf/u0/rp_filter"} {
+		nettest.Sysctl(t, n.peer, name, "0")
+	}
+	n.Run(t, func() error {
+		if err := setGroup("p0", config.PodGroup); err != nil {
+			return err
+		}
+		if err := setGroup("u0", config.TunnelGroup); err != nil {
+			return err
+		}
+		// In the place of pod_ingress.
+		return nft("table inet marker { chain c { type filter hook prerouting priority -310; iifname p0 meta mark set 0x100000; }; }")
+	})
+	n.apply(t)
+	return n
+}
+
+func nft(rules string) error { return command("nft", rules) }
+
+// masquerade lets others translate, at this priority.
+func (n tunnelled) masquerade(t *testing.T, priority string) {
+	t.Helper()
+	n.Run(t, func() error {
+		return nft("table inet others { chain c { type nat hook postrouting priority " + priority + "; oifname u0 masquerade; }; }")
+	})
+}
+
+// arrives sends from the pod to the peer and gives the source that the peer sees.
+func (n tunnelled) arrives(t *testing.T, to string) string {
+	t.Helper()
+	var c *net.UDPConn
+	n.peer.Run(t, func() (err error) {
+		c, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(to), Port: 7777})
+		return err
+	})
+	defer c.Close()
+	if err := udp(n.pod, "", to, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	_, from, err := c.ReadFromUDPAddrPort(make([]byte, 64))
+	if err != nil {
+		t.Fatalf("packet to %s: %v", to, err)
+	}
+	return from.Addr().Unmap().String()
+}
+
+var podAndNode = []struct{ pod, node, self, elsewhere string }{
+	{"198.18.5.5", "198.19.0.2", "198.19.0.1", "198.19.0.77"},
+	{"fd42:1::5", "fd42:9::2", "fd42:9::1", "fd42:9::77"},
+}
+
+// Whoever would translate the source of a pod's packet to a node does not.
+func TestPodKeepsItsSourceTowardsNodes(t *testing.T) {
+	n := newTunnelled(t)
+	n.masquerade(t, "100")
+	for _, f := range podAndNode {
+		if got := n.arrives(t, f.node); got != f.pod {
+			t.Errorf("the node sees %s, want %s", got, f.pod)
+		}
+		// Towards what is no node they may: a pod answers inside.
+		nettest.AddAddr(t, n.peer, "u0", netip.PrefixFrom(netip.MustParseAddr(f.elsewhere), netip.MustParseAddr(f.elsewhere).BitLen()))
+		if got := n.arrives(t, f.elsewhere); got != f.self {
+			t.Errorf("another sees %s, want %s", got, f.self)
+		}
+	}
+}
+
+// What was translated all the same does not enter the tunnel.
+func TestTranslatedSourceDoesNotReachANode(t *testing.T) {
+	n := newTunnelled(t)
+	n.masquerade(t, "80")
+	for _, f := range podAndNode {
+		n.loses(t, "a translated packet to "+f.node, translated, n.pod, f.node, 0)
+	}
+	// The node's own, probes among them, may carry the mark.
+	for _, f := range podAndNode {
+		before := n.counters(t)[translated]
+		if err := udp(n, "", f.node, config.PodMark); err != nil || n.counters(t)[translated] != before {
+			t.Errorf("the node's own packet to %s was dropped: %v", f.node, err)
+		}
+	}
+}
+
+// What comes out of a tunnel is routed as what pods send.
+func TestWhatComesOutOfATunnelIsMarked(t *testing.T) {
+	n := newTunnelled(t)
+	n.Run(t, func() error {
+		return nft("table inet count { counter marked { }; chain c { type filter hook prerouting priority -200; iifname u0 meta mark & 0x100000 != 0 udp dport 7777 counter name marked drop; }; }")
+	})
+	for i, f := range podAndNode {
+		if err := udp(n.peer, "", f.self, 0); err != nil {
+			t.Fatal(err)
+		}
+		nettest.Until(t, patience, "packet to "+f.self+" is marked", func() bool {
+			var seen bool
+			n.Run(t, func() error {
+				out, err := exec.Command("nft", "list", "counter", "inet", "count", "marked").CombinedOutput()
+				seen = strings.Contains(string(out), fmt.Sprintf("packets %d ", i+1))
+				return err
+			})
+			return seen
+		})
+	}
+}
