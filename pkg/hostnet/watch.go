@@ -109,13 +109,12 @@ func read(f *os.File, concerns func([]byte) bool, out chan<- struct{}) {
 	}
 }
 
-// concernsRouting is whether a datagram holds more than changes of pods' host
-// routes, which are not ours.
+// concernsRouting is whether a datagram holds more than new host routes of pods, which
+// the plugin makes. One that goes may have been flushed; at a DEL its link tells anyway.
 func concernsRouting(b []byte) bool {
 	return anyMessage(b, func(kind uint16, body []byte) bool {
-		isRoute := kind == unix.RTM_NEWROUTE || kind == unix.RTM_DELROUTE
 		// struct rtmsg: the sixth byte is rtm_protocol.
-		return !isRoute || len(body) < 6 || body[5] != config.RouteProtoPod
+		return kind != unix.RTM_NEWROUTE || len(body) < 6 || body[5] != config.RouteProtoPod
 	})
 }
 

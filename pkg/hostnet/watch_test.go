@@ -50,6 +50,7 @@ func TestWatchTellsOfChangesByOthers(t *testing.T) {
 		{"our nft table deleted", "nft delete table inet kubeveil_nat", true},
 		{"another nft table", "nft add table inet other", false},
 		{"a pod's host route", "ip route add 198.18.129.5/32 dev veil1 table 30309 proto 119", false},
+		{"a pod's host route flushed", "ip route flush table 30309 proto 119", true},
 	} {
 		drain()
 		l.ns.Run(t, func() error { return exec.Command("sh", "-ec", tt.command).Run() })
