@@ -47,6 +47,13 @@ type load struct {
 func startLoad(ctx context.Context, t *testing.T, flows ...flow) *load {
 	t.Helper()
 	l := &load{flows: flows}
+	t.Cleanup(func() {
+		for _, p := range append(l.near, l.far...) {
+			if p != nil {
+				_ = p.Kill(context.WithoutCancel(ctx)) // a sink left over would take the next one's port
+			}
+		}
+	})
 	for _, f := range flows {
 		var near, far *lab.Process
 		var err error

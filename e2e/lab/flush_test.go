@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -84,6 +85,7 @@ func tryState(ctx context.Context, n *lab.Node) (state, error) {
 		}
 		// The operational state of a TUN is UNKNOWN until its carrier changes for the first time.
 		text := strings.ReplaceAll(string(out), " state UNKNOWN ", " state UP ")
+		text = routeMTU.ReplaceAllString(text, "$1")
 		s[c.name] = lines(text, func(line string) bool { return strings.Contains(line, c.keep) })
 	}
 	var err error
@@ -93,6 +95,9 @@ func tryState(ctx context.Context, n *lab.Node) (state, error) {
 	s["peers"], err = peers(n)
 	return s, err
 }
+
+// routeMTU is what the probe may change in a route at any time.
+var routeMTU = regexp.MustCompile(`( metric \d+) mtu \d+`)
 
 // lines sorts those that are kept.
 func lines(text string, keep func(string) bool) string {
@@ -191,7 +196,7 @@ func (s state) same(t *testing.T, now state, when string) {
 // flush is what somebody does to a node by hand.
 type flush struct {
 	name string
-	// commands are separated by semicolons; an empty one is replaced by do.
+	// commands are those of a shell; empty for do.
 	commands string
 	do       func(n *lab.Node) error
 	// renews are parts of the state that are made anew, so with other numbers.
@@ -229,16 +234,17 @@ func detach(pattern string) func(n *lab.Node) error {
 	}
 }
 
-// flushes that a turn of the daemon's loop repairs at once, since the kernel tells of them.
+// toldFlushes are repaired at once, since the kernel tells of them.
 var toldFlushes = []flush{
 	{name: "device down", commands: "ip link set veil0 down"},
 	{name: "device out of its group", commands: "ip link set veil0 group default"},
-	{name: "device deleted", commands: "ip link del veil0", renews: []string{"device", "programs"}},
+	{name: "device deleted", commands: "ip link del veil0", renews: []string{"device"}},
 	{name: "our rules", commands: "for f in -4 -6; do for p in 90 91 100; do ip $f rule del pref $p; done; done"},
 	{name: "all rules", commands: "for f in -4 -6; do ip $f rule flush; ip $f rule add pref 32766 lookup main; done; ip rule add pref 32767 lookup default"},
 	{name: "our routes in main", commands: "ip -4 route flush table main proto 118; ip -6 route flush table main proto 118"},
 	{name: "the table for pods", commands: "ip -4 route flush table 30309; ip -6 route flush table 30309"},
 	{name: "routes of the device", commands: "ip -4 route flush table all dev veil0 proto 118; ip -6 route flush table all dev veil0 proto 118"},
+	{name: "pods' routes", commands: "for f in -4 -6; do for t in main 30309; do ip $f route flush table $t proto 119; done; done"},
 	{name: "guard table", commands: "nft delete table inet kubeveil_guard"},
 	{name: "masquerading table", commands: "nft delete table inet kubeveil_nat"},
 	{name: "all of nftables", commands: "nft flush ruleset"},
@@ -247,10 +253,9 @@ var toldFlushes = []flush{
 // quietFlushes are those of which the kernel tells nobody, so the next look finds them.
 var quietFlushes = []flush{
 	{name: "peers", do: func(n *lab.Node) error { _, err := uapi(n, "set=1\nreplace_peers=true\n\n"); return err }},
-	{name: "pods' routes", commands: "for f in -4 -6; do for t in main 30309; do ip $f route flush table $t proto 119; done; done"},
 	{name: "pods' neighbours", commands: "for l in /sys/class/net/vpod*; do ip neigh flush nud permanent dev ${l##*/}; done"},
-	{name: "programs of the underlay link", do: detach("eth0"), renews: []string{"programs"}},
-	{name: "programs of the pods' links", do: detach("vpod*"), renews: []string{"programs"}},
+	{name: "programs of the underlay link", do: detach("eth0")},
+	{name: "programs of the pods' links", do: detach("vpod*")},
 }
 
 // Whatever is flushed by hand, nothing leaks, and traffic is back after the repair.
@@ -258,54 +263,97 @@ func TestFlushedByHand(t *testing.T) {
 	for _, part := range []struct {
 		name    string
 		flushes []flush
-		within  time.Duration
+		// within is how soon it is repaired, once veild lives.
+		within time.Duration
+		// dead is whether veild is killed before, and started again after.
+		dead bool
+		// tcp is whether connections run too: they are quiet for long after a long break.
+		tcp bool
 	}{
-		{"told", toldFlushes, 10 * time.Second},
-		{"quiet", quietFlushes, 45 * time.Second},
+		{name: "told", flushes: toldFlushes, within: 10 * time.Second, tcp: true},
+		{name: "quiet", flushes: quietFlushes, within: 45 * time.Second},
+		{name: "with veild dead", flushes: append(slices.Clone(toldFlushes), quietFlushes...), within: 15 * time.Second, dead: true, tcp: true},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			ctx, l := newLab(t, lab.Options{})
-			flows, n1 := allWays(ctx, t, l)
-			settled(ctx, t, n1)
-			before := readState(ctx, t, n1)
-			for _, f := range part.flushes {
-				t.Run(f.name, func(t *testing.T) { flushed(ctx, t, l, n1, f, flows, before, part.within) })
+			f := flusher{lab: l, within: part.within, dead: part.dead}
+			f.flows, f.node = allWays(ctx, t, l)
+			all := slices.Clone(f.flows)
+			f.flows = slices.DeleteFunc(f.flows, func(x flow) bool { return x.tcp && !part.tcp })
+			settled(ctx, t, f.node)
+			f.before = readState(ctx, t, f.node)
+			for _, x := range part.flushes {
+				t.Run(x.name, func(t *testing.T) { f.flush(ctx, t, x) })
+			}
+			for _, x := range all {
+				if _, err := lab.Send(ctx, x.from, lab.Exchange{To: x.addr}); err != nil {
+					t.Errorf("a new connection, %s: %v", x.name, err)
+				}
 			}
 			noLeaks(t, l)
 		})
 	}
 }
 
-// flushed does one of them while traffic runs, and waits for the repair.
-func flushed(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, f flush, flows []flow, before state, within time.Duration) {
-	running := startLoad(ctx, t, flows...)
+// flusher flushes things of a node while traffic runs.
+type flusher struct {
+	lab    *lab.Lab
+	node   *lab.Node
+	flows  []flow
+	before state
+	within time.Duration
+	dead   bool
+}
+
+// flush does one of them and waits for the repair.
+func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
+	running := startLoad(ctx, t, f.flows...)
 	running.flowing(ctx, t, 10*time.Second)
-	began := time.Now()
-	if err := f.run(ctx, n); err != nil {
+	if f.dead {
+		if err := f.node.Program("veild").Kill(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := x.run(ctx, f.node); err != nil {
 		t.Fatal(err)
 	}
-	err := lab.Until(ctx, within, func() error {
-		now, err := tryState(ctx, n)
+	if f.dead {
+		f.strangers(ctx)
+		startVeild(ctx, t, f.node, "")
+	}
+	began := time.Now()
+	err := lab.Until(ctx, f.within, func() error {
+		now, err := tryState(ctx, f.node)
 		if err != nil {
 			return err
 		}
-		for _, name := range f.renews {
-			now[name] = before[name]
+		for _, name := range x.renews {
+			now[name] = f.before[name]
 		}
-		return before.diff(now)
+		return f.before.diff(now)
 	})
 	if err != nil {
 		t.Errorf("not repaired: %v", err)
 	} else {
 		t.Logf("repaired after %v", time.Since(began).Round(10*time.Millisecond))
 	}
-	for _, name := range f.renews {
-		before[name] = readState(ctx, t, n)[name]
+	for _, name := range x.renews {
+		f.before[name] = readState(ctx, t, f.node)[name]
 	}
 	running.flowing(ctx, t, 20*time.Second)
-	running.end(ctx, t, limits{gap: within, lossy: true})
-	if seen := l.Oracle.Seen(); seen.Findings() > 0 {
+	running.end(ctx, t, limits{gap: f.within, lossy: true})
+	if seen := f.lab.Oracle.Seen(); seen.Findings() > 0 {
 		t.Errorf("leak oracle: %d findings, %v", seen.Findings(), seen.Kinds)
+	}
+}
+
+// strangers begins something new on every way: a first packet is judged where those of a
+// known connection are not. Whether it arrives is not asked.
+func (f *flusher) strangers(ctx context.Context) {
+	for _, x := range f.flows {
+		for _, proto := range []string{"tcp", "udp"} {
+			_, _ = lab.Send(ctx, x.from, lab.Exchange{Proto: proto, To: x.addr, Count: 1, Timeout: 100 * time.Millisecond})
+		}
 	}
 }
 
