@@ -103,8 +103,11 @@ func removeClaim(ctx context.Context, cfg config.Config, log *slog.Logger) ([]st
 	}
 	ctx, cancel := context.WithTimeout(ctx, kubeLimit)
 	defer cancel()
-	if err := c.Remove(ctx); err != nil {
+	removed, err := c.Remove(ctx)
+	if err != nil {
 		log.Warn("the VeilNode of this node stays until its Node is deleted", "error", err)
+	}
+	if !removed {
 		return nil, nil
 	}
 	return []string{"VeilNode " + cfg.Node}, nil

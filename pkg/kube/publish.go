@@ -36,17 +36,20 @@ func (c *Client) Publish(claim cluster.Claim) error {
 	return nil
 }
 
-// Remove deletes this node's VeilNode and publishes no more. It waits for the
-// API server, at most until ctx ends; an object that is gone already is no error.
-func (c *Client) Remove(ctx context.Context) error {
+// Remove deletes this node's VeilNode, publishes no more, and says whether there was one. It waits
+// for the API server, at most until ctx ends; an object that is gone already is no error.
+func (c *Client) Remove(ctx context.Context) (removed bool, err error) {
 	c.mu.Lock()
 	c.desired = nil
 	c.mu.Unlock()
-	err := c.rest.Delete().AbsPath(veilNodeKind.path...).Suffix(c.node).Do(ctx).Error()
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete VeilNode %s: %w", c.node, explain("delete", veilNodeKind, err))
+	err = c.rest.Delete().AbsPath(veilNodeKind.path...).Suffix(c.node).Do(ctx).Error()
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("delete VeilNode %s: %w", c.node, explain("delete", veilNodeKind, err))
 	}
-	return nil
+	return true, nil
 }
 
 // written is a claim and the Node that owns it.

@@ -137,9 +137,9 @@ func TestRemoveDeletesTheVeilNodeAndKeepsItDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.until("published", func(s cluster.State) bool { return s.Synced && find(s, "a").Claim != nil })
-	for range 2 {
-		if err := r.Remove(context.Background()); err != nil {
-			t.Fatal(err)
+	for _, there := range []bool{true, false} {
+		if removed, err := r.Remove(context.Background()); err != nil || removed != there {
+			t.Fatalf("removed %v, %v; there %v", removed, err, there)
 		}
 	}
 	r.until("gone", func(s cluster.State) bool { return find(s, "a").Claim == nil })
@@ -157,7 +157,7 @@ func TestRemoveExplainsARefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Remove(context.Background()); err == nil || !strings.Contains(err.Error(), "may not delete") {
+	if _, err := c.Remove(context.Background()); err == nil || !strings.Contains(err.Error(), "may not delete") {
 		t.Errorf("error %v", err)
 	}
 }
