@@ -133,6 +133,7 @@ type step struct {
 func (a *attachment) steps() []step {
 	return []step{
 		{"record", a.writeRecord},
+		{"gate", a.stillOpen},
 		{"link", a.addLink},
 		{"program", a.attachProgram},
 		{"addresses", a.takeAddrs},
@@ -146,6 +147,16 @@ func (a *attachment) steps() []step {
 func (a *attachment) writeRecord() error {
 	a.undo.Add(func() error { return a.removeRecord(a.HostLink) })
 	return a.write(a.Record)
+}
+
+// stillOpen is whether the marker that Gate saw is there now that the record is. Who
+// takes the node out of service removes the marker and then looks for
+// records: so it finds this attachment, or this attachment finds out.
+func (a *attachment) stillOpen() error {
+	if _, err := os.Lstat(a.ReadyFile); err != nil {
+		return fmt.Errorf("%w: %w: veild removed its marker meanwhile", ErrClosed, err)
+	}
+	return nil
 }
 
 // addLink makes both ends by one message, each in its namespace, both down.

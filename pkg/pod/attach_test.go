@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -191,6 +192,25 @@ func TestDetachIsIdempotent(t *testing.T) {
 			t.Errorf("Detach %d: %v", i, err)
 		}
 	}
+	if err := n.bare(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The node is taken out of service between Gate and Attach: nobody would find the pod.
+func TestAttachRefusesWhenTheMarkerIsGone(t *testing.T) {
+	n := newNode(t)
+	r, ns := newRecord(t, "c1", pod4, pod6)
+	n.must(func() error {
+		if err := os.Remove(n.ReadyFile); err != nil {
+			return err
+		}
+		var undo Undo
+		if _, err := n.Attach(r, ns.Fd(), given(r), &undo); !errors.Is(err, ErrClosed) {
+			return fmt.Errorf("Attach = %v, want %v", err, ErrClosed)
+		}
+		return undo.Run()
+	})
 	if err := n.bare(); err != nil {
 		t.Error(err)
 	}

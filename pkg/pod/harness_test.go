@@ -34,6 +34,7 @@ func newNode(t *testing.T) *node {
 	n := &node{Host: nettest.NewHost(t, config.RunDir), Paths: DefaultPaths(), t: t}
 	n.h = n.Handle()
 	n.must(func() error { return podtest.Pin(n.BPFDir) })
+	n.must(func() error { return podtest.Mark(n.ReadyFile) })
 	return n
 }
 

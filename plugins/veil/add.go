@@ -54,7 +54,10 @@ func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 	result, err := p.connect(args, conf, int(ns.Fd()), began, &undo)
 	if err != nil {
 		if e := undo.Run(); e != nil {
-			err = wrap(err.Error(), fmt.Errorf("and could not be taken back, DEL will: %w", e))
+			return nil, nil, wrap(err.Error(), fmt.Errorf("and could not be taken back, DEL will: %w", e))
+		}
+		if errors.Is(err, pod.ErrClosed) {
+			err = coded(types.ErrTryAgainLater, err)
 		}
 		return nil, nil, err
 	}
