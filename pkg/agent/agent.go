@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -77,6 +78,7 @@ type Agent struct {
 	forget atomic.Bool
 	// based is whether base routes were seen to in this life. The loop's alone.
 	based bool
+	seen  seen
 
 	mu       sync.Mutex // guards what follows
 	cfg      config.Config
@@ -94,6 +96,16 @@ type Agent struct {
 	podTimed map[string]bool // pods whose ADD was observed; the loop's alone
 
 	restartOnce sync.Once
+}
+
+// seen is what the loop need not look at again until something changed the
+// kernel. The loop's alone.
+type seen struct {
+	// underlay is whether Agent.underlay answers for asked.
+	underlay bool
+	asked    []netip.Addr
+	// guard is what is in force.
+	guard *guard.Settings
 }
 
 // New opens everything that can be wrong before anything is changed: the key,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
@@ -20,6 +21,7 @@ import (
 func (a *Agent) turn(ctx context.Context) error {
 	if a.forget.Swap(false) {
 		a.host.Forget()
+		a.seen = seen{}
 	}
 	in, refusals, err := a.gather()
 	if err != nil {
@@ -67,11 +69,32 @@ func (a *Agent) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) 
 			self = lastGood.Self.Addresses
 		}
 	}
+	asked := slices.Concat(nodes, self)
+	if a.seen.underlay && slices.Equal(asked, a.seen.asked) {
+		return a.underlay, nil
+	}
 	u, err := a.host.Underlay(nodes, self)
 	a.mu.Lock()
 	a.underlay = u
 	a.mu.Unlock()
+	a.seen.underlay, a.seen.asked = err == nil, asked
 	return u, err
+}
+
+// applyGuard puts the guard in force where it may differ. New links are not its
+// matter: guard.Watch sees to them.
+func (a *Agent) applyGuard(want guard.Settings) error {
+	if a.seen.guard != nil && reflect.DeepEqual(*a.seen.guard, want) {
+		return nil
+	}
+	a.seen.guard = nil
+	if _, err := a.guard.Apply(want); err != nil {
+		a.health.Undone(stepGuard)
+		return fmt.Errorf("guard: %w", err)
+	}
+	a.health.Done(stepGuard)
+	a.seen.guard = &want
+	return nil
 }
 
 // withOwnKey puts this node's real key in the place of what is published for
@@ -105,12 +128,10 @@ func (a *Agent) base(d decision) error {
 
 // apply makes the kernel match d, the guard first.
 func (a *Agent) apply(ctx context.Context, in inputs, d decision) error {
-	_, err := a.guard.Apply(d.guard)
-	if err != nil {
-		a.health.Undone(stepGuard)
-		return fmt.Errorf("guard: %w", err)
+	began := time.Now()
+	if err := a.applyGuard(d.guard); err != nil {
+		return err
 	}
-	a.health.Done(stepGuard)
 	if len(d.tunnel.Devices) == 0 {
 		return a.base(d)
 	}
@@ -122,9 +143,9 @@ func (a *Agent) apply(ctx context.Context, in inputs, d decision) error {
 	}
 	changes, tunnelErr := a.tunnels.Sync(ctx, d.tunnel)
 	if !changes.Empty() {
-		a.log.Info("tunnels changed", "created", len(changes.Create), "configured", peerChanges(changes), "removed", len(changes.Remove))
+		a.log.Info("tunnels changed", "created", len(changes.Create), "configured", peerChanges(changes), "removed", len(changes.Remove), "took", time.Since(began))
 	}
-	err = errors.Join(tunnelErr, a.syncHost(d.host), a.keepPods(d.podMTU))
+	err := errors.Join(tunnelErr, a.syncHost(d.host), a.keepPods(d.podMTU))
 	a.probes.set(d.host.SelfAddrs, probePeers(in, d))
 	return err
 }

@@ -174,16 +174,27 @@ func readRanges(m *ebpf.Map) ([]netip.Prefix, error) {
 	return all, it.Err()
 }
 
+// readNodes reads the set in a few calls: a key at a time, a thousand nodes are
+// two thousand system calls.
 func readNodes(m *ebpf.Map) ([]netip.Addr, error) {
 	var all []netip.Addr
-	var key [16]byte
-	var value uint8
-	it := m.Iterate()
-	for it.Next(&key, &value) {
-		all = append(all, netip.AddrFrom16(key).Unmap())
+	const chunk = 4096
+	keys, values := make([][16]byte, chunk), make([]uint8, chunk)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		for _, key := range keys[:n] {
+			all = append(all, netip.AddrFrom16(key).Unmap())
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			break // that was all
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
-	return all, it.Err()
+	return all, nil
 }
 
 func readCounter(maps map[string]*ebpf.Map, reason uint32) ([]uint64, error) {

@@ -123,22 +123,29 @@ func (p *Prober) SetPeers(peers []Peer) {
 // found by then.
 const maxPause = 2 * time.Second
 
+// minPause is the least between two looks at all peers, so that a thousand
+// that answer, or do not, one by one cost no more than a few.
+const minPause = 20 * time.Millisecond
+
 // Run probes until ctx ends. It returns ctx's error.
 func (p *Prober) Run(ctx context.Context) error {
 	defer p.readers.Wait()
 	defer p.closeSockets()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var looked time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.changed:
+			timer.Reset(max(time.Until(looked.Add(minPause)), 0))
+			continue
 		case <-timer.C:
 		}
-		now := time.Now()
-		p.openSockets(ctx, now)
-		timer.Reset(p.turn(now))
+		looked = time.Now()
+		p.openSockets(ctx, looked)
+		timer.Reset(p.turn(looked))
 	}
 }
 
@@ -164,7 +171,7 @@ func (p *Prober) turn(now time.Time) time.Duration {
 		}
 		pause = min(pause, due.Sub(now))
 	}
-	return max(pause, time.Millisecond)
+	return max(pause, minPause)
 }
 
 // send sends a probe. One that cannot be sent is lost.
