@@ -26,6 +26,9 @@ type Underlay struct {
 	MTU int
 	// Addrs are the addresses of the link, link-local ones excluded.
 	Addrs []netip.Addr
+	// Assigned are the addresses of all links but tunnels and pods', loopback and
+	// link-local ones excluded, sorted: a node's address need not be on the link.
+	Assigned []netip.Addr
 	// Gateways are the next hops of default routes and towards nodes, sorted.
 	Gateways []netip.Addr
 }
@@ -103,8 +106,8 @@ func (f *finder) gateway(b []byte) {
 func (f *finder) towards(h *Host, nodes []netip.Addr) error {
 	for _, node := range nodes {
 		routes, err := h.nl.RouteGetWithOptions(node.AsSlice(), &nl.RouteGetOptions{Mark: config.TunnelMark})
-		if errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH) {
-			continue // No way to it, so it says nothing about the underlay.
+		if noWay(err) {
+			continue // So it says nothing about the underlay.
 		}
 		if err != nil {
 			return fmt.Errorf("look up route to node %s: %w", node, err)
@@ -119,6 +122,14 @@ func (f *finder) towards(h *Host, nodes []netip.Addr) error {
 		}
 	}
 	return nil
+}
+
+// noWay is whether err says that there is no route, or none of the family: routes of type
+// unreachable, prohibit and blackhole, or a kernel without IPv6. What a node claims
+// as its address must not be able to stop us.
+func noWay(err error) bool {
+	return slices.ContainsFunc([]error{unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES, unix.EINVAL, unix.EAFNOSUPPORT, unix.EOPNOTSUPP},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 // defaults counts the default routes of main.
@@ -158,11 +169,18 @@ func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
 	}
 	u.Name = f.byIndex[u.Index].Name
 	for _, a := range addrs {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok && a.LinkIndex == u.Index && !ip.IsLinkLocalUnicast() {
-			u.Addrs = append(u.Addrs, ip.Unmap())
+		ip, ok := netip.AddrFromSlice(a.IP)
+		ip = ip.Unmap()
+		if l := f.byIndex[a.LinkIndex]; !ok || l == nil || l.Group == config.TunnelGroup || l.Group == config.PodGroup || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
+			continue
+		}
+		u.Assigned = append(u.Assigned, ip)
+		if a.LinkIndex == u.Index {
+			u.Addrs = append(u.Addrs, ip)
 		}
 	}
 	slices.SortFunc(u.Addrs, netip.Addr.Compare)
+	slices.SortFunc(u.Assigned, netip.Addr.Compare)
 	slices.SortFunc(u.Gateways, netip.Addr.Compare)
 	return u, nil
 }

@@ -16,7 +16,7 @@ import (
 func TestUnderlay(t *testing.T) {
 	self := addrs("198.18.0.1", "fd42:0:0:1::1")
 	gateways := addrs("198.18.0.254", "fd42:0:0:1::fe")
-	own := Underlay{Name: "under0", MTU: 1500, Addrs: self, Gateways: gateways}
+	own := Underlay{Name: "under0", MTU: 1500, Addrs: self, Assigned: self, Gateways: gateways}
 	with := func(change func(*Underlay)) Underlay {
 		u := own
 		change(&u)
@@ -34,7 +34,9 @@ func TestUnderlay(t *testing.T) {
 		{"a route with an mtu", "ip route add 198.18.9.0/24 via 198.18.0.253 mtu 1380", addrs("198.18.9.1"),
 			with(func(u *Underlay) { u.MTU, u.Gateways = 1380, addrs("198.18.0.253", "198.18.0.254", "fd42:0:0:1::fe") })},
 		{"another link to nodes", "ip addr add 198.18.7.1/24 dev other0", addrs("198.18.7.2", "198.18.7.3"),
-			Underlay{Name: "other0", MTU: 1450, Addrs: addrs("198.18.7.1"), Gateways: gateways}},
+			Underlay{Name: "other0", MTU: 1450, Addrs: addrs("198.18.7.1"), Assigned: addrs("198.18.0.1", "198.18.7.1", "fd42:0:0:1::1"), Gateways: gateways}},
+		{"an address on lo", "ip addr add 198.18.77.1/32 dev lo", nil, with(func(u *Underlay) { u.Assigned = addrs("198.18.0.1", "198.18.77.1", "fd42:0:0:1::1") })},
+		{"no way to nodes", "ip route add blackhole 198.18.8.0/24; ip route add prohibit 198.18.9.0/24", addrs("198.18.8.1", "198.18.9.1"), own},
 		{"no default route", "ip route del default; ip -6 route del default", nil, with(func(u *Underlay) { u.Gateways = nil })},
 		{"a node inside a range that is closed", "true", addrs("198.18.130.1"), own},
 	} {
