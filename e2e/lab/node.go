@@ -41,7 +41,10 @@ const configFile = "/etc/kubeveil/veild.yaml"
 
 // AddNode makes another node and, unless Options.NoBoot, starts its programs; it does not wait for
 // them, see WaitReady.
-func (l *Lab) AddNode(ctx context.Context) (*Node, error) {
+func (l *Lab) AddNode(ctx context.Context) (*Node, error) { return l.AddNodeFor(ctx, nil) }
+
+// AddNodeFor is AddNode for a node that gets the pod prefixes of one that is gone; nil gives it new ones.
+func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node, error) {
 	l.mu.Lock()
 	l.numbers++
 	number := l.numbers
@@ -49,6 +52,9 @@ func (l *Lab) AddNode(ctx context.Context) (*Node, error) {
 	f := l.opts.Family
 	n := &Node{Number: number, Addrs: addrsOf(f.Underlay(byte(nodeHost + number))), PodPrefixes: f.PodPrefixes(number),
 		processes: map[string]*Process{}, pods: map[string]*Pod{}}
+	if podPrefixes != nil {
+		n.PodPrefixes = podPrefixes
+	}
 	l.Oracle.Update(func(r *oracle.Rules) { r.Nodes = append(r.Nodes, n.Addrs...) })
 	h, err := l.newHost(ctx, fmt.Sprintf("node-%d", number))
 	if err != nil {
