@@ -1,8 +1,6 @@
 package tunnel
 
 import (
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -46,41 +44,17 @@ func Plan(in Inputs) Spec {
 			PrivateKey: l.PrivateKey, Mark: in.Mark, MTU: in.MTU,
 		}
 		for _, n := range in.Peers {
-			if n.Claim == nil || len(n.Claim.Keys) == 0 {
+			key, ok := n.NewestKey()
+			if !ok {
 				continue
 			}
+			// Without one of a common family it is left to the peer to begin.
+			endpoint, _ := n.Endpoint(cluster.Families{V4: in.Underlay4, V6: in.Underlay6})
 			d.Peers = append(d.Peers, Peer{
-				Name:       n.Name,
-				PublicKey:  n.Claim.Keys[len(n.Claim.Keys)-1].Public,
-				Endpoint:   endpoint(n.Claim.Endpoints, in.Underlay4, in.Underlay6),
-				AllowedIPs: allowedIPs(n),
-				Keepalive:  in.Keepalive,
+				Name: n.Name, PublicKey: key.Public, Endpoint: endpoint, AllowedIPs: n.AllowedIPs(), Keepalive: in.Keepalive,
 			})
 		}
 		spec.Devices = append(spec.Devices, d)
 	}
 	return spec
-}
-
-func endpoint(claimed []netip.AddrPort, has4, has6 bool) netip.AddrPort {
-	for _, e := range claimed {
-		e = netip.AddrPortFrom(e.Addr().Unmap(), e.Port())
-		if e.Addr().Is4() && has4 || e.Addr().Is6() && has6 {
-			return e
-		}
-	}
-	return netip.AddrPort{}
-}
-
-func allowedIPs(n cluster.Node) []netip.Prefix {
-	var out []netip.Prefix
-	for _, p := range n.PodPrefixes {
-		out = append(out, p.Masked())
-	}
-	for _, a := range n.Addresses {
-		a = a.Unmap().WithZone("")
-		out = append(out, netip.PrefixFrom(a, a.BitLen()))
-	}
-	slices.SortFunc(out, netip.Prefix.Compare)
-	return slices.Compact(out)
 }
