@@ -26,6 +26,7 @@ const (
 	raise         // the full size
 	halve         // a size between lo and hi
 	control       // lo again, after a size failed: is it the size or the peer?
+	confirm       // the believed size again, after a control of the same peer was answered
 )
 
 // Search finds the largest size that a path carries. It is pure: the caller
@@ -36,9 +37,10 @@ type Search struct {
 	believed    int
 
 	phase   phase
-	size    int // of the probe under way
-	lost    int // probes of it that were lost
-	lo, hi  int // lo was answered or is the floor; hi failed
+	size    int  // of the probe under way
+	lost    int  // probes of it that were lost
+	doubt   bool // the believed size failed, maybe before the peer was there
+	lo, hi  int  // lo was answered or is the floor; hi failed
 	next    time.Time
 	raiseAt time.Time
 	retry   time.Duration
@@ -81,7 +83,15 @@ func (s *Search) Answered(now time.Time) {
 		s.lo = s.size
 		s.halve(now)
 	case control:
+		if s.doubt {
+			// The peer may have come only now, in which case all sizes were lost before.
+			s.doubt = false
+			s.begin(confirm, s.hi)
+			return
+		}
 		s.halve(now)
+	case confirm:
+		s.rest(now, s.timing.Interval)
 	}
 }
 
@@ -92,11 +102,13 @@ func (s *Search) Lost(now time.Time) {
 	}
 	switch s.phase {
 	case verify:
-		s.lo, s.hi = s.floor, s.size
+		s.lo, s.hi, s.doubt = s.floor, s.size, true
 		s.begin(control, s.lo)
 	case raise, halve:
 		s.hi = s.size
 		s.begin(control, s.lo)
+	case confirm:
+		s.halve(now)
 	case control:
 		// Nothing gets through, whatever its size: that says nothing about sizes.
 		s.retry = min(max(2*s.retry, s.timing.RetryMin), s.timing.Interval)

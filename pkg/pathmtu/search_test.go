@@ -16,6 +16,7 @@ type path struct {
 	mtu    int     // the largest inner packet after padding; 0 carries nothing
 	loss   float64 // of probes that fit
 	now    time.Time
+	from   time.Time // before which it carries nothing
 	rand   func() float64
 	sent   int
 }
@@ -24,7 +25,7 @@ type path struct {
 // multiple of 16, but not beyond the MTU of the device.
 func (p *path) carries(size int) bool {
 	padded := min((size+15)/16*16, p.device)
-	return padded <= p.mtu && (p.loss == 0 || p.rand() >= p.loss)
+	return !p.now.Before(p.from) && padded <= p.mtu && (p.loss == 0 || p.rand() >= p.loss)
 }
 
 // run lets the search live for d.
@@ -136,5 +137,17 @@ func TestDeviceBelowTheFloor(t *testing.T) {
 	p.run(s, time.Hour)
 	if s.MTU() != 500 {
 		t.Errorf("mtu %d, want 500", s.MTU())
+	}
+}
+
+// A peer that comes up while its first probes are under way has a wide path, whichever of them it misses.
+func TestLatePeerLowersNothing(t *testing.T) {
+	for late := time.Duration(0); late < 10*time.Second; late += 50 * time.Millisecond {
+		p := &path{device: 1440, mtu: 1440, now: start(), from: start().Add(late)}
+		s := NewSearch(1280, p.device, timing, p.now)
+		p.run(s, 30*time.Second)
+		if s.MTU() != p.device {
+			t.Fatalf("the peer came after %v, and %d was believed", late, s.MTU())
+		}
 	}
 }
