@@ -142,14 +142,6 @@ func SubscribeLinks(ch chan<- LinkUpdate, done <-chan struct{}, listExisting boo
 	return netlink.LinkSubscribeWithOptions(ch, done, netlink.LinkSubscribeOptions{ErrorCallback: onError, ListExisting: listExisting})
 }
 
-// SubscribeRoutes sends route changes to ch until done is closed.
-func SubscribeRoutes(ch chan<- netlink.RouteUpdate, done <-chan struct{}, onError func(error)) error {
-	return netlink.RouteSubscribeWithOptions(ch, done, netlink.RouteSubscribeOptions{ErrorCallback: onError})
-}
-
-// RouteUpdate is a change that SubscribeRoutes reports.
-type RouteUpdate = netlink.RouteUpdate
-
 // Err makes the library's and the kernel's "not found" match ErrNotFound and
 // EEXIST match ErrExists; every other error, and nil, is returned as it is.
 func Err(err error) error {
