@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -72,6 +73,8 @@ type Agent struct {
 	probes  probes
 	health  *telemetry.Health
 	metrics *telemetry.Metrics
+	// adminSocket and metricsSocket are open from New on; the latter is nil when there is none.
+	adminSocket, metricsSocket net.Listener
 
 	wake chan struct{}
 	// forget is whether the kernel may have changed since the last turn.
@@ -124,12 +127,16 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Last: it is the first that changes something.
-	if a.guard, err = guard.Open(config.BPFDir, o.Log); err != nil {
+	// Before the guard is touched: a second veild on the node ends here.
+	if err := a.listen(); err != nil {
 		return nil, err
 	}
+	// Last: it is the first that changes something.
+	if a.guard, err = guard.Open(config.BPFDir, o.Log); err != nil {
+		return nil, errors.Join(err, a.closeListeners())
+	}
 	if a.host, err = hostnet.Open(); err != nil {
-		return nil, errors.Join(err, a.guard.Close())
+		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
 	}
 	return a, nil
 }
@@ -190,12 +197,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.guard.Close()
 	defer a.host.Close()
 	if err := a.guardFirst(); err != nil {
-		return err
+		return errors.Join(err, a.closeListeners())
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	if err := a.serve(ctx, g); err != nil {
-		return err
-	}
+	a.serve(ctx, g)
 	g.Go(func() error { return a.guard.Watch(ctx) })
 	g.Go(func() error { return a.watchKernel(ctx) })
 	g.Go(func() error { return a.watchConfig(ctx) })
@@ -225,25 +230,39 @@ func (a *Agent) guardFirst() error {
 	return nil
 }
 
-func (a *Agent) serve(ctx context.Context, g *errgroup.Group) error {
-	admin, err := telemetry.ListenAdmin(config.AdminSocket)
-	if err != nil {
+// listen opens the admin socket and, unless there shall be none, the address of the metrics.
+func (a *Agent) listen() (err error) {
+	if a.adminSocket, err = telemetry.ListenAdmin(config.AdminSocket); err != nil {
 		return err
 	}
-	g.Go(func() error {
-		return telemetry.Serve(ctx, admin, telemetry.AdminHandler(a.Status, a.health), a.log)
-	})
 	if a.cfg.MetricsAddress == "" {
 		return nil
 	}
-	l, err := telemetry.ListenMetrics(a.cfg.MetricsAddress)
-	if err != nil {
-		return errors.Join(err, admin.Close())
+	if a.metricsSocket, err = telemetry.ListenMetrics(a.cfg.MetricsAddress); err != nil {
+		return errors.Join(err, a.closeListeners())
 	}
-	g.Go(func() error {
-		return telemetry.Serve(ctx, l, telemetry.MetricsHandler(a.metrics, a.health), a.log)
-	})
 	return nil
+}
+
+// closeListeners is for a veild that ends before it served.
+func (a *Agent) closeListeners() error {
+	err := a.adminSocket.Close()
+	if a.metricsSocket != nil {
+		err = errors.Join(err, a.metricsSocket.Close())
+	}
+	return err
+}
+
+// serve answers on what listen opened until ctx ends.
+func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
+	g.Go(func() error {
+		return telemetry.Serve(ctx, a.adminSocket, telemetry.AdminHandler(a.Status, a.health), a.log)
+	})
+	if a.metricsSocket != nil {
+		g.Go(func() error {
+			return telemetry.Serve(ctx, a.metricsSocket, telemetry.MetricsHandler(a.metrics, a.health), a.log)
+		})
+	}
 }
 
 // loop makes turns until ctx ends: at once when woken, soon after one that did
