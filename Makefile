@@ -17,6 +17,10 @@ deps: ## install what Debian packages the tests need and this machine lacks
 build: ## build the programs and the reference CNI plugins into out/bin
 	@hack/build.sh
 
+.PHONY: images
+images: ## the container image as an OCI archive, out/images/kubeveil.tar
+	@$(GO) run ./hack/image -out $(OUT)/images/kubeveil.tar
+
 .PHONY: kubernetes
 kubernetes: ## build kube-apiserver and fetch etcd for the lab (8 minutes cold)
 	@hack/build-kubernetes.sh

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+)
+
+// someFiles stands for the programs: what matters here does not depend on their content.
+func someFiles() map[string][]byte {
+	files := map[string][]byte{}
+	for dir, packages := range programs {
+		for _, p := range packages {
+			name := filepath.Join(dir, filepath.Base(p))
+			files[name] = bytes.Repeat([]byte(name), 1000)
+		}
+	}
+	return files
+}
+
+func TestSameFilesSameBytes(t *testing.T) {
+	var archives [2][]byte
+	for i := range archives {
+		img, err := newImage("amd64", someFiles())
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "image.tar")
+		if err := writeArchive(path, "localhost/kubeveil:test", img); err != nil {
+			t.Fatal(err)
+		}
+		if archives[i], err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(archives[0], archives[1]) {
+		t.Error("two builds from the same files differ")
+	}
+}
+
+// Everything in the layer, and how: names, owners, times, modes.
+func TestLayer(t *testing.T) {
+	files := someFiles()
+	layer, err := newLayer(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := layer.Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var names, regular []string
+	for tr := tar.NewReader(r); ; {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, strings.TrimSuffix(h.Name, "/"))
+		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.Gname != "" || !h.ModTime.Equal(epoch) {
+			t.Errorf("%s: owner %d:%d %q:%q, time %v", h.Name, h.Uid, h.Gid, h.Uname, h.Gname, h.ModTime)
+		}
+		switch h.Typeflag {
+		case tar.TypeReg:
+			regular = append(regular, h.Name)
+			if b, _ := io.ReadAll(tr); h.Mode != 0o755 || !bytes.Equal(b, files[h.Name]) {
+				t.Errorf("%s: mode %o, %d bytes", h.Name, h.Mode, len(b))
+			}
+		case tar.TypeSymlink:
+			if h.Name != "var/run" || h.Linkname != "/run" {
+				t.Errorf("link %s to %s", h.Name, h.Linkname)
+			}
+		case tar.TypeDir:
+		default:
+			t.Errorf("%s is of type %c", h.Name, h.Typeflag)
+		}
+	}
+	if !slices.IsSorted(names) {
+		t.Errorf("not sorted: %v", names)
+	}
+	if want := slices.Sorted(maps.Keys(files)); !slices.Equal(slices.Sorted(slices.Values(regular)), want) {
+		t.Errorf("files %v, want %v", regular, want)
+	}
+}
+
+// The archive is a layout that another reader understands, and names the image as containerd wants it.
+func TestArchiveIsALayout(t *testing.T) {
+	img, err := newImage("arm64", someFiles())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := writeArchive(filepath.Join(dir, "image.tar"), "localhost/kubeveil:test", img); err != nil {
+		t.Fatal(err)
+	}
+	unpack(t, filepath.Join(dir, "image.tar"), filepath.Join(dir, "layout"))
+	index, err := layout.ImageIndexFromPath(filepath.Join(dir, "layout"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Manifests) != 1 || m.Manifests[0].Annotations["io.containerd.image.name"] != "localhost/kubeveil:test" || m.Manifests[0].Platform.Architecture != "arm64" {
+		t.Fatalf("index: %+v", m)
+	}
+	got, err := index.Image(m.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := got.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(config.RootFS.DiffIDs) != 1 || config.Config.Entrypoint[0] != "/usr/local/bin/veild" || config.OS != "linux" {
+		t.Errorf("configuration: %+v", config)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("left beside the archive: %v, %v", entries, err)
+	}
+}
+
+func unpack(t *testing.T, archive, dir string) {
+	t.Helper()
+	f, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for tr := tar.NewReader(f); ; {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, h.Name)
+		if h.Typeflag == tar.TypeDir {
+			err = os.MkdirAll(path, 0o755)
+		} else {
+			var b []byte
+			if b, err = io.ReadAll(tr); err == nil {
+				err = os.MkdirAll(filepath.Dir(path), 0o755)
+			}
+			if err == nil {
+				err = os.WriteFile(path, b, 0o644)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDynamicProgramIsRefused(t *testing.T) {
+	// Any program of a distribution that is not Go's.
+	b, err := os.ReadFile("/bin/ls")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := requireStatic("ls", b); err == nil || !strings.Contains(err.Error(), "CGO_ENABLED=0") {
+		t.Errorf("a dynamic program: %v", err)
+	}
+	if err := requireStatic("text", []byte("#!/bin/sh")); err == nil {
+		t.Error("a script passed for a program")
+	}
+}
