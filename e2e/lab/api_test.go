@@ -19,7 +19,7 @@ import (
 // person would want to see once, awayDefault keeps the suite short.
 const (
 	awayEnv     = "KUBEVEIL_LAB_AWAY"
-	awayDefault = 20 * time.Second
+	awayDefault = 10 * time.Second
 )
 
 // The API server is a transport: without it, and through a change of a node's key, pods come, go and talk.

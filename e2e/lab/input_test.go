@@ -89,13 +89,16 @@ func TestBadInput(t *testing.T) {
 	t.Run("the tunnel's port in use", func(t *testing.T) { portInUse(ctx, t, n) })
 	t.Run("a read-only CNI folder", func(t *testing.T) { readOnlyCNI(ctx, t, n) })
 	noSecrets(ctx, t, l, nil)
+	noLeaks(t, l)
 }
 
 func refusals() map[string]refusal {
 	file := "/etc/kubeveil/veild.yaml"
 	junk := func(path string, text string, mode os.FileMode) func(t *testing.T, n *lab.Node) {
 		return func(t *testing.T, n *lab.Node) {
-			if err := errors.Join(os.MkdirAll(filepath.Dir(n.Path(path)), 0o755), os.WriteFile(n.Path(path), []byte(text), mode)); err != nil {
+			// One that is there keeps its mode when it is written to.
+			err := errors.Join(os.MkdirAll(filepath.Dir(n.Path(path)), 0o755), os.RemoveAll(n.Path(path)), os.WriteFile(n.Path(path), []byte(text), mode))
+			if err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -224,6 +224,7 @@ func TestTooNarrowFromTheBeginning(t *testing.T) {
 		t.Error(err)
 	}
 	noSecrets(ctx, t, l, nil)
+	noLeaks(t, l)
 }
 
 // longEnv names the environment variable that makes tests wait for what veild does each minute by itself
