@@ -32,8 +32,9 @@ type inputs struct {
 	complete bool
 	// underlayMTU is the smallest MTU of the links that carry node traffic, bytes.
 	underlayMTU int
-	// localAddrs are the addresses assigned to this node's links.
-	localAddrs []netip.Addr
+	// localAddrs are the addresses on the link that carries node traffic, otherAddrs
+	// those on any link: they count where the node has none of the former.
+	localAddrs, otherAddrs []netip.Addr
 	// pathMTU are the inner MTUs found by the probe, by peer.
 	pathMTU map[string]int
 }
@@ -79,14 +80,17 @@ func decide(in inputs) decision {
 		return d
 	}
 	d.podPrefixes = self.PodPrefixes
-	own := slices.DeleteFunc(slices.Clone(self.Addresses), func(a netip.Addr) bool { return !slices.Contains(in.localAddrs, a) })
+	own := among(self.Addresses, in.localAddrs)
+	if len(own) == 0 {
+		own = among(self.Addresses, in.otherAddrs)
+	}
 	if len(own) == 0 {
 		d.problems = append(d.problems, fmt.Sprintf("none of the addresses of node %q (%v) is on a link of this machine: correct the Node's addresses (kubelet --node-ip)", in.cfg.Node, self.Addresses))
 		return d
 	}
 	d.host.SelfAddrs = own
 	underlay := cluster.Node{Addresses: own}.AddressFamilies()
-	mtu, err := cluster.TunnelMTU(in.underlayMTU, !underlay.V4, families(self.PodPrefixes))
+	mtu, err := cluster.TunnelMTU(in.underlayMTU, !underlay.V4, self.PodFamilies())
 	if err != nil {
 		d.problems = append(d.problems, err.Error())
 		return d
@@ -107,6 +111,11 @@ func decide(in inputs) decision {
 	return d
 }
 
+// among are those of addrs that are assigned.
+func among(addrs, assigned []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !slices.Contains(assigned, a) })
+}
+
 // hostPeers are the routes to believed peers, and notes about what cannot be
 // reached: a peer without a common family has no device, and a path too narrow
 // for IPv6 no IPv6 routes, so that these stay unreachable and do not vanish in
@@ -123,7 +132,7 @@ func hostPeers(in inputs, underlay cluster.Families, deviceMTU int) (peers []hos
 		}
 		p.Devices = []string{deviceName}
 		p.MTU = routeMTU(n, endpoint, in, deviceMTU)
-		if p.MTU != 0 && p.MTU < cluster.MinMTU6 && families(n.PodPrefixes).V6 {
+		if p.MTU != 0 && p.MTU < cluster.MinMTU6 && n.PodFamilies().V6 {
 			notes = append(notes, fmt.Sprintf("the path to node %s carries %d bytes inside the tunnel and IPv6 needs %d: its IPv6 pods are unreachable; widen the path", n.Name, p.MTU, cluster.MinMTU6))
 			p.PodPrefixes = slices.DeleteFunc(slices.Clone(p.PodPrefixes), func(x netip.Prefix) bool { return is6(x.Addr()) })
 			p.NodeAddrs = slices.DeleteFunc(slices.Clone(p.NodeAddrs), is6)
@@ -139,7 +148,7 @@ func routeMTU(n cluster.Node, endpoint netip.AddrPort, in inputs, deviceMTU int)
 	mtu := deviceMTU
 	outer6 := endpoint.Addr().Is6()
 	narrow := func(underlay int) {
-		m, err := cluster.TunnelMTU(underlay, outer6, families(n.PodPrefixes))
+		m, err := cluster.TunnelMTU(underlay, outer6, n.PodFamilies())
 		if err == nil {
 			mtu = min(mtu, m)
 		}
@@ -177,19 +186,6 @@ func ownClaim(in inputs, own []netip.Addr) *cluster.Claim {
 		}
 	}
 	return c
-}
-
-// families are those of prefixes.
-func families(prefixes []netip.Prefix) cluster.Families {
-	var f cluster.Families
-	for _, p := range prefixes {
-		if p.Addr().Is4() {
-			f.V4 = true
-		} else {
-			f.V6 = true
-		}
-	}
-	return f
 }
 
 // errNotReady is why a marker is not written.

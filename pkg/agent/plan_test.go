@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -182,5 +186,49 @@ func TestNothingIsRemovedBeforeTheTableIsComplete(t *testing.T) {
 	in.complete = false
 	if decide(in).tunnel.Prune {
 		t.Error("peers would be removed")
+	}
+}
+
+func TestAddressMayBeOnAnotherLinkThanNodeTraffic(t *testing.T) {
+	in := two(t)
+	in.localAddrs, in.otherAddrs = addrs("198.18.0.99"), addrs("198.18.0.11", "198.18.0.99")
+	d := decide(in)
+	if len(d.problems) > 0 || !slices.Equal(d.host.SelfAddrs, addrs("198.18.0.11")) {
+		t.Errorf("own addresses %v, problems %q", d.host.SelfAddrs, d.problems)
+	}
+}
+
+// Whoever publishes this node's key, before this node does or after its VeilNode was
+// deleted, is refused: as a peer he would stop every configuration of the device.
+func TestOwnKeyIsThisNodesAlone(t *testing.T) {
+	in := two(t)
+	own := in.key.Public()
+	thief := peer("b", 1500, 2, addrs("198.18.0.12"), prefixes("198.19.2.0/24"))
+	thief.Claim.Keys[0].Public = own
+	state := withOwnKey(cluster.State{Synced: true, Nodes: []cluster.Node{thief, *in.table.Self}}, "a", own)
+	table, refusals := cluster.Resolve(in.cfg.Rules(nil), state, nil)
+	if len(table.Peers) != 0 || len(refusals) != 1 || refusals[0].Node != "b" {
+		t.Errorf("peers %v, refusals %v", table.Peers, refusals)
+	}
+}
+
+func TestProbesOfOthersAreForgotten(t *testing.T) {
+	a := &Agent{pathMTU: map[string]int{"b": 1296, "gone": 1300}, wake: make(chan struct{}, 1)}
+	a.probes = probes{ctx: t.Context(), run: func(func() error) {}, log: slog.New(slog.DiscardHandler)}
+	peers := []pathmtu.Peer{{Name: "b", Device: "veil0", Addr: addrs("198.18.0.12")[0], DeviceMTU: 1440}}
+	sources := addrs("198.18.0.11")
+	a.probes.set(sources, peers)
+	a.probe(sources, peers)
+	if !maps.Equal(a.pathMTU, map[string]int{"b": 1296}) {
+		t.Errorf("found %v after a peer went", a.pathMTU)
+	}
+	a.probe(addrs("198.18.0.13"), peers)
+	if len(a.pathMTU) != 0 {
+		t.Errorf("found %v by a prober that is no more", a.pathMTU)
+	}
+	select {
+	case <-a.wake:
+	default:
+		t.Error("the loop does not hear of it")
 	}
 }

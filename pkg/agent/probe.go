@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -23,10 +24,28 @@ type probes struct {
 	stop    context.CancelFunc
 }
 
+// probe makes the prober probe peers from sources, and forgets what was found by a
+// prober that is no more, or for a peer that is none: a new one tells only what
+// is less than the device's MTU.
+func (a *Agent) probe(sources []netip.Addr, peers []pathmtu.Peer) {
+	anew := a.probes.set(sources, peers)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	next := maps.Clone(a.pathMTU)
+	maps.DeleteFunc(next, func(name string, _ int) bool {
+		return anew || !slices.ContainsFunc(peers, func(p pathmtu.Peer) bool { return p.Name == name })
+	})
+	if len(next) != len(a.pathMTU) {
+		a.pathMTU = next
+		a.poke()
+	}
+}
+
 // set makes the prober probe peers from sources; another set of sources begins
-// anew.
-func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer) {
-	if p.prober == nil || !slices.Equal(p.sources, sources) {
+// anew, and set says that it did.
+func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer) (anew bool) {
+	anew = p.prober == nil || !slices.Equal(p.sources, sources)
+	if anew || !slices.Equal(p.sources, sources) {
 		if p.stop != nil {
 			p.stop()
 		}
@@ -36,6 +55,7 @@ func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer) {
 		p.run(func() error { return ignoreEnd(ctx, prober.Run(ctx)) })
 	}
 	p.prober.SetPeers(peers)
+	return anew
 }
 
 // probePeers are the peers whose path is probed, by an address of the family

@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // turn brings the kernel to what is believed now. It does as much as it can;
@@ -33,7 +34,12 @@ func (a *Agent) turn(ctx context.Context) error {
 		return a.finish(in, d, refusals, a.base(d))
 	}
 	err = a.apply(ctx, in, d)
-	return a.finish(in, d, refusals, err)
+	// One pod that cannot be put right holds up neither the snapshot nor the others.
+	podErr := a.keepPods(d.podMTU)
+	if podErr != nil {
+		d.notes = append(d.notes, podErr.Error())
+	}
+	return errors.Join(a.finish(in, d, refusals, err), podErr)
 }
 
 // gather takes what one turn decides from, so that nothing changes under it.
@@ -52,9 +58,19 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	if in.cfg.MTU > 0 {
 		in.underlayMTU = in.cfg.MTU
 	}
-	in.localAddrs = underlay.Addrs
+	in.localAddrs, in.otherAddrs = underlay.Addrs, underlay.Assigned
 	var refusals []cluster.Refusal
-	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways), a.withOwnKey(state), lastGood)
+	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways), withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
+	if !state.Synced {
+		// The last life may have learned of a node and ended before it wrote it down.
+		have, err := a.guard.Read()
+		if err != nil {
+			return in, nil, err
+		}
+		in.table.NodeAddrs = slices.Concat(in.table.NodeAddrs, have.Nodes)
+		slices.SortFunc(in.table.NodeAddrs, netip.Addr.Compare)
+		in.table.NodeAddrs = slices.Compact(in.table.NodeAddrs)
+	}
 	return in, refusals, nil
 }
 
@@ -98,15 +114,19 @@ func (a *Agent) applyGuard(want guard.Settings) error {
 }
 
 // withOwnKey puts this node's real key in the place of what is published for
-// it, so that nobody else can be believed with it.
-func (a *Agent) withOwnKey(s cluster.State) cluster.State {
+// it, if anything is, so that nobody else can be believed with it.
+func withOwnKey(s cluster.State, self string, key wgkey.Public) cluster.State {
 	s.Nodes = slices.Clone(s.Nodes)
 	for i, n := range s.Nodes {
-		if n.Name == a.cfg.Node && n.Claim != nil {
-			c := *n.Claim
-			c.Keys = []cluster.Key{{Public: a.key.Public()}}
-			s.Nodes[i].Claim = &c
+		if n.Name != self {
+			continue
 		}
+		var c cluster.Claim
+		if n.Claim != nil {
+			c = *n.Claim
+		}
+		c.Keys = []cluster.Key{{Public: key}}
+		s.Nodes[i].Claim = &c
 	}
 	return s
 }
@@ -145,8 +165,8 @@ func (a *Agent) apply(ctx context.Context, in inputs, d decision) error {
 	if !changes.Empty() {
 		a.log.Info("tunnels changed", "created", len(changes.Create), "configured", peerChanges(changes), "removed", len(changes.Remove), "took", time.Since(began))
 	}
-	err := errors.Join(tunnelErr, a.syncHost(d.host), a.keepPods(d.podMTU))
-	a.probes.set(d.host.SelfAddrs, probePeers(in, d))
+	err := errors.Join(tunnelErr, a.syncHost(d.host))
+	a.probe(d.host.SelfAddrs, probePeers(in, d))
 	return err
 }
 
@@ -187,6 +207,7 @@ func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err er
 	}
 	a.problems = problems
 	if err != nil {
+		a.health.Undone(stepApply)
 		return err
 	}
 	if in.complete {
@@ -219,20 +240,20 @@ func (a *Agent) publish(in inputs, d decision) error {
 			return err
 		}
 	}
-	return a.open(d)
+	return a.open(in.cfg, d)
 }
 
 // open says that pods may come: the marker first, the CNI configuration last.
-func (a *Agent) open(d decision) error {
+func (a *Agent) open(cfg config.Config, d decision) error {
 	if err := a.writeMarker(d); err != nil {
 		return err
 	}
-	changed, err := writeConflist(a.cfg, d)
+	changed, err := writeConflist(cfg, d)
 	if err != nil {
 		return err
 	}
 	if changed {
-		a.log.Info("wrote the CNI configuration", "file", conflistPath(a.cfg.CNI.ConfDir), "mtu", d.podMTU)
+		a.log.Info("wrote the CNI configuration", "file", conflistPath(cfg.CNI.ConfDir), "mtu", d.podMTU)
 	}
 	a.health.Done(stepApply)
 	return nil
@@ -254,7 +275,7 @@ func (a *Agent) writeMarker(d decision) error {
 	if err != nil {
 		return err
 	}
-	want := config.Marker{BootID: boot, Families: families(d.podPrefixes), Devices: []string{deviceName}}
+	want := config.Marker{BootID: boot, Families: cluster.Node{PodPrefixes: d.podPrefixes}.PodFamilies(), Devices: []string{deviceName}}
 	if have, err := config.ReadMarker(config.ReadyFile); err == nil {
 		want.Written = have.Written
 		if reflect.DeepEqual(have, want) {
