@@ -74,6 +74,7 @@ type Lab struct {
 	bridge  *Host
 	mu      sync.Mutex
 	nodes   []*Node
+	hosts   []*Host // made by AddHost
 	numbers int
 	done    bool
 	result  oracle.Result
@@ -250,6 +251,9 @@ func (l *Lab) Finish() (oracle.Result, error) {
 	var errs []error
 	for _, n := range l.Nodes() {
 		errs = append(errs, n.stop())
+	}
+	for _, h := range l.hosts {
+		errs = append(errs, h.stop())
 	}
 	if l.Control != nil {
 		errs = append(errs, l.Control.host.stop())

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Makes the disk that every node of the VM lab starts from: out/vm/root.ext4, with the kernel
+# and initial RAM disk of its own package beside it. Two minutes and 700 MB; skipped when neither
+# the list of packages, their versions, hack/vm/root nor this script has changed.
+#
+# Debian's archives are those that this machine itself uses; none is named here.
+set -euo pipefail
+. "$(dirname "$0")/../lib.sh"
+
+here=$ROOT/hack/vm
+dest=$OUT/vm
+size=6G
+
+mapfile -t packages < <(grep -v '^#' "$here/packages")
+sources() {
+	apt-get indextargets --format '$(ORIGIN)|$(TYPE)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SIGNED_BY)' 'Identifier: Packages' |
+		awk -F'|' '$1 == "Debian" {print $3, $4, $5}' | sort -u | sed 's/^/deb /'
+}
+versions() { apt-cache policy "${packages[@]}" | awk '/^[a-z]/ {name = $1} /Candidate:/ {print name, $2}'; }
+
+suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+from=$({
+	versions
+	echo "$size $suite"
+	cd "$here" && find . -type f -print0 | sort -z | xargs -0 sha256sum
+} | sha256sum | cut -d' ' -f1)
+if built_from "$dest/root.ext4" "$from"; then
+	exit 0
+fi
+[[ -n $(sources) ]] || die "no Debian archive in this machine's apt configuration: run apt-get update, or add one"
+
+make_root() {
+	sources | nice mmdebstrap --variant=minbase --include="$(IFS=,; echo "${packages[*]}")" \
+		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+		--dpkgopt='path-exclude=/usr/share/locale/*' \
+		--customize-hook="tar -C '$here/root' --owner=0 --group=0 -c . | tar -C \"\$1\" -x" \
+		--customize-hook='rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/machine-id "$1"/etc/hostname "$1"/etc/cni/net.d/*; : >"$1"/etc/machine-id' \
+		--customize-hook='chroot "$1" systemctl enable lab-seed.service systemd-networkd.service kubelet.service >/dev/null' \
+		--customize-hook='chroot "$1" systemctl disable apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer >/dev/null' \
+		--customize-hook='mkdir -p "$1"/opt/cni/bin "$1"/etc/kubernetes/manifests' \
+		"$suite" "$work/root"
+}
+make_disk() {
+	cp "$work"/root/boot/vmlinuz-* "$work/vmlinuz"
+	cp "$work"/root/boot/initrd.img-* "$work/initrd"
+	truncate -s "$size" "$work/root.ext4"
+	mke2fs -q -t ext4 -L root -E lazy_itable_init=1 -d "$work/root" "$work/root.ext4"
+}
+
+mkdir -p "$dest"
+work=$(mktemp -d "$dest/.new.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+chmod 0755 "$work"
+progress "make the root of the VM lab's nodes from ${#packages[@]} Debian packages" make_root
+progress "make their disk" make_disk
+mv "$work/vmlinuz" "$work/initrd" "$work/root.ext4" "$dest/"
+echo "$from" >"$dest/root.ext4.from"
