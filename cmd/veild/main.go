@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +24,9 @@ Usage:
   veild [flags]           run until SIGTERM; tunnels, guard and CNI configuration stay
   veild check [flags]     say what is wrong with configuration and machine, change nothing
   veild cleanup [flags]   take everything of Kubeveil's from this node
+  veild install-cni FROM TO
+                          copy the CNI plugins of a directory to another; cleanup takes them away
+  veild idle              do nothing until SIGTERM
   veild version
 
 Examples:
@@ -49,6 +51,9 @@ func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] != "" && args[0][0] != '-' {
 		command, args = args[0], args[1:]
 	}
+	if command == "install-cni" {
+		return installCNI(args)
+	}
 	fs := flag.NewFlagSet("veild "+command, flag.ContinueOnError)
 	fs.Usage = func() {
 		fmt.Fprint(fs.Output(), usage)
@@ -70,11 +75,14 @@ func run(ctx context.Context, args []string) error {
 		return check(flags)
 	case "cleanup":
 		return cleanup(ctx, flags)
+	case "idle":
+		<-ctx.Done()
+		return nil
 	case "version":
 		fmt.Println(version())
 		return nil
 	}
-	return fmt.Errorf("unknown command %q: run, check, cleanup or version", command)
+	return fmt.Errorf("unknown command %q: run, check, cleanup, install-cni, idle or version", command)
 }
 
 func serve(ctx context.Context, flags *config.Flags) error {
@@ -129,18 +137,4 @@ func cleanup(ctx context.Context, flags *config.Flags) error {
 	}
 	fmt.Printf("%d things removed; nothing of Kubeveil's is left on this node\n", n)
 	return nil
-}
-
-// version is the module's, or the revision it was built from.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			return s.Value[:12]
-		}
-	}
-	return info.Main.Version
 }

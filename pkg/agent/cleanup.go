@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/cniplugin"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
@@ -49,6 +50,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 	}
 	step(removeRouting)
 	step(func() ([]string, error) { return guard.Remove(config.BPFDir) })
+	step(func() ([]string, error) { return removePlugins(config.CNIBinDir) })
 	step(func() ([]string, error) { return removeClaim(ctx, cfg, log) })
 	for what, path := range map[string]string{"private key": cfg.KeyFile, "snapshot": cfg.SnapshotFile} {
 		step(func() ([]string, error) { return removeFile(what, path) })
@@ -111,6 +113,14 @@ func removeClaim(ctx context.Context, cfg config.Config, log *slog.Logger) ([]st
 		return nil, nil
 	}
 	return []string{"VeilNode " + cfg.Node}, nil
+}
+
+func removePlugins(dir string) (took []string, err error) {
+	paths, err := cniplugin.Remove(dir)
+	for _, p := range paths {
+		took = append(took, "CNI plugin "+p)
+	}
+	return took, err
 }
 
 func removeFile(what, path string) ([]string, error) {

@@ -109,6 +109,11 @@ const (
 	AdminSocket = RunDir + "/veild.sock"
 	// CNIConfDir is the default place of the CNI configuration.
 	CNIConfDir = "/etc/cni/net.d"
+	// CNIBinDir is where runtimes look for CNI plugins.
+	CNIBinDir = "/opt/cni/bin"
+	// HostSysctlNet is where the manifests mount /proc/sys/net of the node, writable: a container that is
+	// not privileged has /proc/sys read-only.
+	HostSysctlNet = "/host/proc/sys/net"
 	// BPFDir holds the pinned programs and maps.
 	BPFDir = "/sys/fs/bpf/kubeveil"
 	// ConflistName is the file name of the CNI configuration.

@@ -256,5 +256,13 @@ func readSetting(path string) (string, error) {
 }
 
 func writeSetting(path, value string) error {
-	return os.WriteFile(filepath.Join("/proc/sys/net", path), []byte(value), 0o644)
+	err := os.WriteFile(filepath.Join("/proc/sys/net", path), []byte(value), 0o644)
+	if !errors.Is(err, unix.EROFS) {
+		return err
+	}
+	// In a container that is not privileged.
+	if e := os.WriteFile(filepath.Join(config.HostSysctlNet, path), []byte(value), 0o644); !errors.Is(e, os.ErrNotExist) {
+		return e
+	}
+	return fmt.Errorf("%w: mount the node's /proc/sys/net at %s, as the manifests do", err, config.HostSysctlNet)
 }

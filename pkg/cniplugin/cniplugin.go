@@ -1,0 +1,199 @@
+package cniplugin
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
+)
+
+// RecordName is the name of the record, in the directory of the plugins.
+const RecordName = ".kubeveil.json"
+
+// savedPrefix begins the name of what stood in a plugin's place before.
+const savedPrefix = ".kubeveil-saved-"
+
+// record is what was installed.
+type record struct {
+	// Plugins are the SHA-256 of what was installed, in hexadecimal, by file name: one, and the
+	// one before while it is being replaced.
+	Plugins map[string][]string `json:"plugins"`
+}
+
+// Install copies every regular file of from into to, where it differs, and gives the names
+// of those that it wrote. A file that is there already with the same content stays its owner's.
+func Install(from, to string) (wrote []string, err error) {
+	r, err := readRecord(to)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return nil, fmt.Errorf("read the plugins to install: %w", err)
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() {
+			continue
+		}
+		changed, err := install(r, filepath.Join(from, e.Name()), to, e.Name())
+		if err != nil {
+			return wrote, fmt.Errorf("install plugin %s: %w", e.Name(), err)
+		}
+		if changed {
+			wrote = append(wrote, e.Name())
+		}
+	}
+	if len(wrote) == 0 {
+		return nil, nil
+	}
+	return wrote, writeRecord(to, r)
+}
+
+func install(r record, from, to, name string) (changed bool, err error) {
+	program, err := os.ReadFile(from)
+	if err != nil {
+		return false, err
+	}
+	target := filepath.Join(to, name)
+	want := digest(program)
+	have, err := digestOf(target)
+	if err != nil || have == want {
+		return false, err
+	}
+	if have != "" && !slices.Contains(r.Plugins[name], have) {
+		// A link beside it: the name leads to something at every moment.
+		saved := filepath.Join(to, savedPrefix+name)
+		if err := errors.Join(remove(saved), os.Link(target, saved)); err != nil {
+			return false, fmt.Errorf("keep what stands there: %w", err)
+		}
+	}
+	r.Plugins[name] = append(slices.Clone(r.Plugins[name]), want)
+	if err := writeRecord(to, r); err != nil {
+		return false, err
+	}
+	if err := atomicfile.Write(target, program, 0o755); err != nil {
+		return false, err
+	}
+	r.Plugins[name] = []string{want}
+	return true, nil
+}
+
+// Remove takes away what Install put into dir, unless somebody changed it since, puts
+// back what stood there before, and gives the paths. It does as much as it can.
+func Remove(dir string) (took []string, err error) {
+	r, err := readRecord(dir)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(r.Plugins)) {
+		gone, err := uninstall(dir, name, r.Plugins[name])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("remove plugin %s: %w", name, err))
+			continue
+		}
+		if gone {
+			took = append(took, filepath.Join(dir, name))
+		}
+		delete(r.Plugins, name)
+	}
+	if len(errs) > 0 {
+		return took, errors.Join(append(errs, writeRecord(dir, r))...)
+	}
+	return took, remove(filepath.Join(dir, RecordName))
+}
+
+func uninstall(dir, name string, ours []string) (gone bool, err error) {
+	target, saved := filepath.Join(dir, name), filepath.Join(dir, savedPrefix+name)
+	have, err := digestOf(target)
+	if err != nil {
+		return false, err
+	}
+	if have != "" && !slices.Contains(ours, have) {
+		return false, remove(saved)
+	}
+	switch err := os.Rename(saved, target); {
+	case err == nil:
+		return true, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return false, err
+	}
+	return have != "", remove(target)
+}
+
+// readRecord gives an empty record where there is none. Names in it that lead elsewhere are refused: what
+// it lists is removed.
+func readRecord(dir string) (record, error) {
+	r := record{}
+	path := filepath.Join(dir, RecordName)
+	b, err := os.ReadFile(path)
+	if err == nil {
+		r, err = parseRecord(b)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return r, fmt.Errorf("record of installed plugins %s: %w", path, err)
+	}
+	if r.Plugins == nil {
+		r.Plugins = map[string][]string{}
+	}
+	return r, nil
+}
+
+func parseRecord(b []byte) (record, error) {
+	var r record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return record{}, err
+	}
+	for name, sums := range r.Plugins {
+		if name != filepath.Base(name) || name == "." || name == ".." || name == string(filepath.Separator) {
+			return record{}, fmt.Errorf("%q is no file name", name)
+		}
+		for _, sum := range sums {
+			if b, err := hex.DecodeString(sum); err != nil || len(b) != sha256.Size {
+				return record{}, fmt.Errorf("%q of %s is no SHA-256", sum, name)
+			}
+		}
+	}
+	return r, nil
+}
+
+func writeRecord(dir string, r record) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, RecordName), append(b, '\n'), 0o644)
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// digestOf is "" for a file that does not exist.
+func digestOf(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return digest(b), nil
+}
+
+// remove is os.Remove for which an absent file is no error.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
