@@ -82,7 +82,7 @@ func New(o Options) *Prober {
 		o.Timeout = 300 * time.Millisecond
 	}
 	if o.Timing == (Timing{}) {
-		o.Timing = Timing{Interval: time.Minute, RaiseInterval: 10 * time.Minute, RetryMin: time.Second, Tries: 3}
+		o.Timing = Timing{Interval: time.Minute, RaiseInterval: 10 * time.Minute, RetryMin: 2 * time.Second, Tries: 3}
 	}
 	return &Prober{o: o, peers: map[peerID]*target{}, sockets: map[socketID]*socket{}, changed: make(chan struct{}, 1)}
 }

@@ -27,6 +27,7 @@ const (
 	halve         // a size between lo and hi
 	control       // lo again, after a size failed: is it the size or the peer?
 	confirm       // the believed size again, after a control of the same peer was answered
+	knock         // one small probe to a peer that did not answer at all
 )
 
 // Search finds the largest size that a path carries. It is pure: the caller
@@ -61,7 +62,11 @@ func (s *Search) Next() time.Time { return s.next }
 // stays the same until Answered or Lost.
 func (s *Search) Probe(now time.Time) (size int, ok bool) {
 	if s.phase == idle && !now.Before(s.next) {
-		s.begin(verify, s.believed)
+		if s.retry > 0 {
+			s.begin(knock, s.floor)
+		} else {
+			s.begin(verify, s.believed)
+		}
 	}
 	return s.size, s.phase != idle
 }
@@ -92,12 +97,14 @@ func (s *Search) Answered(now time.Time) {
 		s.halve(now)
 	case confirm:
 		s.rest(now, s.timing.Interval)
+	case knock:
+		s.begin(verify, s.believed)
 	}
 }
 
 // Lost reports that the probe under way was not answered in time.
 func (s *Search) Lost(now time.Time) {
-	if s.lost++; s.phase == idle || s.lost < s.timing.Tries {
+	if s.lost++; s.phase == idle || s.lost < s.timing.Tries && s.phase != knock {
 		return
 	}
 	switch s.phase {
@@ -109,7 +116,7 @@ func (s *Search) Lost(now time.Time) {
 		s.begin(control, s.lo)
 	case confirm:
 		s.halve(now)
-	case control:
+	case control, knock:
 		// Nothing gets through, whatever its size: that says nothing about sizes.
 		s.retry = min(max(2*s.retry, s.timing.RetryMin), s.timing.Interval)
 		s.rest(now, s.retry)

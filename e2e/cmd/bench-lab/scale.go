@@ -159,9 +159,16 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// configuration is a change of the tunnels as veild's log tells it.
+type configuration struct {
+	peers int
+	// took is the time from the table to the device.
+	took time.Duration
+}
+
 // waitConfigured waits until veild says in its log that it changed the tunnels once more than
-// before, and gives the numbers of peers since then. To read a log costs veild nothing.
-func (s *scaled) waitConfigured(ctx context.Context, before int) (since []int, err error) {
+// before, and gives what it did since then. To read a log costs veild nothing.
+func (s *scaled) waitConfigured(ctx context.Context, before int) (since []configuration, err error) {
 	err = lab.Until(ctx, 30*time.Second, func() error {
 		all, err := s.configured()
 		if err != nil {
@@ -219,9 +226,10 @@ func parseTurns(r io.Reader) (turns, error) {
 	return t, nil
 }
 
-// changes changes one claim a round, and looks how long a turn takes and how many peers it touches.
+// changes changes one claim a round, and looks how long it takes from the table to the device,
+// how long whole turns take, which write the last good table too, and how many peers are touched.
 func (s *scaled) changes(ctx context.Context) error {
-	var millis []float64
+	var millis, whole []float64
 	most := 0
 	for round := range s.rounds {
 		before, err := s.quiet(ctx)
@@ -250,50 +258,61 @@ func (s *scaled) changes(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		touched := 0
-		for _, peers := range since {
-			touched += peers
+		touched, took := 0, time.Duration(0)
+		for _, c := range since {
+			touched += c.peers
+			took += c.took
 		}
 		mean, n := after.millisSince(before)
-		millis, most = append(millis, mean), max(most, touched)
-		s.say("round %d/%d  one changed peer: %.1f ms a turn, %d turns, %d peers touched", round+1, s.rounds, mean, n, touched)
+		millis, whole, most = append(millis, 1000*took.Seconds()), append(whole, mean), max(most, touched)
+		s.say("round %d/%d  one changed peer: %v from the table to the device, %d peers touched; %.1f ms a whole turn, %d turns", round+1, s.rounds, took, touched, mean, n)
 	}
+	s.one(caseTurn, bench.Millisecond, whole...)
 	s.gate(bench.Below(labels[caseChange], s.one(caseChange, bench.Millisecond, millis...), 20),
 		bench.Exactly("peers touched when one changed, in any round", most, 1, "peers"))
 	return nil
 }
 
-// configured are the numbers of peers that veild says it configured, by change of the tunnels.
-func (s *scaled) configured() ([]int, error) {
+// configured is what veild says that it configured, by change of the tunnels.
+func (s *scaled) configured() ([]configuration, error) {
 	files, err := filepath.Glob(filepath.Join(s.node.Dir, "log", "veild*.log"))
 	if err != nil {
 		return nil, err
 	}
 	// veild.log, veild-2.log and so on.
 	slices.SortFunc(files, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b)) })
-	var out []int
+	var out []configuration
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			return nil, err
 		}
 		for line := range strings.Lines(string(b)) {
-			if _, rest, ok := strings.Cut(line, "configured="); ok && strings.Contains(line, "tunnels changed") {
-				n, err := strconv.Atoi(strings.Fields(rest)[0])
-				if err != nil {
-					return nil, fmt.Errorf("log line %q: %w", line, err)
-				}
-				out = append(out, n)
+			if !strings.Contains(line, "tunnels changed") {
+				continue
 			}
+			n, errPeers := strconv.Atoi(field(line, "configured"))
+			took, errTook := time.ParseDuration(field(line, "took"))
+			if err := errors.Join(errPeers, errTook); err != nil {
+				return nil, fmt.Errorf("log line %q: %w", line, err)
+			}
+			out = append(out, configuration{n, took})
 		}
 	}
 	return out, nil
 }
 
-// fills takes all peers and routes from the node and lets a new veild put them back. Its figure is
-// the time of all turns of that veild together.
+// field is the value of a field of a log line, "" when it has none.
+func field(line, name string) string {
+	_, rest, _ := strings.Cut(line, " "+name+"=")
+	value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	return value
+}
+
+// fills takes all peers and routes from the node and lets a new veild put them back. The figures are
+// the time from the table to the device, and that of all turns of that veild together.
 func (s *scaled) fills(ctx context.Context) error {
-	var millis []float64
+	var millis, whole []float64
 	for round := range min(3, s.rounds) {
 		if err := s.node.Program("veild").Term(ctx); err != nil {
 			return fmt.Errorf("end veild: %w", err)
@@ -309,7 +328,8 @@ func (s *scaled) fills(ctx context.Context) error {
 		if _, err := s.node.StartProgram(ctx, "veild"); err != nil {
 			return err
 		}
-		if _, err := s.waitConfigured(ctx, len(logged)); err != nil {
+		since, err := s.waitConfigured(ctx, len(logged))
+		if err != nil {
 			return err
 		}
 		wall := time.Since(start)
@@ -323,9 +343,17 @@ func (s *scaled) fills(ctx context.Context) error {
 		if err := s.waitPeers(ctx, s.nodes); err != nil {
 			return err
 		}
-		millis = append(millis, 1000*t.seconds)
-		s.say("round %d  %d peers: %.0f ms in %.0f turns; on the device %.0f ms after veild's start", round+1, s.nodes, 1000*t.seconds, t.count, wall.Seconds()*1000)
+		if since, err = s.waitConfigured(ctx, len(logged)); err != nil {
+			return err
+		}
+		took := time.Duration(0)
+		for _, c := range since {
+			took += c.took
+		}
+		millis, whole = append(millis, 1000*took.Seconds()), append(whole, 1000*t.seconds)
+		s.say("round %d  %d peers: %v from the table to the device; %.0f ms in %.0f whole turns; on the device %.0f ms after veild's start", round+1, s.nodes, took, 1000*t.seconds, t.count, wall.Seconds()*1000)
 	}
+	s.one(caseFillTurns, bench.Millisecond, whole...)
 	s.gate(bench.Below(labels[caseFill], s.one(caseFill, bench.Millisecond, millis...), 1000))
 	return nil
 }

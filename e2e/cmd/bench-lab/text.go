@@ -11,6 +11,8 @@ const (
 	caseAddWorkers = "add_by_8_workers"
 	caseFill       = "peers_1000_to_device"
 	caseChange     = "one_peer_changed"
+	caseTurn       = "one_peer_changed_whole_turn"
+	caseFillTurns  = "peers_1000_whole_turns"
 	caseMemory     = "memory_1000_nodes"
 	caseIdle       = "idle_cpu_1000_nodes"
 )
@@ -26,6 +28,7 @@ var labels = map[string]string{
 	caseTCP1: "TCP, 1 stream", caseTCP4: "TCP, 4 streams", caseUDP: "UDP, highest rate with ≤ 0.5 % loss",
 	caseTCPCapped: "TCP over a link of 1 Gbit/s", caseUDPCapped: "UDP over a link of 200 Mbit/s, ≤ 0.5 % loss",
 	caseAdd: "CNI ADD, median", caseAddWorkers: "Pods added by 8 workers, all of them",
+	caseTurn: "One changed peer, the whole turn", caseFillTurns: "1,000 peers, all turns of a new veild",
 	caseFill: "1,000 peers from the table to the device", caseChange: "One changed peer from the table to the device",
 	caseMemory: "veild, resident, 1,000 nodes known", caseIdle: "veild, CPU when idle, 1,000 nodes known",
 }
