@@ -27,6 +27,7 @@ var commands = map[string]command{
 	"sink":   sink,
 	"raw":    raw,
 	"cni":    cni,
+	"pause":  pause,
 }
 
 func main() {

@@ -1,0 +1,237 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
+)
+
+// Options say what a cluster is made of. The zero value is two nodes at MTU 1500 with Kubernetes and Kubeveil.
+type Options struct {
+	// Nodes is how many machines; 0 is two.
+	Nodes int
+	// Accel forces a way to run machines; empty tries KVM.
+	Accel Accel
+	// UnderlayMTU is the MTU between machines, bytes; 0 is 1500.
+	UnderlayMTU int
+	// Bare leaves out Kubernetes and Kubeveil: machines that answer ssh.
+	Bare bool
+	// NoVeil leaves out Kubeveil: nodes that wait for a network.
+	NoVeil bool
+	// Dir is the folder for artefacts; empty is a new one under out/vm.
+	Dir string
+	// Log is told of the steps; nil discards.
+	Log *slog.Logger
+}
+
+// Cluster is a set of machines and their control plane. Its methods may be called from several goroutines, except Close.
+type Cluster struct {
+	// Dir is the folder of artefacts.
+	Dir string
+	// Lab is the network, with its Oracle.
+	Lab *lab.Lab
+	// Control is the host of the control plane, from which machines are reached.
+	Control *lab.Host
+	// Machines are the nodes, first to last.
+	Machines []*Machine
+	// Accel is how they run.
+	Accel Accel
+
+	opts  Options
+	root  string
+	log   *slog.Logger
+	start time.Time
+	token string
+	// version is that of Kubernetes, as kubeadm says it.
+	version string
+	// images are archives that every machine's containerd is given.
+	images []string
+}
+
+// New makes a cluster. It needs root. On error nothing is left but artefacts.
+func New(ctx context.Context, opts Options) (*Cluster, error) {
+	if opts.Nodes == 0 {
+		opts.Nodes = 2
+	}
+	if opts.UnderlayMTU == 0 {
+		opts.UnderlayMTU = 1500
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	root, err := lab.Root()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{opts: opts, root: root, log: opts.Log, Dir: opts.Dir, start: time.Now()}
+	if c.Dir == "" {
+		c.Dir = filepath.Join(root, "out/vm", time.Now().UTC().Format("20060102-150405")+"-"+fmt.Sprint(os.Getpid()))
+	}
+	if err := c.make(ctx); err != nil {
+		_, end := c.Close()
+		return nil, errors.Join(fmt.Errorf("make a cluster: %w (logs in %s)", err, c.Dir), end)
+	}
+	return c, nil
+}
+
+func (c *Cluster) make(ctx context.Context) error {
+	if err := c.need(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+		return err
+	}
+	var err error
+	c.Lab, err = lab.New(ctx, lab.Options{Nodes: -1, NoAPIServer: true, UnderlayMTU: c.opts.UnderlayMTU, Dir: filepath.Join(c.Dir, "net"), Log: c.log})
+	if err != nil {
+		return err
+	}
+	c.Lab.Oracle.Update(func(r *oracle.Rules) {
+		for _, a := range c.Lab.Family().Underlay(lab.ControlByte) {
+			r.Flows = append(r.Flows, oracle.Flow{Name: "kube-apiserver", Proto: oracle.TCP, Addr: a.Addr(), Port: lab.APIPort})
+		}
+	})
+	if c.Control, err = c.Lab.AddHost(ctx, "control", lab.ControlByte); err != nil {
+		return err
+	}
+	if err := c.makeKeys(ctx); err != nil {
+		return err
+	}
+	if c.Accel, err = c.probeAccel(ctx); err != nil {
+		return err
+	}
+	c.step("network is ready", "accel", c.Accel)
+	if !c.opts.Bare {
+		if err := c.collectImages(ctx); err != nil {
+			return err
+		}
+	}
+	if err := c.boot(ctx); err != nil {
+		return err
+	}
+	if c.opts.Bare {
+		return nil
+	}
+	return c.makeKubernetes(ctx)
+}
+
+// boot starts all machines and waits until each answers.
+func (c *Cluster) boot(ctx context.Context) error {
+	for i := range c.opts.Nodes {
+		m, err := c.addMachine(ctx, i+1)
+		if err != nil {
+			return err
+		}
+		c.Machines = append(c.Machines, m)
+		if err := m.Start(ctx); err != nil {
+			return err
+		}
+	}
+	for _, m := range c.Machines {
+		if err := m.WaitSSH(ctx); err != nil {
+			return err
+		}
+		c.step("machine answers", "machine", m.Name)
+	}
+	return nil
+}
+
+// need says what is missing and how to get it.
+func (c *Cluster) need() error {
+	for _, need := range [][2]string{
+		{c.image("root.ext4"), "hack/vm/image.sh"},
+		{filepath.Join(c.root, "out/bin/kubelet"), "hack/build-kubernetes.sh all"},
+	} {
+		if _, err := os.Stat(need[0]); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s is missing: run `%s` first", need[0], need[1])
+		}
+	}
+	return nil
+}
+
+// makeKeys makes the ssh keys of this cluster alone.
+func (c *Cluster) makeKeys(ctx context.Context) error {
+	for _, name := range []string{"ssh", "host"} {
+		out, err := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", c.file(name)).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("make ssh key: %w: %s", err, out)
+		}
+	}
+	public, err := os.ReadFile(c.file("host.pub"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(c.file("known_hosts"), []byte("node "+string(public)), 0o644)
+}
+
+// seed is what makes a machine this one.
+func (c *Cluster) seed(m *Machine) seed {
+	var network strings.Builder
+	network.WriteString("[Match]\nName=eth0\n\n[Network]\nDHCP=no\nIPv6AcceptRA=no\nLinkLocalAddressing=ipv6\n")
+	for _, p := range c.Lab.Family().Underlay(lab.NodeByte(m.Number)) {
+		fmt.Fprintf(&network, "Address=%s\n", p)
+	}
+	// A default route, as every node has one and kubelets want it; what takes it reaches nobody but the outside host.
+	for _, a := range c.Lab.OutsideAddrs() {
+		fmt.Fprintf(&network, "Gateway=%s\n", a)
+	}
+	s := seed{
+		"/etc/systemd/network/10-eth0.network": {content: network.String()},
+		"/etc/hosts":                           {content: "127.0.0.1 localhost\n::1 localhost\n" + m.Addrs[0].String() + " " + m.Name + "\n"},
+		"/root/.ssh/authorized_keys":           {from: c.file("ssh.pub"), mode: 0o600},
+		"/etc/ssh/lab_host_ed25519":            {from: c.file("host"), mode: 0o600},
+	}
+	if !c.opts.Bare {
+		for _, name := range []string{"kubelet", "kubeadm"} {
+			s["/usr/bin/"+name] = file{from: c.program(name), mode: 0o755}
+		}
+		for _, path := range c.images {
+			s[imageDir+filepath.Base(path)] = file{from: path, mode: 0o644}
+		}
+	}
+	return s
+}
+
+// step tells of progress.
+func (c *Cluster) step(message string, facts ...any) {
+	c.log.Info(message, append(facts, "after", time.Since(c.start).Round(100*time.Millisecond))...)
+}
+
+func (c *Cluster) file(name string) string    { return filepath.Join(c.Dir, name) }
+func (c *Cluster) image(name string) string   { return filepath.Join(c.root, "out/vm", name) }
+func (c *Cluster) program(name string) string { return filepath.Join(c.root, "out/bin", name) }
+
+// Close takes the power from the machines, ends everything else, and gives what the oracle saw. Artefacts
+// stay, disks excepted.
+func (c *Cluster) Close() (oracle.Result, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var errs []error
+	for _, m := range c.Machines {
+		errs = append(errs, m.Off(ctx))
+	}
+	var result oracle.Result
+	if c.Lab != nil {
+		var err error
+		result, err = c.Lab.Finish()
+		errs = append(errs, err)
+	}
+	for _, m := range c.Machines {
+		for _, name := range []string{"disk.qcow2", "seed.tar"} {
+			if err := os.Remove(filepath.Join(m.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return result, errors.Join(errs...)
+}

@@ -1,0 +1,19 @@
+// Package vm makes a Kubernetes cluster of virtual machines: kubelets, containerd and kernel WireGuard of
+// a distribution, joined by kubeadm to a control plane that runs natively beside them.
+//
+//	            ┌─ control: etcd, kube-apiserver, controller-manager, scheduler (198.18.0.2), ssh from here
+//	            ├─ outside: a host that is no part of the cluster (198.18.0.250)
+//	bridge br0 ─┤
+//	(oracle on  ├─ TAP ─ qemu ─ node-1 198.18.0.11 ─ kubelet, containerd, veild ─ pods
+//	every port) └─ TAP ─ qemu ─ node-2 198.18.0.12 ─ kubelet, containerd, veild ─ pods
+//
+// The network, its leak oracle and the control plane's host are those of the namespace lab (e2e/lab). The
+// machines' processes are in the PID namespace of the bridge's host, so that they end when this
+// process ends, however that comes: a crash leaves nothing running.
+//
+// Machines start from one disk image (hack/vm/image.sh), each with an overlay of its own, and a seed: a second
+// disk that is a tar with what is this machine's alone. They are run by KVM where a stock kernel is seen to boot in it, else
+// emulated; Cluster.Accel says which. Numbers measured in an emulated machine are ratios only.
+//
+// It refuses user networking: no machine has a way to anything but the bridge. Start reading at New.
+package vm

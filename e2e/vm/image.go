@@ -1,0 +1,139 @@
+package vm
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// registry begins the names of the lab's own images. No such place exists: nothing can be pulled.
+const registry = "kubeveil.test"
+
+// Names of images: the sandbox's, as the disk's containerd configuration says, and the pods' of tests.
+const (
+	pauseImage = registry + "/pause:1"
+	toolImage  = registry + "/labtool:1"
+)
+
+// imageDir is where a seed puts archives of images.
+const imageDir = "/var/lib/lab/"
+
+// veilImage is the archive that hack/image writes.
+const veilImage = "out/images/kubeveil.tar"
+
+// collectImages writes the archives that machines are given.
+func (c *Cluster) collectImages(ctx context.Context) error {
+	version, err := c.Control.Exec(ctx, c.program("kubeadm"), "version", "-o", "short")
+	if err != nil {
+		return err
+	}
+	c.version = strings.TrimSpace(string(version))
+	c.images = []string{c.file("lab.tar")}
+	if !c.opts.NoVeil {
+		c.images = append(c.images, filepath.Join(c.root, veilImage))
+	}
+	return c.writeImages(ctx, c.version, c.images[0])
+}
+
+// writeImages writes the lab's own images into one archive: sandbox, labtool, kube-proxy.
+func (c *Cluster) writeImages(ctx context.Context, version, path string) error {
+	tool := map[string]string{"labtool": c.program("labtool")}
+	proxy := map[string]string{"usr/local/bin/kube-proxy": c.program("kube-proxy")}
+	// kube-proxy's nftables mode runs nft(8), which is no static program.
+	if err := addProgram(ctx, proxy, "nft"); err != nil {
+		return err
+	}
+	images := map[name.Reference]v1.Image{}
+	for _, i := range []struct {
+		ref   string
+		files map[string]string
+		entry []string
+	}{
+		{pauseImage, tool, []string{"/labtool", "pause"}},
+		{toolImage, tool, []string{"/labtool"}},
+		{registry + "/kube-proxy:" + version, proxy, []string{"/usr/local/bin/kube-proxy"}},
+	} {
+		ref, err := name.ParseReference(i.ref)
+		if err != nil {
+			return err
+		}
+		if images[ref], err = newImage(i.files, i.entry); err != nil {
+			return fmt.Errorf("image %s: %w", i.ref, err)
+		}
+	}
+	if err := tarball.MultiRefWriteToFile(path, images); err != nil {
+		return fmt.Errorf("write images: %w", err)
+	}
+	return nil
+}
+
+// newImage gives an image with copies of this machine's files, by path in the image.
+func newImage(files map[string]string, entry []string) (v1.Image, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, dir := range []string{"tmp", "run", "var", "etc"} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}); err != nil {
+			return nil, err
+		}
+	}
+	for path, from := range files {
+		if err := (file{from: from, mode: 0o755}).add(w, path); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
+	if err != nil {
+		return nil, err
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", "amd64"
+	config.Config.Entrypoint = entry
+	config.Config.Env = []string{"PATH=/usr/local/bin:/usr/sbin:/usr/bin"}
+	return mutate.ConfigFile(img, config)
+}
+
+// addProgram adds a program of this machine, its libraries and their loader.
+func addProgram(ctx context.Context, files map[string]string, program string) error {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, "ldd", path).Output()
+	if err != nil {
+		return fmt.Errorf("libraries of %s: %w", path, err)
+	}
+	files["usr/sbin/"+program] = path
+	for _, word := range strings.Fields(string(out)) {
+		if !filepath.IsAbs(word) {
+			continue
+		}
+		if _, err := os.Stat(word); err != nil {
+			return err
+		}
+		files[strings.TrimPrefix(word, "/")] = word
+	}
+	return nil
+}

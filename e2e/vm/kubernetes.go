@@ -1,0 +1,275 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// pki is where kubeadm keeps certificates in the control plane's own /etc.
+const pki = "/etc/kubernetes/pki/"
+
+// superAdmin is the kubeconfig that may act before RBAC is bootstrapped.
+const superAdmin = "/etc/kubernetes/super-admin.conf"
+
+// initConfig is what a user of kubeadm would write for this cluster.
+var initConfig = template.Must(template.New("init").Parse(`apiVersion: kubeadm.k8s.io/v1beta4
+kind: InitConfiguration
+localAPIEndpoint:
+  advertiseAddress: {{.API}}
+  bindPort: {{.Port}}
+nodeRegistration:
+  name: control
+bootstrapTokens:
+  - token: {{.Token}}
+    ttl: 24h0m0s
+    usages: [signing, authentication]
+    groups: [system:bootstrappers:kubeadm:default-node-token]
+---
+apiVersion: kubeadm.k8s.io/v1beta4
+kind: ClusterConfiguration
+kubernetesVersion: {{.Version}}
+controlPlaneEndpoint: {{.API}}:{{.Port}}
+imageRepository: {{.Registry}}
+networking:
+  podSubnet: {{.Pods}}
+  serviceSubnet: {{.Services}}
+---
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cgroupDriver: systemd
+authentication:
+  x509:
+    clientCAFile: /etc/kubernetes/pki/ca.crt
+---
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+`))
+
+// joinConfig is what kubeadm join is told on a worker.
+var joinConfig = template.Must(template.New("join").Parse(`apiVersion: kubeadm.k8s.io/v1beta4
+kind: JoinConfiguration
+discovery:
+  bootstrapToken:
+    token: {{.Token}}
+    apiServerEndpoint: {{.API}}:{{.Port}}
+    caCertHashes: ["{{.Hash}}"]
+nodeRegistration:
+  name: {{.Name}}
+  kubeletExtraArgs:
+    - name: node-ip
+      value: {{.NodeIP}}
+`))
+
+// makeKubernetes brings the control plane up and joins every machine.
+func (c *Cluster) makeKubernetes(ctx context.Context) error {
+	if err := c.makeControl(ctx); err != nil {
+		return fmt.Errorf("control plane: %w", err)
+	}
+	c.step("control plane is ready")
+	hash, err := c.caHash()
+	if err != nil {
+		return err
+	}
+	joined := make(chan error, len(c.Machines))
+	for _, m := range c.Machines {
+		go func() { joined <- c.join(ctx, m, hash) }()
+	}
+	var errs []error
+	for range c.Machines {
+		errs = append(errs, <-joined)
+	}
+	return errors.Join(errs...)
+}
+
+// makeControl makes credentials with kubeadm, starts the programs with kubeadm's flags, and uploads what joining nodes read.
+func (c *Cluster) makeControl(ctx context.Context) error {
+	c.token = randomHex(3) + "." + randomHex(8)
+	family := c.Lab.Family()
+	err := c.render(initConfig, "kubeadm.yaml", map[string]any{
+		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Version": c.version, "Registry": registry,
+		"Pods": commas(family.ClusterRanges()), "Services": commas(family.ServiceRanges()),
+	})
+	if err != nil {
+		return err
+	}
+	for _, phase := range []string{"certs all", "kubeconfig all"} {
+		if err := c.phase(ctx, phase); err != nil {
+			return err
+		}
+	}
+	if err := c.startControl(ctx); err != nil {
+		return err
+	}
+	for _, phase := range []string{"upload-config all", "bootstrap-token", "addon kube-proxy"} {
+		// The hooks of the API server have still to make RBAC and priority levels in the first seconds.
+		err := lab.Until(ctx, time.Minute, func() error { return c.phase(ctx, phase, "--kubeconfig="+superAdmin) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// phase runs one of kubeadm init's.
+func (c *Cluster) phase(ctx context.Context, phase string, args ...string) error {
+	args = append(append([]string{"init", "phase"}, strings.Fields(phase)...), append(args, "--config="+c.file("kubeadm.yaml"))...)
+	if _, err := c.Control.Exec(ctx, c.program("kubeadm"), args...); err != nil {
+		return fmt.Errorf("kubeadm init phase %s: %w", phase, err)
+	}
+	return nil
+}
+
+// Kubectl runs kubectl as the cluster's administrator from the control plane's host.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
+	return c.Control.Exec(ctx, c.program("kubectl"), append([]string{"--kubeconfig=" + superAdmin}, args...)...)
+}
+
+// Apply gives objects in YAML to the API server.
+func (c *Cluster) Apply(ctx context.Context, objects []byte) error {
+	path := c.file("apply-" + randomHex(4) + ".yaml")
+	if err := os.WriteFile(path, objects, 0o644); err != nil {
+		return err
+	}
+	_, err := c.Kubectl(ctx, "apply", "--server-side", "-f", path)
+	return err
+}
+
+// startControl starts etcd and the control plane's programs with the flags of kubeadm's static pods.
+func (c *Cluster) startControl(ctx context.Context) error {
+	family := c.Lab.Family()
+	_, err := c.Control.Start(ctx, filepath.Join(c.root, "out/tools/etcd"), "--data-dir=/run/etcd",
+		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+		"--listen-peer-urls=http://127.0.0.1:2380", "--logger=zap", "--log-level=warn")
+	if err != nil {
+		return err
+	}
+	_, err = c.Control.Start(ctx, c.program("kube-apiserver"),
+		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=::", fmt.Sprintf("--secure-port=%d", lab.APIPort),
+		"--advertise-address="+c.apiAddr().String(), "--service-cluster-ip-range="+commas(family.ServiceRanges()),
+		"--allow-privileged=true", "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--enable-bootstrap-token-auth=true",
+		"--client-ca-file="+pki+"ca.crt", "--tls-cert-file="+pki+"apiserver.crt", "--tls-private-key-file="+pki+"apiserver.key",
+		"--kubelet-client-certificate="+pki+"apiserver-kubelet-client.crt", "--kubelet-client-key="+pki+"apiserver-kubelet-client.key",
+		"--kubelet-preferred-address-types=InternalIP",
+		"--proxy-client-cert-file="+pki+"front-proxy-client.crt", "--proxy-client-key-file="+pki+"front-proxy-client.key",
+		"--requestheader-client-ca-file="+pki+"front-proxy-ca.crt", "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group", "--requestheader-username-headers=X-Remote-User",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file="+pki+"sa.pub", "--service-account-signing-key-file="+pki+"sa.key",
+		"--profiling=false")
+	if err != nil {
+		return err
+	}
+	err = lab.Until(ctx, 2*time.Minute, func() error {
+		_, err := c.Kubectl(ctx, "get", "--raw=/readyz")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the API server: %w", err)
+	}
+	manager := "--kubeconfig=/etc/kubernetes/controller-manager.conf"
+	_, err = c.Control.Start(ctx, c.program("kube-controller-manager"), manager,
+		"--authentication-kubeconfig=/etc/kubernetes/controller-manager.conf", "--authorization-kubeconfig=/etc/kubernetes/controller-manager.conf",
+		"--bind-address=127.0.0.1", "--client-ca-file="+pki+"ca.crt", "--root-ca-file="+pki+"ca.crt",
+		"--cluster-signing-cert-file="+pki+"ca.crt", "--cluster-signing-key-file="+pki+"ca.key",
+		"--service-account-private-key-file="+pki+"sa.key", "--use-service-account-credentials=true",
+		"--requestheader-client-ca-file="+pki+"front-proxy-ca.crt",
+		"--controllers=*,bootstrap-signer-controller,token-cleaner-controller",
+		"--allocate-node-cidrs=true", "--cluster-cidr="+commas(family.ClusterRanges()), "--service-cluster-ip-range="+commas(family.ServiceRanges()),
+		"--leader-elect=false")
+	if err != nil {
+		return err
+	}
+	scheduler := "/etc/kubernetes/scheduler.conf"
+	_, err = c.Control.Start(ctx, c.program("kube-scheduler"), "--kubeconfig="+scheduler, "--authentication-kubeconfig="+scheduler,
+		"--authorization-kubeconfig="+scheduler, "--bind-address=127.0.0.1", "--leader-elect=false")
+	return err
+}
+
+// join joins a machine as its administrator would.
+func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
+	var addrs []string
+	for _, a := range m.Addrs {
+		addrs = append(addrs, a.String())
+	}
+	var config bytes.Buffer
+	err := joinConfig.Execute(&config, map[string]any{
+		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Hash": hash, "Name": m.Name, "NodeIP": strings.Join(addrs, ","),
+	})
+	if err != nil {
+		return err
+	}
+	if err := m.Put(ctx, "/etc/kubernetes/join.yaml", 0o600, &config); err != nil {
+		return err
+	}
+	for _, path := range c.images {
+		if _, err := m.Exec(ctx, "ctr -n k8s.io images import "+imageDir+filepath.Base(path)); err != nil {
+			return err
+		}
+	}
+	out, err := m.Exec(ctx, "kubeadm join --config /etc/kubernetes/join.yaml 2>&1")
+	if err != nil {
+		return fmt.Errorf("join %s: %w: %s", m.Name, err, out)
+	}
+	c.step("machine has joined", "machine", m.Name)
+	return nil
+}
+
+// caHash is the pin of the cluster's authority, as kubeadm prints it: of the public key, not of the certificate.
+func (c *Cluster) caHash() (string, error) {
+	b, err := os.ReadFile(c.Control.Path(pki + "ca.crt"))
+	if err != nil {
+		return "", err
+	}
+	block, _ := pem.Decode(b)
+	if block == nil {
+		return "", errors.New("ca.crt holds no PEM")
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return "", fmt.Errorf("parse ca.crt: %w", err)
+	}
+	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+	return "sha256:" + hex.EncodeToString(sum[:]), nil
+}
+
+// render writes a file of the artefacts.
+func (c *Cluster) render(t *template.Template, name string, data any) error {
+	var b bytes.Buffer
+	if err := t.Execute(&b, data); err != nil {
+		return err
+	}
+	return os.WriteFile(c.file(name), b.Bytes(), 0o600)
+}
+
+func (c *Cluster) apiAddr() netip.Addr { return c.Lab.Family().Underlay(lab.ControlByte)[0].Addr() }
+
+func commas(prefixes []netip.Prefix) string {
+	words := make([]string, len(prefixes))
+	for i, p := range prefixes {
+		words[i] = p.String()
+	}
+	return strings.Join(words, ",")
+}
+
+func randomHex(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails (crypto/rand)
+	return hex.EncodeToString(b)
+}

@@ -1,0 +1,212 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
+)
+
+// Machine is a virtual machine on the lab's bridge.
+type Machine struct {
+	// Name is its host name; Number is 1 for the first.
+	Name   string
+	Number int
+	// Addrs are its addresses on the underlay, IPv4 first.
+	Addrs []netip.Addr
+	// Dir has its disk, its seed and the log of its console.
+	Dir string
+
+	cluster *Cluster
+	process *lab.Process
+}
+
+// Memory and processors of a machine.
+const (
+	memoryMB = 2048
+	cpus     = 2
+)
+
+// bootPatience bounds the wait for ssh, on a machine that also compiles.
+const bootPatience = 5 * time.Minute
+
+// addMachine gives a machine its port, disk and seed, all watched before it can send, and does not start it.
+func (c *Cluster) addMachine(ctx context.Context, number int) (*Machine, error) {
+	m := &Machine{Name: fmt.Sprintf("node-%d", number), Number: number, cluster: c}
+	m.Dir = filepath.Join(c.Dir, m.Name)
+	for _, p := range c.Lab.Family().Underlay(lab.NodeByte(number)) {
+		m.Addrs = append(m.Addrs, p.Addr())
+	}
+	if err := os.MkdirAll(m.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	c.Lab.Oracle.Update(func(r *oracle.Rules) {
+		r.Nodes = append(r.Nodes, m.Addrs...)
+		for _, a := range m.Addrs {
+			r.Flows = append(r.Flows, oracle.Flow{Name: "ssh", Proto: oracle.TCP, Addr: a, Port: 22},
+				oracle.Flow{Name: "kubelet", Proto: oracle.TCP, Addr: a, Port: 10250})
+		}
+	})
+	bridge := c.Lab.Bridge()
+	err := bridge.IP(ctx, "tuntap add dev "+m.Name+" mode tap",
+		fmt.Sprintf("link set %s mtu %d master %s", m.Name, c.opts.UnderlayMTU, lab.BridgeLink))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", m.Name, err)
+	}
+	if err := c.Lab.Oracle.Watch(m.Name); err != nil {
+		return nil, err
+	}
+	if err := bridge.IP(ctx, "link set "+m.Name+" up"); err != nil {
+		return nil, err
+	}
+	if err := c.seed(m).write(filepath.Join(m.Dir, "seed.tar")); err != nil {
+		return nil, fmt.Errorf("%s: %w", m.Name, err)
+	}
+	overlay := exec.CommandContext(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", c.image("root.ext4"), filepath.Join(m.Dir, "disk.qcow2"))
+	if out, err := overlay.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%s: make its disk: %w: %s", m.Name, err, out)
+	}
+	return m, nil
+}
+
+// hardwareAddr is the machine's MAC address, the same after a reboot.
+func (m *Machine) hardwareAddr() string {
+	sum := sha256.Sum256([]byte("vm/" + m.Name))
+	return fmt.Sprintf("02:%02x:%02x:%02x:%02x:%02x", sum[0], sum[1], sum[2], sum[3], sum[4])
+}
+
+// noOffloads makes the machine's frames what a wire would carry, as the oracle wants them.
+const noOffloads = "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off," +
+	"host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off"
+
+// arguments are those of qemu.
+func (m *Machine) arguments() []string {
+	c := m.cluster
+	return append(accelerator(c.Accel),
+		"-name", m.Name, "-nodefaults", "-no-user-config", "-display", "none",
+		"-smp", fmt.Sprint(cpus), "-m", fmt.Sprint(memoryMB),
+		"-kernel", c.image("vmlinuz"), "-initrd", c.image("initrd"),
+		"-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off systemd.show_status=0 systemd.hostname="+m.Name,
+		"-drive", "if=virtio,cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "disk.qcow2"),
+		"-drive", "if=virtio,format=raw,readonly=on,file="+filepath.Join(m.Dir, "seed.tar"),
+		"-netdev", "tap,id=net0,script=no,downscript=no,vhost=off,ifname="+m.Name,
+		"-device", "virtio-net-pci,netdev=net0,mac="+m.hardwareAddr()+fmt.Sprintf(",host_mtu=%d,", c.opts.UnderlayMTU)+noOffloads,
+		"-device", "virtio-rng-pci",
+		"-serial", "file:"+filepath.Join(m.Dir, "console.log"))
+}
+
+// Start turns the machine on; it does not wait, see WaitSSH.
+func (m *Machine) Start(ctx context.Context) error {
+	p, err := m.cluster.Lab.Bridge().Start(ctx, "qemu-system-x86_64", m.arguments()...)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", m.Name, err)
+	}
+	m.process = p
+	return nil
+}
+
+// Kill takes the power. The disk stays.
+func (m *Machine) Kill(ctx context.Context) error {
+	if m.process == nil {
+		return nil
+	}
+	return m.process.Kill(ctx)
+}
+
+// WaitSSH waits until the machine answers.
+func (m *Machine) WaitSSH(ctx context.Context) error {
+	err := lab.Until(ctx, bootPatience, func() error {
+		if !m.process.Running() {
+			return lab.Stop(errors.New("qemu has ended, see its log"))
+		}
+		_, err := m.Exec(ctx, "true")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s: %w: its console ends with %s", m.Name, err, m.console())
+	}
+	return nil
+}
+
+// console is the end of what the machine wrote to its serial line.
+func (m *Machine) console() string {
+	b, _ := os.ReadFile(filepath.Join(m.Dir, "console.log"))
+	return string(b[max(0, len(b)-1500):])
+}
+
+// SSH prepares a shell command line on the machine, from the control plane's host; without words it is a shell.
+func (m *Machine) SSH(ctx context.Context, words ...string) *exec.Cmd {
+	c := m.cluster
+	args := append(c.sshArguments(), "root@"+m.Addrs[0].String())
+	return c.Control.Command(ctx, "ssh", append(args, words...)...)
+}
+
+func (c *Cluster) sshArguments() []string {
+	return []string{"-i", c.file("ssh"), "-F", "none", "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-o", "LogLevel=ERROR",
+		"-o", "UserKnownHostsFile=" + c.file("known_hosts"), "-o", "StrictHostKeyChecking=yes", "-o", "HostKeyAlias=node",
+		"-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=15",
+		// One connection carries all: a handshake takes an emulated machine a second.
+		"-o", "ControlMaster=auto", "-o", "ControlPersist=600", "-o", "ControlPath=/run/ssh-%h"}
+}
+
+// Exec runs a line of shell on the machine and gives its standard output.
+func (m *Machine) Exec(ctx context.Context, line string) ([]byte, error) {
+	return m.run(ctx, line, nil)
+}
+
+func (m *Machine) run(ctx context.Context, line string, stdin io.Reader) ([]byte, error) {
+	cmd := m.SSH(ctx, line)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	// The connection's master would keep the pipes open: wait for the command alone.
+	cmd.WaitDelay = 500 * time.Millisecond
+	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil
+	}
+	if err != nil {
+		return stdout.Bytes(), fmt.Errorf("%s: %s: %w: %s", m.Name, line, err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.Bytes(), nil
+}
+
+// Put writes a file on the machine, its folder included.
+func (m *Machine) Put(ctx context.Context, path string, mode os.FileMode, content io.Reader) error {
+	_, err := m.run(ctx, fmt.Sprintf("mkdir -p $(dirname %[1]s) && cat >%[1]s.new && chmod %[2]o %[1]s.new && mv %[1]s.new %[1]s", path, mode), content)
+	return err
+}
+
+// PutFile copies a file of this machine.
+func (m *Machine) PutFile(ctx context.Context, path, from string) error {
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	return m.Put(ctx, path, info.Mode().Perm(), f)
+}
+
+// Off asks the machine to turn itself off and takes the power when it does not.
+func (m *Machine) Off(ctx context.Context) error {
+	if m.process == nil || !m.process.Running() {
+		return nil
+	}
+	_ = m.process.Signal(syscall.SIGTERM)
+	return m.Kill(ctx)
+}
