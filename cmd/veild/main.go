@@ -22,6 +22,7 @@ const usage = `veild keeps a node's pods talking through WireGuard, and nothing 
 
 Usage:
   veild [flags]           run until SIGTERM; tunnels, guard and CNI configuration stay
+  veild close [flags]     guard and unreachable routes only, then end: for boot, before the network
   veild check [flags]     say what is wrong with configuration and machine, change nothing
   veild cleanup [flags]   take everything of Kubeveil's from this node
   veild install-cni FROM TO
@@ -71,6 +72,8 @@ func run(ctx context.Context, args []string) error {
 	switch command {
 	case "run":
 		return serve(ctx, flags)
+	case "close":
+		return closeNode(flags)
 	case "check":
 		return check(flags)
 	case "cleanup":
@@ -82,7 +85,7 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println(version())
 		return nil
 	}
-	return fmt.Errorf("unknown command %q: run, check, cleanup, install-cni, idle or version", command)
+	return fmt.Errorf("unknown command %q: run, close, check, cleanup, install-cni, idle or version", command)
 }
 
 func serve(ctx context.Context, flags *config.Flags) error {
@@ -105,36 +108,4 @@ func serve(ctx context.Context, flags *config.Flags) error {
 	log.Info("veild starts", "version", version(), "node", cfg.Node, "clusterRanges", cfg.ClusterRanges, "serviceRanges", cfg.ServiceRanges)
 	defer log.Info("veild ends; tunnels, guard and CNI configuration stay")
 	return a.Run(ctx)
-}
-
-func check(flags *config.Flags) error {
-	cfg, err := flags.Load()
-	if err := errors.Join(err, agent.CheckHost(cfg)); err != nil {
-		return err
-	}
-	fmt.Println("configuration and machine are fit for veild")
-	return nil
-}
-
-func cleanup(ctx context.Context, flags *config.Flags) error {
-	cfg, err := flags.Load()
-	if err != nil {
-		// What is ours has fixed names: a broken configuration must not keep it here.
-		fmt.Fprintf(os.Stderr, "veild: the configuration cannot be used, cleaning up by the defaults: %v\n", err)
-		cfg = config.Default()
-	}
-	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, "")
-	if err != nil {
-		return err
-	}
-	n := 0
-	err = agent.Cleanup(ctx, cfg, log, func(what string) {
-		n++
-		fmt.Println("removed", what)
-	})
-	if err != nil {
-		return err
-	}
-	fmt.Printf("%d things removed; nothing of Kubeveil's is left on this node\n", n)
-	return nil
 }

@@ -48,6 +48,8 @@ type Options struct {
 	Dir string
 	// VeildConfig is merged over the configuration of veild, keys as in its file.
 	VeildConfig map[string]any
+	// BootUnit closes nodes before their network is up, as the unit of an installation does.
+	BootUnit bool
 	// NoBoot makes nodes without starting their programs.
 	NoBoot bool
 	// Log is told of the steps; nil discards.
@@ -101,7 +103,9 @@ func New(ctx context.Context, opts Options) (*Lab, error) {
 	l := &Lab{opts: opts, bin: filepath.Join(root, "out/bin"), log: opts.Log, Dir: opts.Dir,
 		Canary: canary("pod"), EgressCanary: canary("egress")}
 	if l.Dir == "" {
-		l.Dir = filepath.Join(root, "out/lab", time.Now().UTC().Format("20060102-150405.000")+"-"+fmt.Sprint(os.Getpid()))
+		if l.Dir, err = newRun(filepath.Join(root, "out/lab")); err != nil {
+			return nil, fmt.Errorf("make a lab: %w", err)
+		}
 	}
 	if err := l.make(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("make a lab: %w (logs in %s)", err, l.Dir), l.Close())

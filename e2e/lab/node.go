@@ -134,6 +134,11 @@ func (n *Node) boot(ctx context.Context, programs bool) error {
 		"net/ipv6/conf/default/accept_dad", "0"); err != nil {
 		return err
 	}
+	if n.lab.opts.BootUnit {
+		if _, err := n.Exec(ctx, n.lab.program("veild"), "close", "--config", configFile); err != nil {
+			return err
+		}
+	}
 	if err := n.lab.plug(ctx, n.Host, n.Name, "eth0", n.underlay()); err != nil {
 		return err
 	}

@@ -82,6 +82,8 @@ type Agent struct {
 	// based is whether base routes were seen to in this life. The loop's alone.
 	based bool
 	seen  seen
+	// recalled is whether the path MTU of an earlier veild was looked for.
+	recalled bool
 
 	mu       sync.Mutex // guards what follows
 	cfg      config.Config

@@ -217,18 +217,29 @@ func TestProbesOfOthersAreForgotten(t *testing.T) {
 	a.probes = probes{ctx: t.Context(), run: func(func() error) {}, log: slog.New(slog.DiscardHandler)}
 	peers := []pathmtu.Peer{{Name: "b", Device: "veil0", Addr: addrs("198.18.0.12")[0], DeviceMTU: 1440}}
 	sources := addrs("198.18.0.11")
-	a.probes.set(sources, peers)
 	a.probe(sources, peers)
 	if !maps.Equal(a.pathMTU, map[string]int{"b": 1296}) {
 		t.Errorf("found %v after a peer went", a.pathMTU)
-	}
-	a.probe(addrs("198.18.0.13"), peers)
-	if len(a.pathMTU) != 0 {
-		t.Errorf("found %v by a prober that is no more", a.pathMTU)
 	}
 	select {
 	case <-a.wake:
 	default:
 		t.Error("the loop does not hear of it")
 	}
+}
+
+func TestPathMTUOfAnEarlierVeildIsRecalled(t *testing.T) {
+	in := two(t)
+	routes := hostnet.Plan(decide(withPathMTU(in, 1296)).host).Routes
+	if got := routedMTU(routes, in.table.Peers); !maps.Equal(got, map[string]int{"b": 1296}) {
+		t.Errorf("recalled %v", got)
+	}
+	if got := routedMTU(hostnet.Plan(decide(in).host).Routes, in.table.Peers); len(got) != 0 {
+		t.Errorf("recalled %v from routes as wide as the device", got)
+	}
+}
+
+func withPathMTU(in inputs, mtu int) inputs {
+	in.pathMTU = map[string]int{"b": mtu}
+	return in
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 )
 
@@ -24,16 +25,19 @@ type probes struct {
 	stop    context.CancelFunc
 }
 
-// probe makes the prober probe peers from sources, and forgets what was found by a
-// prober that is no more, or for a peer that is none: a new one tells only what
-// is less than the device's MTU.
+// probe makes the prober probe peers from sources, and forgets what was found
+// for a peer that is none any more.
 func (a *Agent) probe(sources []netip.Addr, peers []pathmtu.Peer) {
-	anew := a.probes.set(sources, peers)
+	a.mu.Lock()
+	believed := a.pathMTU
+	a.mu.Unlock()
+	// Not under the lock: the prober tells what it finds under its own.
+	a.probes.set(sources, peers, believed)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	next := maps.Clone(a.pathMTU)
 	maps.DeleteFunc(next, func(name string, _ int) bool {
-		return anew || !slices.ContainsFunc(peers, func(p pathmtu.Peer) bool { return p.Name == name })
+		return !slices.ContainsFunc(peers, func(p pathmtu.Peer) bool { return p.Name == name })
 	})
 	if len(next) != len(a.pathMTU) {
 		a.pathMTU = next
@@ -42,20 +46,53 @@ func (a *Agent) probe(sources []netip.Addr, peers []pathmtu.Peer) {
 }
 
 // set makes the prober probe peers from sources; another set of sources begins
-// anew, and set says that it did.
-func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer) (anew bool) {
-	anew = p.prober == nil || !slices.Equal(p.sources, sources)
-	if anew || !slices.Equal(p.sources, sources) {
+// anew with what was believed.
+func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[string]int) {
+	if p.prober == nil || !slices.Equal(p.sources, sources) {
 		if p.stop != nil {
 			p.stop()
 		}
 		ctx, stop := context.WithCancel(p.ctx)
-		prober := pathmtu.New(pathmtu.Options{Sources: sources, Found: p.found, Log: p.log})
+		prober := pathmtu.New(pathmtu.Options{Sources: sources, Believed: believed, Found: p.found, Log: p.log})
 		p.sources, p.prober, p.stop = slices.Clone(sources), prober, stop
 		p.run(func() error { return ignoreEnd(ctx, prober.Run(ctx)) })
 	}
 	p.prober.SetPeers(peers)
-	return anew
+}
+
+// recall takes over what an earlier veild found, once.
+func (a *Agent) recall(in *inputs) error {
+	if a.recalled {
+		return nil
+	}
+	have, err := a.host.Read()
+	if err != nil {
+		return err
+	}
+	a.recalled = true
+	in.pathMTU = routedMTU(have.Routes, in.table.Peers)
+	a.mu.Lock()
+	a.pathMTU = in.pathMTU
+	a.mu.Unlock()
+	return nil
+}
+
+// routedMTU reads from the routes what an earlier veild found, by peer, so that
+// a restart does not send what the path cannot carry until it is found again.
+func routedMTU(routes []hostnet.Route, peers []cluster.Node) map[string]int {
+	byPrefix := map[netip.Prefix]string{}
+	for _, n := range peers {
+		for _, p := range n.PodPrefixes {
+			byPrefix[p] = n.Name
+		}
+	}
+	found := map[string]int{}
+	for _, r := range routes {
+		if name := byPrefix[r.Dst]; name != "" && r.Device != "" && r.MTU > 0 {
+			found[name] = r.MTU
+		}
+	}
+	return found
 }
 
 // probePeers are the peers whose path is probed, by an address of the family

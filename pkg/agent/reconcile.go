@@ -28,6 +28,11 @@ func (a *Agent) turn(ctx context.Context) error {
 	if err != nil {
 		return a.finish(in, a.last, a.refusals, err)
 	}
+	if in.complete {
+		if err := a.recall(&in); err != nil {
+			return a.finish(in, a.last, a.refusals, err)
+		}
+	}
 	d := decide(in)
 	if !in.complete {
 		// A restart that does not know its peers yet must not lose them.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -35,8 +36,12 @@ type Options struct {
 	Timing Timing
 	// Timeout is how long an answer may take; 0 is 300 ms.
 	Timeout time.Duration
+	// Believed are sizes that a prober before this one found, by peer: a first search
+	// of such a peer begins with it and soon tries the full size.
+	Believed map[string]int
 	// Found is told of each change of what fits inside the tunnel to a peer, at
-	// first only when it is less than the device's MTU. It must not block.
+	// first only when it is not what was believed, so less than the device's MTU
+	// where Believed says nothing. It must not block.
 	Found func(peer Peer, mtu int)
 	Log   *slog.Logger
 }
@@ -53,8 +58,10 @@ type Prober struct {
 	byAddr  map[addrID]*target
 	sockets map[socketID]*socket
 	looked  time.Time // when the sockets were last compared with the devices
-	changed chan struct{}
-	readers sync.WaitGroup
+	// believed is what is left of Options.Believed.
+	believed map[string]int
+	changed  chan struct{}
+	readers  sync.WaitGroup
 }
 
 type peerID struct{ name, device string }
@@ -84,7 +91,7 @@ func New(o Options) *Prober {
 	if o.Timing == (Timing{}) {
 		o.Timing = Timing{Interval: time.Minute, RaiseInterval: 10 * time.Minute, RetryMin: 2 * time.Second, Tries: 3}
 	}
-	return &Prober{o: o, peers: map[peerID]*target{}, sockets: map[socketID]*socket{}, changed: make(chan struct{}, 1)}
+	return &Prober{o: o, peers: map[peerID]*target{}, sockets: map[socketID]*socket{}, believed: maps.Clone(o.Believed), changed: make(chan struct{}, 1)}
 }
 
 // spread is the pause between the first probes of new peers.
@@ -109,6 +116,11 @@ func (p *Prober) SetPeers(peers []Peer) {
 			floor = config.MinPodMTU6
 		}
 		t := &target{Peer: peer, search: NewSearch(floor, peer.DeviceMTU, p.o.Timing, now), told: peer.DeviceMTU}
+		if size, ok := p.believed[peer.Name]; ok && size < peer.DeviceMTU {
+			t.search.Believe(size)
+			t.told = t.search.MTU()
+			delete(p.believed, peer.Name)
+		}
 		if old, ok := p.peers[id]; ok {
 			t.told = old.told
 		}

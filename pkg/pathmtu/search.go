@@ -52,6 +52,13 @@ func NewSearch(floor, ceil int, timing Timing, now time.Time) *Search {
 	return &Search{timing: timing, floor: min(floor, ceil), ceil: ceil, believed: ceil, next: now, raiseAt: now.Add(timing.RaiseInterval)}
 }
 
+// Believe makes a new search begin with size, or the floor if that is larger,
+// and try the full one as soon as size was answered.
+func (s *Search) Believe(size int) {
+	s.believed = min(max(size, s.floor), s.ceil)
+	s.raiseAt = s.next
+}
+
 // MTU is the size that is believed to fit.
 func (s *Search) MTU() int { return s.believed }
 

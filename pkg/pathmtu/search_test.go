@@ -151,3 +151,23 @@ func TestLatePeerLowersNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestBelievedSizeIsTheFirstAndNotTheLast(t *testing.T) {
+	p := &path{device: 1440, mtu: 1300, now: start()}
+	s := NewSearch(576, 1440, timing, p.now)
+	s.Believe(1296)
+	if size, ok := s.Probe(p.now); !ok || size != 1296 || s.MTU() != 1296 {
+		t.Fatalf("begins with %d, believes %d", size, s.MTU())
+	}
+	p.run(s, time.Minute)
+	if s.MTU() != 1296 {
+		t.Errorf("the narrow path: believes %d", s.MTU())
+	}
+	wide := &path{device: 1440, mtu: 1440, now: start()}
+	s = NewSearch(576, 1440, timing, wide.now)
+	s.Believe(1296)
+	wide.run(s, time.Second)
+	if s.MTU() != 1440 {
+		t.Errorf("the path is wide again: believes %d", s.MTU())
+	}
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/kubeveil/kubeveil/pkg/agent"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+func closeNode(flags *config.Flags) error {
+	cfg, err := flags.Load()
+	if err != nil {
+		return err
+	}
+	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, "")
+	if err != nil {
+		return err
+	}
+	return agent.CloseNode(cfg, log)
+}
+
+func check(flags *config.Flags) error {
+	cfg, err := flags.Load()
+	if err := errors.Join(err, agent.CheckHost(cfg)); err != nil {
+		return err
+	}
+	fmt.Println("configuration and machine are fit for veild")
+	return nil
+}
+
+func cleanup(ctx context.Context, flags *config.Flags) error {
+	cfg, err := flags.Load()
+	if err != nil {
+		// What is ours has fixed names: a broken configuration must not keep it here.
+		fmt.Fprintf(os.Stderr, "veild: the configuration cannot be used, cleaning up by the defaults: %v\n", err)
+		cfg = config.Default()
+	}
+	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, "")
+	if err != nil {
+		return err
+	}
+	n := 0
+	err = agent.Cleanup(ctx, cfg, log, func(what string) {
+		n++
+		fmt.Println("removed", what)
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%d things removed; nothing of Kubeveil's is left on this node\n", n)
+	return nil
+}

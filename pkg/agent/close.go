@@ -1,0 +1,47 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+)
+
+// CloseNode puts the guard and the unreachable routes in force and nothing
+// else: for a unit that runs at boot before the network does, when no veild has
+// run yet and processes of the host could reach pods of other nodes in clear.
+// It needs no API server, and changes nothing on a node where veild has run
+// since boot.
+func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
+	if err := CheckHost(cfg); err != nil {
+		return err
+	}
+	g, err := guard.Open(config.BPFDir, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.Close()) }()
+	have, err := g.Read()
+	if err != nil {
+		return err
+	}
+	d := decide(inputs{cfg: cfg})
+	d.guard.NodeAddrs = have.Nodes
+	if _, err := g.Apply(d.guard); err != nil {
+		return err
+	}
+	h, err := hostnet.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	routing, err := h.Read()
+	if err != nil || len(routing.Devices) > 0 {
+		return err
+	}
+	ops, err := h.Sync(hostnet.Plan(d.host))
+	logOps(log, "routing changed", ops)
+	return err
+}
