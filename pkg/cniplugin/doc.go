@@ -9,7 +9,7 @@
 // SHA-256 of each. The record is written before a plugin is replaced and after one is removed, so that whatever
 // happens in between, nothing of ours is forgotten.
 //
-// It replaces plugins of the same names that others installed, because releases before 1.1 do not speak the
+// It replaces plugins of the same names that others installed, because older releases do not speak the
 // version of the specification that runtimes choose (CNI 1.1), and the new ones speak all the old.
 //
 // Start reading at Install.
