@@ -1,0 +1,75 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// runTime is the layout of the beginning of a run's folder: when it began, UTC. The id of the
+	// process and, from the second in a millisecond on, a number follow.
+	runTime = "20060102-150405.000"
+	// keptRuns is how many runs of processes that have ended keep their artefacts.
+	keptRuns = 5
+)
+
+// runName is what newRun calls a folder; nothing else is ever pruned.
+var runName = regexp.MustCompile(`^\d{8}-\d{6}\.\d{3}-(\d+)(-\d+)?$`)
+
+// newRun makes a folder for the artefacts of a lab and removes those of old runs.
+func newRun(base string) (string, error) {
+	if err := os.MkdirAll(base, 0o755); err != nil {
+		return "", err
+	}
+	if err := prune(base, keptRuns); err != nil {
+		return "", err
+	}
+	name := filepath.Join(base, fmt.Sprintf("%s-%d", time.Now().UTC().Format(runTime), os.Getpid()))
+	for i := 1; ; i++ {
+		dir := name
+		if i > 1 {
+			dir = fmt.Sprintf("%s-%d", name, i)
+		}
+		if err := os.Mkdir(dir, 0o755); !errors.Is(err, fs.ErrExist) {
+			return dir, err
+		}
+	}
+}
+
+// prune removes the folders of runs in base, but those of the last keep processes that made some and those
+// of processes that live. Others may prune at the same time.
+func prune(base string, keep int) error {
+	entries, err := os.ReadDir(base) // by name, so the oldest first
+	if err != nil {
+		return err
+	}
+	kept := map[string]bool{}
+	var errs []error
+	for i := len(entries) - 1; i >= 0; i-- {
+		match := runName.FindStringSubmatch(entries[i].Name())
+		if match == nil || !entries[i].IsDir() {
+			continue
+		}
+		pid := match[1]
+		if kept[pid] || len(kept) < keep || lives(pid) {
+			kept[pid] = true
+			continue
+		}
+		errs = append(errs, os.RemoveAll(filepath.Join(base, entries[i].Name())))
+	}
+	return errors.Join(errs...)
+}
+
+// lives says whether a process with that id is there.
+func lives(pid string) bool {
+	id, err := strconv.Atoi(pid)
+	return err != nil || !errors.Is(unix.Kill(id, 0), unix.ESRCH)
+}

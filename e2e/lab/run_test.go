@@ -1,0 +1,61 @@
+package lab
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// Old runs go, and nothing that a lab has not named itself.
+func TestPrune(t *testing.T) {
+	base := t.TempDir()
+	dead := func(second, pid int) string { return fmt.Sprintf("20260101-0000%02d.000-%d", second, pid) }
+	const pid = 1 << 30 // beyond any pid_max
+	here := fmt.Sprintf("20250101-000000.000-%d", os.Getpid())
+	foreign := []string{"20250101-000000.000", "notes", "20250101-000000.000-1x"}
+	kept := []string{dead(2, pid+2), dead(3, pid+3), dead(3, pid+3) + "-2", dead(4, pid+3), here}
+	for _, name := range slices.Concat([]string{dead(0, pid), dead(1, pid+1), dead(1, pid+1) + "-2"}, kept, foreign) {
+		if err := os.MkdirAll(filepath.Join(base, name, "node-1"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := prune(base, 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, err := os.ReadDir(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	want := append(kept, foreign...)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// Labs that begin in the same millisecond have folders of their own.
+func TestNewRun(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "lab")
+	seen := map[string]bool{}
+	for range 50 {
+		dir, err := newRun(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[dir] || !runName.MatchString(filepath.Base(dir)) {
+			t.Fatalf("run %s, after %v", dir, seen)
+		}
+		seen[dir] = true
+	}
+	if len(seen) != 50 {
+		t.Errorf("%d folders", len(seen))
+	}
+}
