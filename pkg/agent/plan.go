@@ -35,6 +35,11 @@ type inputs struct {
 	// localAddrs are the addresses on the link that carries node traffic, otherAddrs
 	// those on any link: they count where the node has none of the former.
 	localAddrs, otherAddrs []netip.Addr
+	// lastSelf and lastMTU are what this node was and pods had in the turn before, when
+	// it had tunnels: with a new problem peers are still followed by them, so that one
+	// that is removed does not stay.
+	lastSelf *cluster.Node
+	lastMTU  int
 	// pathMTU are the inner MTUs found by the probe, by peer.
 	pathMTU map[string]int
 }
@@ -44,6 +49,8 @@ type decision struct {
 	guard  guard.Settings
 	host   hostnet.Want
 	tunnel tunnel.Spec
+	// self is this node as it was planned for; nil without tunnels.
+	self *cluster.Node
 	// podMTU is that of tunnel devices and pods, bytes; 0 is not known yet.
 	podMTU int
 	// podPrefixes are those that this node's pods get addresses from.
@@ -73,7 +80,9 @@ func decide(in inputs) decision {
 	self := in.table.Self
 	if self == nil {
 		d.problems = append(d.problems, fmt.Sprintf("node %q is not in the cluster: register it, or set `node` to the name that it has there", in.cfg.Node))
-		return d
+		if self = in.lastSelf; self == nil {
+			return d
+		}
 	}
 	if len(self.PodPrefixes) == 0 {
 		d.problems = append(d.problems, fmt.Sprintf("node %q has no pod prefix (Node.spec.podCIDRs): let the controller manager allocate node CIDRs, or set them", in.cfg.Node))
@@ -93,9 +102,11 @@ func decide(in inputs) decision {
 	mtu, err := cluster.TunnelMTU(in.underlayMTU, !underlay.V4, self.PodFamilies())
 	if err != nil {
 		d.problems = append(d.problems, err.Error())
-		return d
+		if mtu = in.lastMTU; mtu == 0 {
+			return d
+		}
 	}
-	d.podMTU = mtu
+	d.self, d.podMTU = self, mtu
 	d.host.Devices = []hostnet.TunnelDevice{{Name: deviceName, MTU: mtu}}
 	d.host.Peers, d.notes = hostPeers(in, underlay, mtu)
 	d.tunnel = tunnel.Plan(tunnel.Inputs{
@@ -107,7 +118,9 @@ func decide(in inputs) decision {
 		Keepalive: keepalive,
 		Prune:     in.complete,
 	})
-	d.claim = ownClaim(in, own)
+	if len(d.problems) == 0 {
+		d.claim = ownClaim(in, own)
+	}
 	return d
 }
 

@@ -243,3 +243,26 @@ func withPathMTU(in inputs, mtu int) inputs {
 	in.pathMTU = map[string]int{"b": mtu}
 	return in
 }
+
+// A node that had tunnels follows its peers whatever becomes of itself.
+func TestPeersAreFollowedThroughAProblem(t *testing.T) {
+	for name, spoil := range map[string]func(*inputs){
+		"its Node was deleted":       func(in *inputs) { in.table.Self = nil },
+		"its underlay became narrow": func(in *inputs) { in.underlayMTU = 1300 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := two(t)
+			before := decide(in)
+			in.lastSelf, in.lastMTU = before.self, before.podMTU
+			spoil(&in)
+			in.table.Peers = nil
+			d := decide(in)
+			if len(d.problems) != 1 || d.claim != nil {
+				t.Errorf("problems %q, claim %v", d.problems, d.claim)
+			}
+			if len(d.tunnel.Devices) != 1 || len(d.tunnel.Devices[0].Peers) != 0 || d.podMTU != 1440 {
+				t.Errorf("the removed peer stays: %d devices, mtu %d", len(d.tunnel.Devices), d.podMTU)
+			}
+		})
+	}
+}

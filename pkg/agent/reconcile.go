@@ -50,7 +50,7 @@ func (a *Agent) turn(ctx context.Context) error {
 // gather takes what one turn decides from, so that nothing changes under it.
 func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	a.mu.Lock()
-	in := inputs{cfg: a.cfg, key: a.key, pathMTU: a.pathMTU}
+	in := inputs{cfg: a.cfg, key: a.key, pathMTU: a.pathMTU, lastSelf: a.last.self, lastMTU: a.last.podMTU}
 	state, lastGood := a.state, a.lastGood
 	a.mu.Unlock()
 
