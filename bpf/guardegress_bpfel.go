@@ -23,7 +23,6 @@ const (
 	GuardEgressProgGuardEgressL3 = "guard_egress_l3"
 	GuardEgressVarPodMark        = "pod_mark"
 	GuardEgressVarProbePort      = "probe_port"
-	GuardEgressVarTunnelMark     = "tunnel_mark"
 )
 
 // LoadGuardEgress returns the embedded CollectionSpec for GuardEgress.
@@ -85,9 +84,8 @@ type GuardEgressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardEgressVariableSpecs struct {
-	PodMark    *ebpf.VariableSpec `ebpf:"pod_mark"`
-	ProbePort  *ebpf.VariableSpec `ebpf:"probe_port"`
-	TunnelMark *ebpf.VariableSpec `ebpf:"tunnel_mark"`
+	PodMark   *ebpf.VariableSpec `ebpf:"pod_mark"`
+	ProbePort *ebpf.VariableSpec `ebpf:"probe_port"`
 }
 
 // GuardEgressObjects contains all objects after they have been loaded into the kernel.
@@ -127,9 +125,8 @@ func (m *GuardEgressMaps) Close() error {
 //
 // It can be passed to LoadGuardEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardEgressVariables struct {
-	PodMark    *ebpf.Variable `ebpf:"pod_mark"`
-	ProbePort  *ebpf.Variable `ebpf:"probe_port"`
-	TunnelMark *ebpf.Variable `ebpf:"tunnel_mark"`
+	PodMark   *ebpf.Variable `ebpf:"pod_mark"`
+	ProbePort *ebpf.Variable `ebpf:"probe_port"`
 }
 
 // GuardEgressPrograms contains all programs after they have been loaded into the kernel.

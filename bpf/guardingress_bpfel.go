@@ -23,7 +23,6 @@ const (
 	GuardIngressProgGuardIngressL3 = "guard_ingress_l3"
 	GuardIngressVarPodMark         = "pod_mark"
 	GuardIngressVarProbePort       = "probe_port"
-	GuardIngressVarTunnelMark      = "tunnel_mark"
 )
 
 // LoadGuardIngress returns the embedded CollectionSpec for GuardIngress.
@@ -85,9 +84,8 @@ type GuardIngressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardIngressVariableSpecs struct {
-	PodMark    *ebpf.VariableSpec `ebpf:"pod_mark"`
-	ProbePort  *ebpf.VariableSpec `ebpf:"probe_port"`
-	TunnelMark *ebpf.VariableSpec `ebpf:"tunnel_mark"`
+	PodMark   *ebpf.VariableSpec `ebpf:"pod_mark"`
+	ProbePort *ebpf.VariableSpec `ebpf:"probe_port"`
 }
 
 // GuardIngressObjects contains all objects after they have been loaded into the kernel.
@@ -127,9 +125,8 @@ func (m *GuardIngressMaps) Close() error {
 //
 // It can be passed to LoadGuardIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardIngressVariables struct {
-	PodMark    *ebpf.Variable `ebpf:"pod_mark"`
-	ProbePort  *ebpf.Variable `ebpf:"probe_port"`
-	TunnelMark *ebpf.Variable `ebpf:"tunnel_mark"`
+	PodMark   *ebpf.Variable `ebpf:"pod_mark"`
+	ProbePort *ebpf.Variable `ebpf:"probe_port"`
 }
 
 // GuardIngressPrograms contains all programs after they have been loaded into the kernel.

@@ -28,12 +28,10 @@ type skb struct {
 }
 
 // loaded is the programs with maps of their own: pods in 198.18.0.0/16 and
-// fd42:1::/48, nodes 198.19.0.1 and fd42:9::1, and behind link 1 the pod
-// 198.18.1.5 and fd42:1::5 (link 1 is what the kernel runs tests on).
+// fd42:1::/48, nodes 198.19.0.1 and fd42:9::1.
 type loaded struct {
 	progs map[string]*ebpf.Program
 	drops map[string]*ebpf.Map // by program
-	pods  *ebpf.Map
 }
 
 func load(t testing.TB) loaded {
@@ -42,13 +40,13 @@ func load(t testing.TB) loaded {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
-	l := loaded{make(map[string]*ebpf.Program), make(map[string]*ebpf.Map), nil}
-	for _, specOf := range []func() (*ebpf.CollectionSpec, error){LoadGuardIngress, LoadGuardEgress, LoadPodIngress} {
+	l := loaded{make(map[string]*ebpf.Program), make(map[string]*ebpf.Map)}
+	for _, specOf := range []func() (*ebpf.CollectionSpec, error){LoadGuardIngress, LoadGuardEgress} {
 		spec, err := specOf()
 		if err != nil {
 			t.Fatal(err)
 		}
-		set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "probe_port": config.ProbePort}
+		set := map[string]uint32{"pod_mark": config.PodMark, "probe_port": config.ProbePort}
 		for name, v := range spec.Variables {
 			if err := v.Set(set[name]); err != nil {
 				t.Fatal(err)
@@ -63,9 +61,6 @@ func load(t testing.TB) loaded {
 			l.progs[name], l.drops[name] = prog, coll.Maps["drops"]
 		}
 		fill(t, coll.Maps)
-		if m := coll.Maps["pod_addrs"]; m != nil {
-			l.pods = m
-		}
 	}
 	return l
 }
@@ -87,16 +82,6 @@ func fill(t testing.TB, maps map[string]*ebpf.Map) {
 	put("ranges", rangeKey{48, netip.MustParseAddr("fd42:1::").As16()}, uint8(1))
 	put("nodes", netip.MustParseAddr("198.19.0.1").As16(), uint8(1))
 	put("nodes", netip.MustParseAddr("fd42:9::1").As16(), uint8(1))
-	put("pod_addrs", uint32(1), podEntry(3))
-}
-
-// podEntry is the value that config.PinPodAddrs describes, with these flags.
-func podEntry(flags uint32) []byte {
-	e := make([]byte, 24)
-	binary.NativeEndian.PutUint32(e, flags)
-	copy(e[4:], netip.MustParseAddr("198.18.1.5").AsSlice())
-	copy(e[8:], netip.MustParseAddr("fd42:1::5").AsSlice())
-	return e
 }
 
 // counts gives the drops of a program so far, by name, without zeroes.
@@ -185,7 +170,7 @@ func ip(src, dst string, tags ...uint16) []byte {
 	return frame(packet(src, dst), append(slices.Clone(tags), typ)...)
 }
 
-// Addresses by role: pod (of link 1), other pod, node, outside, for both families.
+// Addresses by role: pod, other pod, node, outside, for both families.
 var families = []struct{ name, pod, pod2, node, out string }{
 	{"IPv4", "198.18.1.5", "198.18.2.9", "198.19.0.1", "198.19.128.1"},
 	{"IPv6", "fd42:1::5", "fd42:1:0:2::9", "fd42:9::1", "fd42:ff::1"},
@@ -280,7 +265,6 @@ func TestTruncated(t *testing.T) {
 				}
 				l.expect(t, "guard_ingress", ip(f.out, f.node, tags...)[:n], 0, want, 0)
 				l.expect(t, "guard_egress", ip(f.out, f.node, tags...)[:n], 0, want, 0)
-				l.expect(t, "pod_ingress", ip(f.pod, f.out, tags...)[:n], 0, want, config.PodMark)
 			}
 		}
 	}
@@ -288,13 +272,9 @@ func TestTruncated(t *testing.T) {
 
 func TestIPVersionMustBeWhatTheFrameSays(t *testing.T) {
 	l := load(t)
-	for _, prog := range append(slices.Clone(guards), "pod_ingress") {
-		var mark uint32
-		if prog == "pod_ingress" {
-			mark = config.PodMark
-		}
-		l.expect(t, prog, frame(packet("fd42:ff::1", "fd42:9::1"), ipv4), 0, "ip_version", mark)
-		l.expect(t, prog, frame(append(packet("198.19.128.1", "198.19.0.1"), make([]byte, 40)...), ipv6), 0, "ip_version", mark)
+	for _, prog := range guards {
+		l.expect(t, prog, frame(packet("fd42:ff::1", "fd42:9::1"), ipv4), 0, "ip_version", 0)
+		l.expect(t, prog, frame(append(packet("198.19.128.1", "198.19.0.1"), make([]byte, 40)...), ipv6), 0, "ip_version", 0)
 	}
 }
 
@@ -306,65 +286,7 @@ func TestOtherProtocolsPass(t *testing.T) {
 			l.expect(t, prog, frame(body, typ), config.PodMark, "", config.PodMark)
 		}
 		l.expect(t, "guard_ingress", frame(body, vlan, typ), 0, "", 0)
-		l.expect(t, "pod_ingress", frame(body, typ), config.TunnelMark|0x4000, "", config.PodMark|0x4000)
 	}
-}
-
-func TestPodIngress(t *testing.T) {
-	l := load(t)
-	for _, f := range families {
-		mapped := "::ffff:" + families[0].pod // an IPv6 packet that claims to be from an IPv4 address
-		linkLocal := map[string]string{"IPv4": "169.254.1.9", "IPv6": "fe80::9"}[f.name]
-		unspecified := map[string]string{"IPv4": "0.0.0.0", "IPv6": "::"}[f.name]
-		for _, c := range []struct{ situation, src, want string }{
-			{"own address", f.pod, ""},
-			{"another pod's", f.pod2, "pod_spoofed_source"},
-			{"a node's", f.node, "pod_spoofed_source"},
-			{"link-local", linkLocal, "pod_spoofed_source"},
-			{"unspecified", unspecified, "pod_spoofed_source"},
-		} {
-			t.Run(f.name+"/"+c.situation, func(t *testing.T) {
-				l.expect(t, "pod_ingress", ip(c.src, f.out), 0, c.want, config.PodMark)
-				l.expect(t, "pod_ingress", ip(c.src, f.out, vlan), config.TunnelMark|1, c.want, config.PodMark|1)
-			})
-		}
-		if f.name == "IPv6" {
-			t.Run("mapped", func(t *testing.T) {
-				b := packet("fd42::", f.out)
-				a := netip.MustParseAddr(mapped).As16()
-				copy(b[8:], a[:])
-				l.expect(t, "pod_ingress", frame(b, ipv6), 0, "pod_spoofed_source", config.PodMark)
-			})
-		}
-	}
-}
-
-func TestPodIngressWithoutTheFamilyOrTheLink(t *testing.T) {
-	l := load(t)
-	v4, v6 := ip(families[0].pod, families[0].out), ip(families[1].pod, families[1].out)
-	for _, c := range []struct {
-		situation    string
-		flags        uint32
-		want4, want6 string
-	}{
-		{"IPv4 only", 1, "", "pod_spoofed_source"},
-		{"IPv6 only", 2, "pod_spoofed_source", ""},
-		{"neither", 0, "pod_spoofed_source", "pod_spoofed_source"},
-	} {
-		t.Run(c.situation, func(t *testing.T) {
-			if err := l.pods.Put(uint32(1), podEntry(c.flags)); err != nil {
-				t.Fatal(err)
-			}
-			l.expect(t, "pod_ingress", v4, 0, c.want4, config.PodMark)
-			l.expect(t, "pod_ingress", v6, 0, c.want6, config.PodMark)
-		})
-	}
-	if err := l.pods.Delete(uint32(1)); err != nil {
-		t.Fatal(err)
-	}
-	l.expect(t, "pod_ingress", v4, 0, "pod_unknown_link", config.PodMark)
-	l.expect(t, "pod_ingress", v6, 0, "pod_unknown_link", config.PodMark)
-	l.expect(t, "pod_ingress", frame(nil, arp), 0, "", config.PodMark)
 }
 
 // TestProgramsLeaveThePacketAlone: the programs decide, they do not rewrite.

@@ -15,7 +15,7 @@ type Reason struct {
 	Sentence string
 }
 
-// Reasons are all reasons, by number.
+// Reasons are all reasons, by number. 12 was that of a program that is no more.
 var Reasons = []Reason{
 	{1, "src_in_range", "The source is in a cluster or service range and the packet was outside a tunnel."},
 	{2, "dst_in_range", "The destination is in a cluster or service range and the packet was outside a tunnel."},
@@ -28,9 +28,9 @@ var Reasons = []Reason{
 	{9, "ipv6_truncated", "The packet ends inside its IPv6 header."},
 	{10, "ip_version", "The IP header has another version than the frame says."},
 	{11, "pod_spoofed_source", "A pod sent from an address that is not its own."},
-	{12, "pod_unknown_link", "A packet came from a pod's link of which no address is known."},
 	{13, "quoted_in_error", "An ICMP error that quotes a packet from inside a tunnel was about to leave outside of it."},
 	{14, "source_translated", "A pod's packet to a node lost its source to another translation; the answer would have come in clear."},
+	{15, "pod_unmarked", "A pod's packet was not marked as one: the nftables table that marks them was away."},
 }
 
 // Files that Header and Document are written to, relative to this directory.
@@ -56,7 +56,7 @@ func Document() string {
 	var b strings.Builder
 	b.WriteString("<!-- Code generated from bpf/reasons.go. DO NOT EDIT. -->\n# Drop reasons\n\n")
 	b.WriteString("Why the guard dropped a packet. The name is the `reason` label of `kubeveil_plaintext_blocked_total`\n")
-	b.WriteString("and the name of the counter in the nftables table `kubeveil_guard`; `veilctl guard` shows both.\n\n")
+	b.WriteString("and the name of the counter in the nftables tables `kubeveil_guard` and `kubeveil_pods`; `veilctl guard` shows both.\n\n")
 	b.WriteString("| number | name | meaning |\n|---|---|---|\n")
 	for _, r := range Reasons {
 		fmt.Fprintf(&b, "| %d | `%s` | %s |\n", r.Number, r.Name, r.Sentence)

@@ -18,9 +18,3 @@ static __always_inline struct addr addr_from_v4(__be32 v4)
 
 	return a;
 }
-
-static __always_inline int addr_equal(const struct addr *a, const struct addr *b)
-{
-	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
-	       a->word[3] == b->word[3];
-}

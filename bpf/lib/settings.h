@@ -6,7 +6,5 @@
 
 /* The bit of skb->mark on every packet that entered the node from a pod's veth. */
 volatile const __u32 pod_mark;
-/* The bit of skb->mark on outer packets, those of the tunnels' own sockets. */
-volatile const __u32 tunnel_mark;
 /* The UDP port of the path MTU probe, which is spoken between nodes inside tunnels only. */
 volatile const __u32 probe_port;

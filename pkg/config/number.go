@@ -87,6 +87,18 @@ const (
 	NFTGuardTable = "kubeveil_guard"
 	// NFTNatTable holds masquerading of what leaves the cluster.
 	NFTNatTable = "kubeveil_nat"
+	// NFTPodTable marks what comes from pods, and drops what does not come from a pod's own addresses.
+	NFTPodTable = "kubeveil_pods"
+)
+
+// Parts of NFTPodTable that veild makes and the plugin looks for or fills.
+const (
+	// NFTPodChain is its one chain, at prerouting.
+	NFTPodChain = "prerouting"
+	// NFTPodSet4 and NFTPodSet6 hold the pods' addresses. An element is ifname . address: the name
+	// of the pod's host link in 16 bytes, filled up with zeroes, and 4 or 16 bytes in network order.
+	NFTPodSet4 = "pods4"
+	NFTPodSet6 = "pods6"
 )
 
 // Paths. RunDir is on tmpfs: the disk is not trusted and a reboot must clear it.
@@ -130,12 +142,6 @@ const (
 	// PinGuardIngressL3 and PinGuardEgressL3 are the same for links without Ethernet headers.
 	PinGuardIngressL3 = "guard_ingress_l3"
 	PinGuardEgressL3  = "guard_egress_l3"
-	// PinPodIngress marks and checks what enters from a pod's veth.
-	PinPodIngress = "pod_ingress"
-	// PinPodAddrs maps a pod link's index to the pod's addresses: key u32
-	// ifindex in host order; value 24 bytes: u32 flags in host order (1: IPv4
-	// set, 2: IPv6 set), 4 bytes IPv4, 16 bytes IPv6, both in network order.
-	PinPodAddrs = "pod_addrs"
 	// PinDrops counts drops by reason.
 	PinDrops = "drops"
 	// PinRanges is the trie of cluster ranges, PinNodes the set of node addresses.

@@ -2,6 +2,7 @@
 // at tc of every link that is neither a tunnel nor a pod's, and an nftables
 // table that does not depend on links, for the moment until a new link has its
 // programs. The table also keeps the answers of nodes to pods inside (translate.go).
+// A second table marks what comes from pods and drops what they forge (pods.go).
 //
 // It promises that what it put in force stays so without this process: programs
 // and maps are pinned, attachments belong to the links. Open adopts what an
@@ -10,11 +11,11 @@
 // twice changes nothing the second time.
 //
 // It refuses to take away or to change a program, filter, table or file that is
-// not ours, and to mount anything. It does not attach pod_ingress: the CNI
-// plugin does that before a pod's link goes up. It only loads and pins it.
+// not ours, and to mount anything. It does not know
+// the pods: the CNI plugin puts their addresses into the sets that are made here.
 //
 // Invariants: map entries are added before others are deleted; all changes of
-// the nftables table are one transaction; a link is ours to skip only by its
+// an nftables table are one transaction, and one of the pods' rules leaves the pods' addresses; a link is ours to skip only by its
 // group (pod veths, tunnels), being lo or being an ifb.
 //
 // All calls work on the network namespace of the calling thread.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"sync"
 
@@ -22,9 +23,6 @@ var (
 	ErrNotSupported = errors.New("not supported by this kernel")
 	// ErrNoBPFFS is that of a directory for pins that is not on a bpffs.
 	ErrNoBPFFS = errors.New("not on a BPF file system")
-	// ErrLayout is that of a pinned map of another version that holds what
-	// only the CNI plugin could write again.
-	ErrLayout = errors.New("pinned map has another layout")
 )
 
 // Settings are what the guard protects.
@@ -153,9 +151,13 @@ func (g *Guard) do(h *nl.Handle, ops []Op) ([]Op, error) {
 // Counters gives the packets dropped since the guard was first loaded, by the
 // name of the reason; every reason is there.
 func (g *Guard) Counters() (map[string]uint64, error) {
-	sums, err := readTableCounters()
-	if err != nil {
-		return nil, err
+	sums := make(map[string]uint64)
+	for _, table := range tableNames {
+		counts, err := readTableCounters(table)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(sums, counts) // no reason is counted in both
 	}
 	for _, r := range bpf.Reasons {
 		perCPU, err := readCounter(g.maps, r.Number)

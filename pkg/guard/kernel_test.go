@@ -137,6 +137,17 @@ func TestWhatIsFlushedByHandComesBack(t *testing.T) {
 			{"an accepting rule in front", func() error {
 				return command(nft, "insert", "rule", "inet", config.NFTGuardTable, "prerouting", "accept")
 			}},
+			{"the chain of pods", func() error { return command(nft, "flush", "chain", "inet", config.NFTPodTable, config.NFTPodChain) }},
+			{"the chain of pods, made anew elsewhere", func() error {
+				return command(nft, "delete chain inet kubeveil_pods prerouting; add chain inet kubeveil_pods prerouting { type filter hook input priority 7; }")
+			}},
+			{"an accepting rule before that on pods", func() error {
+				return command(nft, "insert", "rule", "inet", config.NFTPodTable, config.NFTPodChain, "accept")
+			}},
+			{"a set of pods, made anew for something else", func() error {
+				return command(nft, "flush chain inet kubeveil_pods prerouting; delete set inet kubeveil_pods pods4; add set inet kubeveil_pods pods4 { type ipv4_addr; }")
+			}},
+			{"the table of pods", func() error { return command(nft, "delete", "table", "inet", config.NFTPodTable) }},
 			{"a map", func() error { return set(n.g.maps[config.PinRanges], keyOf(lab().Ranges[0]), false) }},
 			{"a program", func() error {
 				if _, ok := hk.(clsact); ok {
@@ -198,8 +209,12 @@ func TestGuardOutlivesTheDaemonAndIsAdopted(t *testing.T) {
 			if err := n.g.Close(); err != nil {
 				return err
 			}
-			_, err := deleteTable() // so that only the programs are left
-			return err
+			for _, name := range tableNames { // so that only the programs are left
+				if _, err := deleteTable(name); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
 		out := packetSocket(t, n, "u0", unix.SOCK_RAW)
 		frame := ether(ipPacket("198.18.1.1", "198.19.128.1", 1), unix.ETH_P_IP)
@@ -215,7 +230,7 @@ func TestGuardOutlivesTheDaemonAndIsAdopted(t *testing.T) {
 			t.Errorf("programs were not adopted: %s", diff)
 		}
 		nettest.Until(t, patience, "the packet is counted", func() bool { return n.counters(t)["src_in_range"] == 1 })
-		if diff := cmp.Diff([]string{"write nftables table " + config.NFTGuardTable}, texts(n.apply(t))); diff != "" {
+		if diff := cmp.Diff([]string{"write nftables table " + config.NFTPodTable, "write nftables table " + config.NFTGuardTable}, texts(n.apply(t))); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -315,7 +330,7 @@ func TestRemoveLeavesNothing(t *testing.T) {
 			taken, err = n.g.Remove()
 			return err
 		})
-		want := []string{"directory " + pinDir, "nftables table kubeveil_guard", "program guard_egress at u0 egress", "program guard_ingress at u0 ingress"}
+		want := []string{"directory " + pinDir, "nftables table kubeveil_guard", "nftables table kubeveil_pods", "program guard_egress at u0 egress", "program guard_ingress at u0 ingress"}
 		for _, name := range append(slices.Clone(pinnedMaps), pinnedPrograms...) {
 			want = append(want, "pin "+filepath.Join(pinDir, name))
 		}

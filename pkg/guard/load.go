@@ -24,10 +24,13 @@ const nextSuffix = "_next"
 
 // pinnedMaps and pinnedPrograms are everything that is pinned, in the order in which it is made.
 var (
-	pinnedMaps     = []string{config.PinDrops, config.PinRanges, config.PinNodes, config.PinPodAddrs}
+	pinnedMaps     = []string{config.PinDrops, config.PinRanges, config.PinNodes}
 	pinnedPrograms = []string{
-		config.PinGuardIngress, config.PinGuardIngressL3, config.PinGuardEgress, config.PinGuardEgressL3, config.PinPodIngress,
+		config.PinGuardIngress, config.PinGuardIngressL3, config.PinGuardEgress, config.PinGuardEgressL3,
 	}
+	// retiredPins are what earlier versions pinned; Open and Remove delete them. What an
+	// earlier version attached to a pod's link goes with the link, and marks it as the rules do.
+	retiredPins = []string{"pod_ingress", "pod_addrs"}
 )
 
 // makeDir makes dir if its nearest existing parent is on a bpffs.
@@ -56,12 +59,12 @@ func makeDir(dir string) error {
 // specs gives the compiled programs, with the settings in them.
 func specs() ([]*ebpf.CollectionSpec, error) {
 	var all []*ebpf.CollectionSpec
-	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadGuardIngress, bpf.LoadGuardEgress, bpf.LoadPodIngress} {
+	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadGuardIngress, bpf.LoadGuardEgress} {
 		spec, err := load()
 		if err != nil {
 			return nil, err
 		}
-		for name, value := range map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "probe_port": config.ProbePort} {
+		for name, value := range map[string]uint32{"pod_mark": config.PodMark, "probe_port": config.ProbePort} {
 			if v := spec.Variables[name]; v != nil {
 				if err := v.Set(value); err != nil {
 					return nil, fmt.Errorf("set %s: %w", name, err)
@@ -91,6 +94,11 @@ func (g *Guard) load(all []*ebpf.CollectionSpec) error {
 	for _, spec := range all {
 		if err := g.loadPrograms(spec); err != nil {
 			return explain(err)
+		}
+	}
+	for _, name := range retiredPins {
+		if err := os.Remove(filepath.Join(g.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove pin of an earlier version: %w", err)
 		}
 	}
 	return nil
@@ -139,14 +147,9 @@ func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 }
 
 // copyMap takes over the entries of a map of another version. What cannot be
-// taken over is lost where Apply writes it again or it is a count; the addresses
-// of running pods are neither.
+// taken over is lost: Apply writes it again, or it is a count.
 func copyMap(to, from *ebpf.Map) error {
 	if to.KeySize() != from.KeySize() || to.ValueSize() != from.ValueSize() || to.Type() != from.Type() {
-		if name := mapName(to); name == config.PinPodAddrs {
-			return fmt.Errorf("%w: keys of %d and values of %d bytes, want %d and %d: remove this node's pods, then run veild cleanup",
-				ErrLayout, from.KeySize(), from.ValueSize(), to.KeySize(), to.ValueSize())
-		}
 		return nil
 	}
 	if to.Type() == ebpf.PerCPUArray {

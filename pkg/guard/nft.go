@@ -17,9 +17,12 @@ import (
 // chunk bounds the elements of one message, which is at most 64 KiB.
 const chunk = 500
 
-// findTable gives our table, nil when there is none.
-func findTable(c *nftables.Conn) (*nftables.Table, error) {
-	t, err := c.ListTableOfFamily(config.NFTGuardTable, nftables.TableFamilyINet)
+// tableNames are our tables.
+var tableNames = []string{config.NFTPodTable, config.NFTGuardTable}
+
+// findTable gives a table of ours, nil when there is none.
+func findTable(c *nftables.Conn, name string) (*nftables.Table, error) {
+	t, err := c.ListTableOfFamily(name, nftables.TableFamilyINet)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
@@ -35,7 +38,7 @@ func readTable() (table, error) {
 	if err != nil {
 		return table{}, err
 	}
-	t, err := findTable(c)
+	t, err := findTable(c, config.NFTGuardTable)
 	if err != nil || t == nil {
 		return table{}, err
 	}
@@ -56,18 +59,25 @@ func readTable() (table, error) {
 		}
 		got.sets[s.Name] = fromKernel(elements, s.Interval)
 	}
+	if err := readCounterNames(c, t, &lines); err != nil {
+		return table{}, err
+	}
+	got.shape = lines.String()
+	got.sort()
+	return got, nil
+}
+
+func readCounterNames(c *nftables.Conn, t *nftables.Table, lines *shapeLines) error {
 	counters, err := c.GetNamedObjects(t)
 	if err != nil {
-		return table{}, fmt.Errorf("list counters: %w", err)
+		return fmt.Errorf("list counters: %w", err)
 	}
 	for _, o := range counters {
 		if n, ok := o.(*nftables.NamedObj); ok && n.Type == nftables.ObjTypeCounter {
 			lines.add("counter %s", n.Name)
 		}
 	}
-	got.shape = lines.String()
-	got.sort()
-	return got, nil
+	return nil
 }
 
 func readChains(c *nftables.Conn, t *nftables.Table, lines *shapeLines) error {
@@ -150,7 +160,7 @@ func ourSet(t *nftables.Table, name string) *nftables.Set {
 // opTable makes the table anew, in one transaction; counters go on.
 func opTable(want table) Op {
 	return Op{"write nftables table " + config.NFTGuardTable, config.NFTGuardTable, func(*Guard, *nl.Handle) error {
-		counts, err := readTableCounters()
+		counts, err := readTableCounters(config.NFTGuardTable)
 		if err != nil {
 			return err
 		}
@@ -173,14 +183,8 @@ func opTable(want table) Op {
 				return err
 			}
 		}
-		policy := nftables.ChainPolicyAccept
 		for _, ch := range chains() {
-			nc := c.AddChain(&nftables.Chain{
-				Name: ch.name, Table: t, Hooknum: ch.hook, Priority: ch.priority, Type: ch.typ, Policy: &policy,
-			})
-			for _, r := range ch.rules {
-				c.AddRule(&nftables.Rule{Table: t, Chain: nc, Exprs: r.exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.text)})
-			}
+			addChain(c, t, ch)
 		}
 		return c.Flush()
 	}}
@@ -221,14 +225,24 @@ func opElements(name string, add, remove []element) Op {
 	}}
 }
 
+func addChain(c *nftables.Conn, t *nftables.Table, ch chain) {
+	policy := nftables.ChainPolicyAccept
+	nc := c.AddChain(&nftables.Chain{
+		Name: ch.name, Table: t, Hooknum: ch.hook, Priority: ch.priority, Type: ch.typ, Policy: &policy,
+	})
+	for _, r := range ch.rules {
+		c.AddRule(&nftables.Rule{Table: t, Chain: nc, Exprs: r.exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.text)})
+	}
+}
+
 // readTableCounters gives packets by counter; none when there is no table.
-func readTableCounters() (map[string]uint64, error) {
+func readTableCounters(name string) (map[string]uint64, error) {
 	counts := make(map[string]uint64)
 	c, err := nftables.New()
 	if err != nil {
 		return nil, err
 	}
-	t, err := findTable(c)
+	t, err := findTable(c, name)
 	if err != nil || t == nil {
 		return counts, err
 	}
@@ -244,13 +258,13 @@ func readTableCounters() (map[string]uint64, error) {
 	return counts, nil
 }
 
-// deleteTable deletes the table and says whether there was one.
-func deleteTable() (bool, error) {
+// deleteTable deletes a table of ours and says whether there was one.
+func deleteTable(name string) (bool, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return false, err
 	}
-	t, err := findTable(c)
+	t, err := findTable(c, name)
 	if err != nil || t == nil {
 		return false, err
 	}

@@ -63,6 +63,8 @@ type State struct {
 	Ranges []netip.Prefix // sorted
 	Nodes  []netip.Addr   // sorted
 	Table  table
+	// Pods is the shape of the table of pods, "" is none. Its elements are the plugin's.
+	Pods string
 }
 
 // linkOf says what a link is to the guard.
@@ -84,6 +86,7 @@ func Plan(s Settings, links []Link) *State {
 	slices.SortFunc(want.Nodes, netip.Addr.Compare)
 	want.Nodes = slices.Compact(want.Nodes)
 	want.Table = planTable(want.Ranges, want.Nodes)
+	want.Pods = plannedPods()
 	return want
 }
 
@@ -134,6 +137,10 @@ func Diff(have, want *State) []Op {
 	for _, a := range minus(have.Nodes, want.Nodes) {
 		remove = append(remove, opNode(a, false))
 	}
+	if have.Pods != want.Pods {
+		// Before the guard's table, which drops what this one has not marked.
+		add = append(add, opPods(have.Pods))
+	}
 	add = append(add, diffTable(have.Table, want.Table)...)
 	add = append(add, diffPoints(have, want.Points)...)
 	return append(add, remove...)
@@ -180,7 +187,7 @@ func diffPoint(l Link, p Point, have, want Attached) []Op {
 		}
 	}
 	for i, o := range have.Ours {
-		if i != keep && o.Pin != config.PinPodIngress {
+		if i != keep {
 			ops = append(ops, opDetach(l, p, o.ID))
 		}
 	}

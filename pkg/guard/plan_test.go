@@ -75,8 +75,6 @@ func TestDiffAddsBeforeItRemoves(t *testing.T) {
 		{"another's program is first", true, Attached{[]Program{now(in)}, false}, []string{"move guard_ingress of u0 ingress to the front"}},
 		{"the one for other links is", true, Attached{[]Program{now(in3)}, true}, []string{"attach guard_ingress to u0 ingress", "detach program 1 from u0 ingress"}},
 		{"link became a pod's", false, Attached{[]Program{now(in)}, true}, []string{"detach program 1 from u0 ingress"}},
-		{"the plugin attached its program", false, Attached{[]Program{now(config.PinPodIngress)}, true}, nil},
-		{"an earlier plugin attached its program", false, Attached{[]Program{old(config.PinPodIngress)}, true}, nil},
 	} {
 		t.Run(c.situation, func(t *testing.T) {
 			links := []Link{{Index: 2, Name: "u0", Guarded: c.guarded, Ethernet: true}}

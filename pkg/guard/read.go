@@ -31,6 +31,9 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 	if s.Table, err = readTable(); err != nil {
 		return nil, fmt.Errorf("read nftables table %s: %w", config.NFTGuardTable, err)
 	}
+	if s.Pods, err = readPods(); err != nil {
+		return nil, fmt.Errorf("read nftables table %s: %w", config.NFTPodTable, err)
+	}
 	return s, nil
 }
 

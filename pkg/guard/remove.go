@@ -6,13 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // Remove takes away everything of the guard: what is attached to links, pods'
-// included, the nftables table and the pins in dir, of whatever version. It
+// included, the nftables tables and the pins in dir, of whatever version. It
 // needs no Guard, does as much as it can, and says what it took. A clsact qdisc
 // stays, empty: nothing says whose it is.
 func Remove(dir string) ([]string, error) {
@@ -35,13 +35,15 @@ func (g *Guard) Remove() ([]string, error) {
 func remove(dir string, hooks hooks) ([]string, error) {
 	taken, err := detachAll(hooks)
 	errs := []error{err}
-	had, err := deleteTable()
-	if err != nil {
-		errs = append(errs, fmt.Errorf("remove nftables table %s: %w", config.NFTGuardTable, err))
-	} else if had {
-		taken = append(taken, "nftables table "+config.NFTGuardTable)
+	for _, name := range tableNames {
+		had, err := deleteTable(name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("remove nftables table %s: %w", name, err))
+		} else if had {
+			taken = append(taken, "nftables table "+name)
+		}
 	}
-	for _, name := range append(append([]string(nil), pinnedPrograms...), pinnedMaps...) {
+	for _, name := range slices.Concat(pinnedPrograms, pinnedMaps, retiredPins) {
 		for _, path := range []string{filepath.Join(dir, name), filepath.Join(dir, name+nextSuffix)} {
 			switch err := os.Remove(path); {
 			case err == nil:

@@ -26,7 +26,7 @@ const (
 var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6}
 
 // tableCounters are the reasons for which the table drops.
-var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error", translated}
+var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error", translated, unmarked}
 
 // chain is a base chain of the table.
 type chain struct {
@@ -48,7 +48,7 @@ const afterSourceNAT = 110
 
 // chains are all chains. They depend on nothing but the version.
 func chains() []chain {
-	in := append([]rule{markTunnelled()}, skip("iif", expr.MetaKeyIIF, expr.MetaKeyIIFGROUP)...)
+	in := append([]rule{markTunnelled(), dropUnmarked()}, skip("iif", expr.MetaKeyIIF, expr.MetaKeyIIFGROUP)...)
 	in = append(in, dropAddrs()...)
 	out := append(dropTranslated(), skip("oif", expr.MetaKeyOIF, expr.MetaKeyOIFGROUP)...)
 	out = append(out, dropMarked()...)
@@ -176,10 +176,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 func plannedShape() string {
 	var lines shapeLines
 	for _, c := range chains() {
-		lines.chain(c.name, c.typ, uint32(*c.hook), int32(*c.priority), uint32(nftables.ChainPolicyAccept))
-		for i, r := range c.rules {
-			lines.rule(c.name, i, r.text)
-		}
+		lines.planned(c)
 	}
 	for _, name := range setNames {
 		lines.add("set %s", name)
@@ -197,6 +194,14 @@ func (s *shapeLines) add(format string, args ...any) { *s = append(*s, fmt.Sprin
 
 func (s *shapeLines) chain(name string, typ nftables.ChainType, hook uint32, priority int32, policy uint32) {
 	s.add("chain %s type %s hook %d priority %d policy %d", name, typ, hook, priority, policy)
+}
+
+// planned adds the lines of a chain that is to be made.
+func (s *shapeLines) planned(c chain) {
+	s.chain(c.name, c.typ, uint32(*c.hook), int32(*c.priority), uint32(nftables.ChainPolicyAccept))
+	for i, r := range c.rules {
+		s.rule(c.name, i, r.text)
+	}
 }
 
 func (s *shapeLines) rule(chain string, i int, text string) { s.add("rule %s %d %s", chain, i, text) }

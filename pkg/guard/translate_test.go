@@ -24,32 +24,12 @@ type tunnelled struct {
 func newTunnelled(t *testing.T) tunnelled {
 	t.Helper()
 	needTCX(t)
-	n := tunnelled{newNode(t, tcx{}), nettest.NewNS(t)}
-	nettest.Veth(t, nettest.End{NS: n.NS, Name: "p0", Addrs: prefixes("198.18.5.1/24", "fd42:1::1/64")},
-		nettest.End{NS: n.pod, Name: "p0", Addrs: prefixes("198.18.5.5/24", "fd42:1::5/64")})
-	for _, gw := range addrs("198.18.5.1", "fd42:1::1") {
-		for _, to := range prefixes("198.19.0.0/24", "fd42:9::/64") {
-			if gw.Is4() == to.Addr().Is4() {
-				nettest.AddRoute(t, n.pod, to, gw, "p0")
-			}
-		}
-	}
-	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-		nettest.Sysctl(t, n.NS, name, "1")
-	}
+	n := tunnelled{node: newNode(t, tcx{})}
+	n.pod = n.addPod(t)
 	for _, name := range []string{"ipv4/conf/all/rp_filter", "ipv4/conf/u0/rp_filter"} {
 		nettest.Sysctl(t, n.peer, name, "0")
 	}
-	n.Run(t, func() error {
-		if err := setGroup("p0", config.PodGroup); err != nil {
-			return err
-		}
-		if err := setGroup("u0", config.TunnelGroup); err != nil {
-			return err
-		}
-		// In the place of pod_ingress.
-		return nft("table inet marker { chain c { type filter hook prerouting priority -310; iifname p0 meta mark set 0x100000; }; }")
-	})
+	n.Run(t, func() error { return setGroup("u0", config.TunnelGroup) })
 	n.apply(t)
 	return n
 }

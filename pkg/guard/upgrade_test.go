@@ -3,6 +3,9 @@ package guard
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -94,7 +97,7 @@ func (n *node) upgrade(t *testing.T, hk hooks, all []*ebpf.CollectionSpec, failA
 }
 
 func TestUpgradeLeavesNoGapAndKeepsCounts(t *testing.T) {
-	for _, resize := range [][]string{nil, {config.PinRanges, config.PinNodes}, {config.PinDrops, config.PinPodAddrs}} {
+	for _, resize := range [][]string{nil, {config.PinRanges, config.PinNodes}, {config.PinDrops}} {
 		t.Run(fmt.Sprint(resize), func(t *testing.T) {
 			bothHooks(t, func(t *testing.T, hk hooks) {
 				n := newNode(t, hk)
@@ -104,9 +107,6 @@ func TestUpgradeLeavesNoGapAndKeepsCounts(t *testing.T) {
 				if got := n.fate(t, send, in, lost); got != "src_in_range" {
 					t.Fatalf("before: %q", got)
 				}
-				pod := make([]byte, 24)
-				pod[0] = 1
-				n.Run(t, func() error { return n.g.maps[config.PinPodAddrs].Put(uint32(7), pod) })
 				before := n.counters(t)
 
 				w := n.upgrade(t, hk, nextVersion(t, resize...), 0)
@@ -130,16 +130,6 @@ func TestUpgradeLeavesNoGapAndKeepsCounts(t *testing.T) {
 				if got := n.fate(t, send, in, lost); got != "src_in_range" {
 					t.Errorf("after: %q", got)
 				}
-				n.Run(t, func() error {
-					var got []byte
-					if err := n.g.maps[config.PinPodAddrs].Lookup(uint32(7), &got); err != nil {
-						return fmt.Errorf("pod's addresses: %w", err)
-					}
-					if !slices.Equal(got, pod) {
-						return fmt.Errorf("pod's addresses are now %x", got)
-					}
-					return nil
-				})
 			})
 		})
 	}
@@ -177,23 +167,33 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 	})
 }
 
-func TestPodAddressesOfAnotherLayoutAreRefused(t *testing.T) {
+// TestOpenDeletesPinsOfEarlierVersions: they also go with Remove, of a node whose daemon was not upgraded.
+func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 	n := newNode(t, clsact{})
-	all := nextVersion(t)
-	for _, spec := range all {
-		if m := spec.Maps[config.PinPodAddrs]; m != nil {
-			m.ValueSize, m.Value = 32, nil
-		}
-	}
 	n.Run(t, func() error {
-		if g, err := openWith(pinDir, quiet(), clsact{}, all); !errors.Is(err, ErrLayout) {
-			return fmt.Errorf("got %v, %w, want %w", g, err, ErrLayout)
+		for _, name := range retiredPins {
+			if err := n.g.progs[config.PinGuardEgress].Pin(filepath.Join(pinDir, name)); err != nil {
+				return err
+			}
 		}
-		return nil
+		return n.g.Close()
 	})
-	if ops := n.apply(t); len(ops) != 0 {
-		t.Errorf("the guard in force was touched: %v", ops)
-	}
+	n.upgrade(t, clsact{}, nextVersion(t), 0)
+	n.Run(t, func() error {
+		for _, name := range retiredPins {
+			if _, err := os.Lstat(filepath.Join(pinDir, name)); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("pin %s: %v", name, err)
+			}
+		}
+		return n.g.progs[config.PinGuardEgress].Pin(filepath.Join(pinDir, retiredPins[0]))
+	})
+	n.Run(t, func() error {
+		taken, err := n.g.Remove()
+		if want := "pin " + filepath.Join(pinDir, retiredPins[0]); !slices.Contains(taken, want) {
+			t.Errorf("Remove took %v, not %s", taken, want)
+		}
+		return err
+	})
 }
 
 // TestPinOfAKilledProcessIsReplaced leaves the pin that a process killed between pinning and

@@ -118,10 +118,13 @@ func concernsRouting(b []byte) bool {
 	})
 }
 
-// concernsNFT is whether a datagram names one of our tables.
+// concernsNFT is whether a datagram names one of our tables, and holds more than new
+// addresses of pods, which the plugin adds.
 func concernsNFT(b []byte) bool {
-	return anyMessage(b, func(_ uint16, body []byte) bool {
-		return bytes.Contains(body, []byte(config.NFTNatTable+"\x00")) || bytes.Contains(body, []byte(config.NFTGuardTable+"\x00"))
+	const newElement = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSETELEM
+	return anyMessage(b, func(kind uint16, body []byte) bool {
+		names := func(table string) bool { return bytes.Contains(body, []byte(table+"\x00")) }
+		return names(config.NFTNatTable) || names(config.NFTGuardTable) || names(config.NFTPodTable) && kind != newElement
 	})
 }
 

@@ -49,9 +49,7 @@ type attachment struct {
 
 // Addresses is where Attach gets a pod's addresses from: IPAM.
 type Addresses struct {
-	// Reserve is called once, on another goroutine, while the link is made: the
-	// kernel takes as long to attach a program (it waits for an RCU grace period)
-	// as IPAM takes to start.
+	// Reserve is called once, on another goroutine, while the link is made.
 	Reserve func() ([]netip.Addr, error)
 	// Release gives back what Reserve gave; it is called by undo only, after the link is gone.
 	Release func() error
@@ -135,9 +133,8 @@ func (a *attachment) steps() []step {
 		{"record", a.writeRecord},
 		{"gate", a.stillOpen},
 		{"link", a.addLink},
-		{"program", a.attachProgram},
 		{"addresses", a.takeAddrs},
-		{"map entry", a.writeAddrs},
+		{"elements", a.writeAddrs},
 		{"pod", a.setPod},
 		{"host", a.setHost},
 		{"settle", a.settle},
@@ -184,15 +181,6 @@ func (a *attachment) addLink() error {
 	return nil
 }
 
-func (a *attachment) attachProgram() error {
-	prog, err := a.openProgram()
-	if err != nil {
-		return err
-	}
-	defer prog.Close()
-	return prog.attach(a.host, a.index)
-}
-
 // takeAddrs completes the record.
 func (a *attachment) takeAddrs() error {
 	addrs, err := a.reserved()
@@ -207,8 +195,8 @@ func (a *attachment) takeAddrs() error {
 }
 
 func (a *attachment) writeAddrs() error {
-	a.undo.Add(func() error { return a.unsetAddrs(a.index) })
-	return a.setAddrs(a.index, a.Addrs)
+	a.undo.Add(func() error { return unsetAddrs(a.HostLink) })
+	return unguarded(changeElements(elementsOf(a.HostLink, a.Addrs), nil))
 }
 
 // setPod configures the pod's end. The socket belongs to the namespace in which

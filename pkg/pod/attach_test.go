@@ -14,13 +14,13 @@ import (
 )
 
 type leftover struct {
-	links   map[int]string
-	records []Record
-	entries map[uint32]addrsEntry
+	links    map[int]string
+	records  []Record
+	elements []element
 }
 
 func (l *leftover) Error() string {
-	return fmt.Sprintf("left over: links %v, records %v, entries %v", l.links, l.records, l.entries)
+	return fmt.Sprintf("left over: links %v, records %v, elements %v", l.links, l.records, l.elements)
 }
 
 func TestAttachCarriesPackets(t *testing.T) {

@@ -3,6 +3,8 @@ package pod
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +29,7 @@ func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 		return nil, err
 	}
 	defer h.Close()
-	switch n, err := p.readNode(h, r); {
+	switch n, err := readNode(h, r); {
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrClosed):
 		texts = append(texts, err.Error())
 	case err != nil:
@@ -54,10 +56,9 @@ func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 	return append(texts, e.diffPod(r)...), nil
 }
 
-// Repair makes the node's end of an attachment match its record again: program,
-// pod_addrs entry, group, link up, neighbours and host routes, in that order, so
-// that the pod is guarded before it is reachable. A program of an older daemon
-// gives way to the pinned one. It says what it changed, nothing when all was well,
+// Repair makes the node's end of an attachment match its record again: addresses
+// in the sets, group, link up, neighbours and host routes, in that order, so
+// that the pod is guarded before it is reachable. It says what it changed, nothing when all was well,
 // and leaves the pod's namespace alone. The error matches ErrNotFound when the
 // record or the link is gone: the pod is being removed.
 func (p Paths) Repair(r Record) (changed []string, err error) {
@@ -75,33 +76,22 @@ func (p Paths) Repair(r Record) (changed []string, err error) {
 		return nil, err
 	}
 	defer h.Close()
-	n, err := p.readNode(h, r)
+	n, err := readNode(h, r)
 	if err != nil {
 		return nil, fmt.Errorf("repair %s: %w", r.HostLink, err)
 	}
-	if changed, err = p.repair(h, r, n); err != nil {
+	if changed, err = repair(h, r, n); err != nil {
 		return changed, fmt.Errorf("repair %s: %w", r.HostLink, err)
 	}
 	return changed, nil
 }
 
-func (p Paths) repair(h *nl.Handle, r Record, n nodeEnd) ([]string, error) {
+func repair(h *nl.Handle, r Record, n nodeEnd) ([]string, error) {
 	d := n.diff(r)
-	prog, err := p.openProgram()
-	if err != nil {
-		return nil, unguarded(err)
-	}
-	defer prog.Close()
-	replaced, err := prog.reattach(h, n.index)
-	if err != nil {
-		return nil, err
-	}
-	if replaced && !d.program {
-		d.say("an older program was attached to %s", r.HostLink)
-	}
-	if d.entry {
-		if err := p.setAddrs(n.index, r.Addrs); err != nil {
-			return nil, err
+	if d.addrs {
+		foreign := slices.DeleteFunc(n.own, func(a netip.Addr) bool { return slices.Contains(r.Addrs, a) })
+		if err := changeElements(elementsOf(r.HostLink, r.Addrs), elementsOf(r.HostLink, foreign)); err != nil {
+			return nil, unguarded(err)
 		}
 	}
 	l := linkOf(r.HostLink, n.index)

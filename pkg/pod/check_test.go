@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -67,22 +64,26 @@ var nodeTampers = []tamper{
 		node: func(n *node, r Record, i int) error { return n.h.LinkSetGroup(linkOf(r.HostLink, i), 0) }},
 	{name: "mtu of the host end", repaired: true, want: "is 1300, want 1420",
 		node: func(n *node, r Record, i int) error { return n.h.LinkSetMTU(linkOf(r.HostLink, i), 1300) }},
-	{name: "pod_addrs entry removed", repaired: true, want: "map pod_addrs has not",
-		node: func(n *node, r Record, i int) error { return n.Do(func() error { return n.unsetAddrs(i) }) }},
-	{name: "pod_addrs entry of another address", repaired: true, want: "map pod_addrs has not",
-		node: func(n *node, r Record, i int) error {
-			return n.Do(func() error { return n.setAddrs(i, []netip.Addr{netip.MustParseAddr("198.18.1.6")}) })
+	{name: "addresses taken out of the sets", repaired: true, want: "has addresses [] for vpod",
+		node: func(n *node, r Record, _ int) error { return n.Do(func() error { return unsetAddrs(r.HostLink) }) }},
+	{name: "one address taken out of its set", repaired: true, want: "has addresses [198.18.1.5] for vpod",
+		node: func(n *node, r Record, _ int) error {
+			return n.Do(func() error { return changeElements(nil, []element{{r.HostLink, pod6}}) })
 		}},
-	{name: "program taken off", repaired: true, want: "program pod_ingress is not attached",
-		node: func(n *node, r Record, i int) error { return n.detachProgram(i) }},
-	{name: "program pinned anew by a newer daemon", repaired: true, want: "program pod_ingress is not attached",
-		node: func(n *node, r Record, i int) error { return n.Do(n.repin) }},
+	{name: "another address in the set", repaired: true, want: "has addresses [198.18.1.5 198.18.1.6 fd42:1::5] for vpod",
+		node: func(n *node, r Record, _ int) error {
+			return n.Do(func() error {
+				return changeElements([]element{{r.HostLink, netip.MustParseAddr("198.18.1.6")}}, nil)
+			})
+		}},
+	{name: "sets flushed", repaired: true, want: "has addresses [] for vpod",
+		node: func(n *node, _ Record, _ int) error {
+			return n.Do(func() error { return errors.Join(podtest.Unguard(), podtest.Guard()) })
+		}},
 	{name: "link deleted", want: "find link vpod",
 		node: func(n *node, r Record, i int) error { return n.h.LinkDel(linkOf(r.HostLink, i)) }},
-	{name: "pin gone", want: "node is not ready for pods",
-		node: func(n *node, r Record, i int) error {
-			return n.Do(func() error { return os.Remove(n.pin(config.PinPodIngress)) })
-		}},
+	{name: "table of pods gone", want: "node is not ready for pods",
+		node: func(n *node, _ Record, _ int) error { return n.Do(podtest.Unguard) }},
 }
 
 var podTampers = []tamper{
@@ -118,26 +119,6 @@ var podTampers = []tamper{
 		inside: func(h *nl.Handle, l nl.Link) error {
 			return h.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0, 1})
 		}},
-}
-
-// detachProgram takes the pinned program off a link.
-func (n *node) detachProgram(index int) error {
-	return n.Do(func() error {
-		prog, err := n.openProgram()
-		if err != nil {
-			return err
-		}
-		defer prog.Close()
-		return link.RawDetachProgram(link.RawDetachProgramOptions{Target: index, Program: prog.Program, Attach: ebpf.AttachTCXIngress})
-	})
-}
-
-// repin puts a program of another id at the pin, as an upgraded daemon does.
-func (n *node) repin() error {
-	if err := os.Remove(n.pin(config.PinPodIngress)); err != nil {
-		return err
-	}
-	return podtest.PinProgram(n.pin(config.PinPodIngress), config.PinPodIngress)
 }
 
 func TestCheckAndRepair(t *testing.T) {
@@ -200,25 +181,6 @@ func (n *node) wantRepaired(r Record, want string) {
 	}
 }
 
-func TestRepairLeavesOneProgramOfAnUpgradedDaemon(t *testing.T) {
-	n := newNode(t)
-	r, ns := newRecord(t, "c1", pod4)
-	n.attach(r, ns)
-	n.must(n.repin)
-	n.wantRepaired(r, "not attached")
-	l, err := n.h.LinkByName(r.HostLink)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.must(func() error {
-		ids, err := attached(n.h, l.Attrs().Index)
-		if err == nil && len(ids) != 1 {
-			err = fmt.Errorf("programs %v, want one", ids)
-		}
-		return err
-	})
-}
-
 func TestRepairOfAPodThatIsGone(t *testing.T) {
 	n := newNode(t)
 	r, ns := newRecord(t, "c1", pod4)
@@ -232,19 +194,19 @@ func TestRepairOfAPodThatIsGone(t *testing.T) {
 	if !errors.Is(err, ErrNotFound) {
 		t.Errorf("without a link: %v, want %v", err, ErrNotFound)
 	}
-	n.must(func() error { return os.Remove(n.pin(config.PinPodIngress)) })
 	n.must(func() error { return n.Detach(r.HostLink) })
+	n.must(podtest.Unguard)
 	n.attachFails(r, ns)
 }
 
-// attachFails is Attach without the pin: refused, and nothing left.
+// attachFails is Attach without the table: refused, to be tried again, and nothing left.
 func (n *node) attachFails(r Record, ns *nettest.NS) {
 	n.t.Helper()
 	n.must(func() error {
 		var undo Undo
 		_, err := n.Attach(r, ns.Fd(), given(r), &undo)
-		if err == nil || !strings.Contains(err.Error(), config.PinPodIngress) {
-			return fmt.Errorf("Attach without the pin = %v", err)
+		if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), config.NFTPodTable) {
+			return fmt.Errorf("Attach without the table = %v", err)
 		}
 		return undo.Run()
 	})
@@ -253,29 +215,26 @@ func (n *node) attachFails(r Record, ns *nettest.NS) {
 	}
 }
 
-func TestClsactFallback(t *testing.T) {
+// Another pod's addresses are none of the repair's business, nor of Prune's while its link is there.
+func TestOthersElementsStay(t *testing.T) {
 	n := newNode(t)
-	r, ns := newRecord(t, "c1", pod4)
+	r, ns := newRecord(t, "c1", pod4, pod6)
+	other, otherNS := newRecord(t, "c2", pod4.Next())
 	n.attach(r, ns)
-	l, err := n.h.LinkByName(r.HostLink)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.must(func() error {
-		prog, err := n.openProgram()
-		if err != nil {
-			return err
-		}
-		defer prog.Close()
-		for range 2 { // twice is once
-			if err := prog.attachClsact(n.h, l.Attrs().Index); err != nil {
-				return err
+	n.attach(other, otherNS)
+	gone := element{HostLink("c3", "eth0"), pod6.Next()}
+	n.must(func() error { return changeElements([]element{gone}, nil) })
+	n.must(func() error { return unsetAddrs(r.HostLink) })
+	n.wantRepaired(r, "has addresses []")
+	for _, want := range []int{1, 0} {
+		n.must(func() error {
+			if pruned, err := n.PruneAddrs(); err != nil || pruned != want {
+				return fmt.Errorf("pruned %d, %w, want %d", pruned, err, want)
 			}
-		}
-		ids, err := clsactPrograms(n.h, l.Attrs().Index)
-		if err == nil && !slices.Equal(ids, []ebpf.ProgramID{prog.id}) {
-			err = fmt.Errorf("filters %v, want %v", ids, prog.id)
-		}
-		return err
-	})
+			return nil
+		})
+	}
+	if texts := append(n.check(r), n.check(other)...); len(texts) != 0 || len(n.elements()) != 3 {
+		t.Errorf("%q, elements %v", texts, n.elements())
+	}
 }

@@ -3,12 +3,13 @@ package pod
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
-// Detach removes an attachment: the pod_addrs entry, so that the pod is mute, the
+// Detach removes an attachment: its addresses in the sets, so that the pod is mute, the
 // link with its routes and neighbours, then the record. It does as much as it
 // can, and what is not there is no error: it may be repeated, and a record that
 // cannot be read does not stop it. The pod's namespace is not needed.
@@ -21,45 +22,33 @@ func (p Paths) Detach(hostLink string) error {
 		return err
 	}
 	defer unlock()
-	entryErr := p.dropEntry(hostLink)
+	muteErr := unsetAddrs(hostLink)
 	if err := deleteLink(hostLink); err != nil {
-		return fmt.Errorf("detach %s: %w", hostLink, errors.Join(entryErr, err))
+		return fmt.Errorf("detach %s: %w", hostLink, errors.Join(muteErr, err))
 	}
-	// An entry that could not be removed is of a link that is no more: it lets
+	// An address that could not be removed is of a link that is no more: it lets
 	// nothing in, and PruneAddrs takes it.
-	if err := errors.Join(entryErr, p.removeRecord(hostLink)); err != nil {
+	if err := errors.Join(muteErr, p.removeRecord(hostLink)); err != nil {
 		return fmt.Errorf("detach %s: %w", hostLink, err)
 	}
 	return nil
 }
 
-// dropEntry removes the pod_addrs entry of a link, or where the namespace took
-// the link with it, the entry that has the record's addresses.
-func (p Paths) dropEntry(hostLink string) error {
-	index, err := linkIndex(hostLink)
-	if err == nil {
-		return p.unsetAddrs(index)
-	}
-	if !errors.Is(err, ErrNotFound) {
-		return err
-	}
-	r, err := p.Load(hostLink)
-	if err != nil {
-		return nil // No record, or none that can be read: nothing tells the entry.
-	}
-	entry := entryOf(r.Addrs)
-	_, err = p.deleteAddrs(func(_ int, e addrsEntry) bool { return e == entry })
-	return err
-}
-
-// PruneAddrs removes the pod_addrs entries of links that no longer exist or are
-// not pods', and says how many.
+// PruneAddrs removes the addresses of links that no longer exist or are not
+// pods', and says how many.
 func (p Paths) PruneAddrs() (int, error) {
-	links, err := podLinks()
-	if err != nil {
-		return 0, err
-	}
-	return p.deleteAddrs(func(index int, _ addrsEntry) bool { _, ok := links[index]; return !ok })
+	return deleteElements(func(all []element) ([]element, error) {
+		// Links after elements: an ADD makes its link first, so it is among them.
+		nameByIndex, err := podLinks()
+		if err != nil {
+			return nil, err
+		}
+		names := make(map[string]bool)
+		for _, name := range nameByIndex {
+			names[name] = true
+		}
+		return slices.DeleteFunc(all, func(e element) bool { return names[e.link] }), nil
+	})
 }
 
 // podLinks are the names of the links in PodGroup, by index.

@@ -4,9 +4,9 @@
 // changes the MTU of living pods.
 //
 // It promises:
-//   - the host end of a pod's veth is up only while the pinned program
-//     pod_ingress is attached and the link's entry in the map pod_addrs is
-//     written, so that no packet of a pod enters the node unmarked;
+//   - the host end of a pod's veth is in PodGroup from its first moment, by which the
+//     rules of config.NFTPodTable mark and judge what it sends, and is up only
+//     once its addresses are in their sets: without them the pod is mute;
 //   - Attach that fails leaves nothing, by one explicit undo list;
 //   - Detach may be repeated, and needs neither the pod's namespace nor a record
 //     that can be read;
@@ -18,7 +18,7 @@
 //
 //	pod namespace                      node
 //	ifName  addr/32, addr/128          vpodXXXXXXXXXXX  (PodGroup)
-//	  169.254.1.1, fe80::1 ── veth ──  tc ingress: pod_ingress, pod_addrs[ifindex]
+//	  169.254.1.1, fe80::1 ── veth ──  kubeveil_pods: mark, @pods4, @pods6
 //	  default via them, mtu            host routes in main and TablePod
 //	  permanent neighbours             permanent neighbours
 //

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
@@ -35,7 +36,7 @@ func (p Paths) Gate(podPrefixes []netip.Prefix) error {
 		}
 	}
 	routes := func() error { return gateRoutes(marker.Families, podPrefixes) }
-	for _, check := range []func() error{p.gatePins, gateTable, routes} {
+	for _, check := range []func() error{p.gatePins, gateTables, routes} {
 		if err := check(); err != nil {
 			return fmt.Errorf("%w: %w", ErrClosed, err)
 		}
@@ -46,7 +47,7 @@ func (p Paths) Gate(podPrefixes []netip.Prefix) error {
 func has(f cluster.Families, a netip.Addr) bool { return a.Is4() && f.V4 || a.Is6() && f.V6 }
 
 func (p Paths) gatePins() error {
-	for _, name := range []string{config.PinGuardIngress, config.PinGuardEgress, config.PinPodIngress, config.PinPodAddrs} {
+	for _, name := range []string{config.PinGuardIngress, config.PinGuardEgress} {
 		if _, err := os.Stat(p.pin(name)); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("guard: pinned BPF object %s does not exist; is veild running? it pins it again when it starts", p.pin(name))
@@ -57,16 +58,30 @@ func (p Paths) gatePins() error {
 	return nil
 }
 
-func gateTable() error {
-	c, err := nftables.New()
+// gateTables looks for both tables, and in that of pods for what an ADD needs.
+func gateTables() error {
+	const restores = "is veild running? it restores it"
+	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return fmt.Errorf("guard: open nftables: %w", err)
 	}
-	if _, err := c.ListTableOfFamily(config.NFTGuardTable, nftables.TableFamilyINet); err != nil {
-		if errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("guard: nft table inet %s does not exist; is veild running? it restores it", config.NFTGuardTable)
+	defer func() { _ = c.CloseLasting() }()
+	for _, name := range []string{config.NFTGuardTable, config.NFTPodTable} {
+		if err := findTable(c, name); err != nil {
+			return fmt.Errorf("guard: %w; %s", err, restores)
 		}
-		return fmt.Errorf("guard: read nft table inet %s: %w", config.NFTGuardTable, err)
+	}
+	if _, err := c.ListChain(podTable, config.NFTPodChain); err != nil {
+		return fmt.Errorf("guard: chain %s of nft table inet %s: %w; %s", config.NFTPodChain, config.NFTPodTable, err, restores)
+	}
+	sets, err := c.GetSets(podTable)
+	if err != nil {
+		return fmt.Errorf("guard: list sets of nft table inet %s: %w", config.NFTPodTable, err)
+	}
+	for _, name := range podSets {
+		if !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == name }) {
+			return fmt.Errorf("guard: set %s of nft table inet %s does not exist; %s", name, config.NFTPodTable, restores)
+		}
 	}
 	return nil
 }

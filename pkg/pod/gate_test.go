@@ -47,10 +47,16 @@ func TestGate(t *testing.T) {
 			take: func(p Paths, _ *nl.Handle) error { return os.Remove(p.pin(config.PinGuardEgress)) }},
 		{name: "ingress guard not pinned", prefixes: both, want: config.PinGuardIngress,
 			take: func(p Paths, _ *nl.Handle) error { return os.Remove(p.pin(config.PinGuardIngress)) }},
-		{name: "pod program not pinned", prefixes: both, want: config.PinPodIngress,
-			take: func(p Paths, _ *nl.Handle) error { return os.Remove(p.pin(config.PinPodIngress)) }},
-		{name: "address map not pinned", prefixes: both, want: config.PinPodAddrs,
-			take: func(p Paths, _ *nl.Handle) error { return os.Remove(p.pin(config.PinPodAddrs)) }},
+		{name: "table of pods deleted", prefixes: both, want: "nft table inet " + config.NFTPodTable,
+			take: func(Paths, *nl.Handle) error { return podtest.Unguard() }},
+		{name: "chain of pods deleted", prefixes: both, want: "chain prerouting of nft table inet kubeveil_pods",
+			take: func(Paths, *nl.Handle) error {
+				return change(func(c *nftables.Conn) { c.DelChain(&nftables.Chain{Table: podTable, Name: config.NFTPodChain}) })
+			}},
+		{name: "set of IPv6 addresses deleted", prefixes: both, want: "set pods6 of nft table inet kubeveil_pods",
+			take: func(Paths, *nl.Handle) error {
+				return change(func(c *nftables.Conn) { c.DelSet(&nftables.Set{Table: podTable, Name: config.NFTPodSet6}) })
+			}},
 		{name: "nft table flushed", prefixes: both, want: "nft table inet " + config.NFTGuardTable, take: deleteGuardTable},
 		{name: "IPv4 rule for pods flushed", prefixes: both, want: "IPv4 rule 100",
 			take: func(_ Paths, h *nl.Handle) error { return h.RuleDel(podtest.Rules(nl.FamilyV4)[1]) }},
@@ -88,10 +94,16 @@ func TestGate(t *testing.T) {
 }
 
 func deleteGuardTable(Paths, *nl.Handle) error {
+	return change(func(c *nftables.Conn) {
+		c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTGuardTable})
+	})
+}
+
+func change(f func(*nftables.Conn)) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTGuardTable})
+	f(c)
 	return c.Flush()
 }

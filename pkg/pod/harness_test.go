@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"runtime"
@@ -20,7 +21,7 @@ func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// node is a host with the pins that veild would have made, and no pod.
+// node is a host with the pins and tables that veild would have made, and no pod.
 type node struct {
 	*nettest.Host
 	Paths
@@ -34,6 +35,7 @@ func newNode(t *testing.T) *node {
 	n := &node{Host: nettest.NewHost(t, config.RunDir), Paths: DefaultPaths(), t: t}
 	n.h = n.Handle()
 	n.must(func() error { return podtest.Pin(n.BPFDir) })
+	n.must(podtest.Guard)
 	n.must(func() error { return podtest.Mark(n.ReadyFile) })
 	return n
 }
@@ -68,15 +70,15 @@ func (n *node) attach(r Record, ns *nettest.NS) {
 	})
 }
 
-// entries are the pod_addrs entries by link index.
-func (n *node) entries() map[uint32]addrsEntry {
+// elements are all that the sets hold.
+func (n *node) elements() []element {
 	n.t.Helper()
-	all := make(map[uint32]addrsEntry)
-	n.must(func() error {
-		_, err := n.deleteAddrs(func(index int, e addrsEntry) bool {
-			all[uint32(index)] = e
-			return false
-		})
+	var all []element
+	n.must(func() (err error) {
+		all, err = readElements()
+		if errors.Is(err, ErrNotFound) {
+			err = nil
+		}
 		return err
 	})
 	return all
@@ -94,8 +96,8 @@ func (n *node) bare() error {
 		records, err = n.List()
 		return err
 	})
-	if len(links) != 0 || len(records) != 0 || len(n.entries()) != 0 {
-		return &leftover{links, records, n.entries()}
+	if len(links) != 0 || len(records) != 0 || len(n.elements()) != 0 {
+		return &leftover{links, records, n.elements()}
 	}
 	for _, table := range []int{unix.RT_TABLE_MAIN, config.TablePod} {
 		routes, err := n.h.RouteListFiltered(nl.FamilyAll, &nl.Route{Table: table, Protocol: config.RouteProtoPod}, nl.FilterTable|nl.FilterProtocol)

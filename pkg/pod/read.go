@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -30,9 +29,7 @@ type end struct {
 // nodeEnd is the end on the node, and what guards it.
 type nodeEnd struct {
 	end
-	programs []ebpf.ProgramID
-	pinned   ebpf.ProgramID
-	entry    bool
+	own []netip.Addr // in the sets, sorted
 }
 
 // readEnd reads a link of the calling thread's namespace with its routes in
@@ -87,28 +84,19 @@ func listRoutes(h *nl.Handle, family int, filter *nl.Route, mask uint64) ([]nl.R
 	return routes, errors.Join(err, h.SetStrictCheck(false))
 }
 
-func (p Paths) readNode(h *nl.Handle, r Record) (nodeEnd, error) {
+func readNode(h *nl.Handle, r Record) (nodeEnd, error) {
 	e, err := readEnd(h, r.HostLink, familiesOf(r), tables)
 	if err != nil {
 		return nodeEnd{}, err
 	}
 	n := nodeEnd{end: e}
-	if n.programs, err = attached(h, e.index); err != nil {
-		return nodeEnd{}, err
-	}
-	prog, err := p.openProgram()
-	if err != nil {
-		return nodeEnd{}, unguarded(err)
-	}
-	n.pinned = prog.id
-	prog.Close()
-	if n.entry, err = p.hasAddrs(e.index, r.Addrs); err != nil {
+	if n.own, err = addrsOf(r.HostLink, r.Addrs); err != nil {
 		return nodeEnd{}, unguarded(err)
 	}
 	return n, nil
 }
 
-// unguarded keeps a pin that does not exist from being taken for a pod that does not.
+// unguarded keeps a table that does not exist from being taken for a pod that does not.
 func unguarded(err error) error {
 	if errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("%w: %s; is veild running?", ErrClosed, err.Error())
@@ -126,10 +114,10 @@ func familiesOf(r Record) []int {
 
 // nodeDiff is how the node's end differs from the record.
 type nodeDiff struct {
-	texts                   []string
-	program, entry, up, grp bool
-	routes                  []nl.Route
-	neighs                  []nl.Neigh
+	texts          []string
+	addrs, up, grp bool
+	routes         []nl.Route
+	neighs         []nl.Neigh
 }
 
 func (d *nodeDiff) say(format string, args ...any) {
@@ -138,11 +126,8 @@ func (d *nodeDiff) say(format string, args ...any) {
 
 func (n nodeEnd) diff(r Record) nodeDiff {
 	var d nodeDiff
-	if d.program = !slices.Contains(n.programs, n.pinned); d.program {
-		d.say("program %s is not attached to %s", config.PinPodIngress, r.HostLink)
-	}
-	if d.entry = !n.entry; d.entry {
-		d.say("map %s has not the pod's addresses for %s", config.PinPodAddrs, r.HostLink)
+	if d.addrs = !sameAddrs(n.own, r.Addrs); d.addrs {
+		d.say("nft table %s has addresses %v for %s, want %v", config.NFTPodTable, n.own, r.HostLink, r.Addrs)
 	}
 	if d.grp = n.group != config.PodGroup; d.grp {
 		d.say("group of %s is %#x, want %#x", r.HostLink, n.group, config.PodGroup)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -19,13 +20,6 @@ import (
 // steps inside pod.Attach are also failed one by one in pkg/pod.
 func TestAddFailedAnywhereLeavesNothing(t *testing.T) {
 	empty := t.TempDir()
-	replacePin := func(n *node, name string, pin func(path string) error) error {
-		path := filepath.Join(n.paths.BPFDir, name)
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-		return pin(path)
-	}
 	for _, tt := range []struct {
 		name    string
 		prepare func(n *node, ns *nettest.NS) error
@@ -45,18 +39,10 @@ func TestAddFailedAnywhereLeavesNothing(t *testing.T) {
 			}},
 		{name: "interface exists in the pod", want: "eth0 in the pod",
 			prepare: func(_ *node, ns *nettest.NS) error { return podtest.AddLink(ns.Fd(), "eth0") }},
-		{name: "pinned program is something else", want: "pod_ingress",
-			prepare: func(n *node, _ *nettest.NS) error {
-				return replacePin(n, config.PinPodIngress, func(path string) error { return podtest.PinAddrs(path, 1) })
-			}},
-		{name: "pinned map is something else", want: "pod_addrs",
-			prepare: func(n *node, _ *nettest.NS) error {
-				return replacePin(n, config.PinPodAddrs, func(path string) error { return podtest.PinProgram(path, "x") })
-			}},
-		{name: "pinned map is full", other: true, want: "write pod_addrs entry",
-			prepare: func(n *node, _ *nettest.NS) error {
-				return replacePin(n, config.PinPodAddrs, func(path string) error { return podtest.PinAddrs(path, 1) })
-			}},
+		{name: "the sets of pods are something else", want: "write addresses to nft table inet kubeveil_pods",
+			prepare: func(*node, *nettest.NS) error { return podtest.Foreign() }},
+		{name: "a set of pods is full", other: true, want: "write addresses to nft table inet kubeveil_pods",
+			prepare: func(*node, *nettest.NS) error { return podtest.Full() }},
 		{name: "IPv6 is off on the node", want: "set neighbour fd42:",
 			prepare: func(n *node, _ *nettest.NS) error {
 				return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0o644)
@@ -129,20 +115,16 @@ func TestAddressOfALinkThatStaysIsKept(t *testing.T) {
 	c := conf("1.0.0", nil)
 	a, _ := newPod(t, "c1")
 	n.must("ADD", a, c)
-	pin := filepath.Join(n.paths.BPFDir, config.PinPodAddrs)
-	n.Run(t, func() error {
-		if err := os.Remove(pin); err != nil {
-			return err
-		}
-		return podtest.PinProgram(pin, "x")
-	})
-	if _, err := n.try("DEL", a, c); err == nil || !strings.Contains(err.Error(), config.PinPodAddrs) {
-		t.Errorf("DEL with a map that cannot be opened = %v", err)
+	lock := filepath.Join(config.PodDir, ".lock-"+pod.HostLink(a.id, a.ifName)[len(config.PodLinkPrefix):][:2])
+	n.Run(t, func() error { return errors.Join(os.Remove(lock), os.Mkdir(lock, 0o700)) })
+	if _, err := n.try("DEL", a, c); err == nil || !strings.Contains(err.Error(), "lock of vpod") {
+		t.Errorf("DEL with a lock that cannot be opened = %v", err)
 	}
 	reserved := slices.ContainsFunc(n.leftovers(), func(s string) bool { return strings.HasSuffix(s, "/198.18.1.2") })
 	if !reserved {
 		t.Error("address was released by a DEL that failed")
 	}
+	n.Run(t, func() error { return os.Remove(lock) })
 	n.must("DEL", a, c)
 	n.wantNothing()
 }

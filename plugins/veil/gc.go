@@ -19,7 +19,7 @@ import (
 // owner is one attachment as host-local writes it into a reservation.
 type owner struct{ containerID, ifName string }
 
-// gc is the verb GC: links, records and pod_addrs entries of this network that no
+// gc is the verb GC: links, records and addresses in the sets of this network that no
 // valid attachment owns, then the reservations of addresses. It goes on past
 // errors and tells them all.
 func (p *plugin) gc(args *skel.CmdArgs) error {

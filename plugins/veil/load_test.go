@@ -33,8 +33,8 @@ func TestTwoHundredPodsByEightWorkers(t *testing.T) {
 		results[i], err = n.try("ADD", attachments[i], c)
 		return err
 	})
-	if left := n.leftovers(); len(left) != pods*(1+4+1+2) {
-		t.Errorf("%d links, routes, records and reservations, want %d", len(left), pods*8)
+	if left := n.leftovers(); len(left) != pods*(1+2+4+1+2) {
+		t.Errorf("%d links, elements, routes, records and reservations, want %d", len(left), pods*10)
 	}
 	each(func(i int) error {
 		_, err := n.try("CHECK", attachments[i], conf("1.0.0", object{"prevResult": raw(results[i])}))

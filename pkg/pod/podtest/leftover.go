@@ -1,10 +1,13 @@
 package podtest
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -12,7 +15,7 @@ import (
 )
 
 // Leftovers is everything of pods in the calling thread's namespaces: links,
-// host routes, records, and host-local's reservations, a line for each.
+// elements, host routes, records, and host-local's reservations, a line for each.
 func Leftovers(podDir, ipamDir string) ([]string, error) {
 	h, err := nl.Open()
 	if err != nil {
@@ -29,6 +32,11 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 			lines = append(lines, "link "+l.Attrs().Name)
 		}
 	}
+	elements, err := elements()
+	if err != nil {
+		return nil, err
+	}
+	lines = append(lines, elements...)
 	for _, table := range []int{unix.RT_TABLE_MAIN, config.TablePod} {
 		routes, err := h.RouteListFiltered(nl.FamilyAll, &nl.Route{Table: table, Protocol: config.RouteProtoPod}, nl.FilterTable|nl.FilterProtocol)
 		if err != nil {
@@ -51,6 +59,37 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 			}
 		}
 	}
+	return lines, nil
+}
+
+// elements are those of the sets of pods; without their table there are none.
+func elements() ([]string, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.ListTableOfFamily(config.NFTPodTable, nftables.TableFamilyINet)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	sets, err := c.GetSets(t)
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	for _, s := range sets {
+		all, err := c.GetSetElements(s)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range all {
+			lines = append(lines, fmt.Sprintf("element %x of %s", e.Key, s.Name))
+		}
+	}
+	slices.Sort(lines)
 	return lines, nil
 }
 

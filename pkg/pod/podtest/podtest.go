@@ -1,9 +1,10 @@
 // Package podtest makes a namespace look as veild leaves a node: the pins, the
-// nft table, the rules, the closed ranges and the marker, without the daemon and
+// nft tables, the rules, the closed ranges and the marker, without the daemon and
 // without what its programs do. It is imported by tests only.
 package podtest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -36,17 +37,17 @@ func Ready(bpfDir, readyFile string, ranges ...netip.Prefix) error {
 	return nil
 }
 
-// Pin pins programs that let everything pass, and the map of pods' addresses.
+// Pin pins programs that let everything pass.
 func Pin(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for _, name := range []string{config.PinGuardIngress, config.PinGuardEgress, config.PinPodIngress} {
+	for _, name := range []string{config.PinGuardIngress, config.PinGuardEgress} {
 		if err := PinProgram(filepath.Join(dir, name), name); err != nil {
 			return err
 		}
 	}
-	return PinAddrs(filepath.Join(dir, config.PinPodAddrs), 1024)
+	return nil
 }
 
 // PinProgram pins a program of this name that lets everything pass.
@@ -63,23 +64,55 @@ func PinProgram(path, name string) error {
 	return prog.Pin(path)
 }
 
-// PinAddrs pins a map for the addresses of so many pods.
-func PinAddrs(path string, pods uint32) error {
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: config.PinPodAddrs, Type: ebpf.Hash, KeySize: 4, ValueSize: 24, MaxEntries: pods})
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	return m.Pin(path)
-}
-
-// Guard adds the guard's nft table, empty.
+// Guard adds the guard's nft table, empty, and that of pods with its chain and sets, without rules.
 func Guard() error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
 	c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTGuardTable})
+	if err := c.Flush(); err != nil {
+		return err
+	}
+	return pods(nftables.TypeIFName, 0)
+}
+
+// Full makes the table of pods anew with room for one element in each set.
+func Full() error { return errors.Join(Unguard(), pods(nftables.TypeIFName, 1)) }
+
+// Foreign makes the table of pods anew with sets of something else.
+func Foreign() error { return errors.Join(Unguard(), pods(nftables.TypeIPAddr, 0)) }
+
+// pods adds the table of pods, whose sets have this before the address, and room for so many elements; 0 is any.
+func pods(first nftables.SetDatatype, size uint32) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPodTable})
+	c.AddChain(&nftables.Chain{
+		Table: t, Name: config.NFTPodChain, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
+	})
+	for name, addr := range map[string]nftables.SetDatatype{config.NFTPodSet4: nftables.TypeIPAddr, config.NFTPodSet6: nftables.TypeIP6Addr} {
+		key, err := nftables.ConcatSetType(first, addr)
+		if err != nil {
+			return err
+		}
+		if err := c.AddSet(&nftables.Set{Table: t, Name: name, KeyType: key, Concatenation: true, Size: size}, nil); err != nil {
+			return err
+		}
+	}
+	return c.Flush()
+}
+
+// Unguard takes away the nft table of pods.
+func Unguard() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPodTable})
 	return c.Flush()
 }
 

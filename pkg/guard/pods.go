@@ -1,0 +1,200 @@
+package guard
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// What a pod sends is known by the group of its link, from the moment the link
+// exists, so nothing is attached to it. The rules are here; the elements, one for
+// each address of a pod, are the plugin's (pkg/pod), and no change of the rules touches them:
+//
+//	pod ─► vpod… ─► kubeveil_pods (raw-10): mark; source not in @pods: drop ─► kubeveil_guard (raw) ─► route
+//
+// Should only this table be gone, the guard's drops what comes from a pod
+// without its mark.
+
+// Reasons of bpf/reasons.go.
+const (
+	spoofed  = "pod_spoofed_source"
+	unmarked = "pod_unmarked"
+)
+
+// beforeGuard is before priority raw (-300), at which the guard judges by the
+// mark, and so before connection tracking (-200) and routing.
+const beforeGuard = -310
+
+// ifNameLen is IFNAMSIZ (include/uapi/linux/if.h).
+const ifNameLen = 16
+
+// podSets are the sets of addresses, with the field that is looked up in each.
+var podSets = []struct {
+	name, saddr string
+	addr        nftables.SetDatatype
+}{
+	{config.NFTPodSet4, "ip saddr", nftables.TypeIPAddr},
+	{config.NFTPodSet6, "ip6 saddr", nftables.TypeIP6Addr},
+}
+
+// podChain is the chain for packets from pods.
+func podChain() chain {
+	rules := []rule{
+		{fmt.Sprintf("iifgroup != %#x return", config.PodGroup), []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
+			&expr.Verdict{Kind: expr.VerdictReturn},
+		}},
+		{fmt.Sprintf("mark set mark & %#x | %#x", ^config.TunnelMark, config.PodMark), []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
+			&expr.Bitwise{
+				SourceRegister: 1, DestRegister: 1, Len: 4,
+				Mask: binaryutil.NativeEndian.PutUint32(^(config.TunnelMark | config.PodMark)),
+				Xor:  binaryutil.NativeEndian.PutUint32(config.PodMark),
+			},
+			&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
+		}},
+	}
+	for _, s := range podSets {
+		rules = append(rules, dropForged(s.saddr, s.name))
+	}
+	return chain{config.NFTPodChain, nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRef(beforeGuard), rules}
+}
+
+// dropForged drops what has a source that is not of the link it came by.
+func dropForged(saddr, set string) rule {
+	const name, addr = unix.NFT_REG_1, unix.NFT_REG_2 // one behind the other, so one key
+	f := fields[saddr]
+	return rule{fmt.Sprintf("iifname . %s not @%s counter %s drop", saddr, set, spoofed), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: name},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: name, Data: []byte{f.proto}},
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: name},
+		&expr.Payload{DestRegister: addr, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset, Len: f.len},
+		&expr.Lookup{SourceRegister: name, SetName: set, Invert: true},
+		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: spoofed},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	}}
+}
+
+// dropUnmarked drops what pods send while the table above is not there.
+func dropUnmarked() rule {
+	mark := binaryutil.NativeEndian.PutUint32(config.PodMark)
+	return rule{fmt.Sprintf("iifgroup %#x mark & %#x == 0 counter %s drop", config.PodGroup, config.PodMark, unmarked), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mark, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
+		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: unmarked},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	}}
+}
+
+// plannedPods is the shape of the table of pods.
+func plannedPods() string {
+	var lines shapeLines
+	lines.planned(podChain())
+	for _, s := range podSets {
+		lines.add("set %s key %d", s.name, ifNameLen+s.addr.Bytes)
+	}
+	lines.add("counter %s", spoofed)
+	return lines.String()
+}
+
+// readPods reads the shape of the table of pods, "" when there is none.
+func readPods() (string, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return "", err
+	}
+	t, err := findTable(c, config.NFTPodTable)
+	if err != nil || t == nil {
+		return "", err
+	}
+	var lines shapeLines
+	if err := readChains(c, t, &lines); err != nil {
+		return "", err
+	}
+	sets, err := c.GetSets(t)
+	if err != nil {
+		return "", fmt.Errorf("list sets: %w", err)
+	}
+	for _, s := range sets {
+		lines.add("set %s key %d", s.Name, s.KeyType.Bytes)
+	}
+	if err := readCounterNames(c, t, &lines); err != nil {
+		return "", err
+	}
+	return lines.String(), nil
+}
+
+// opPods makes the rules anew, in one transaction. Sets and counter stay as they
+// are, so no pod is without its addresses and an ADD meanwhile loses none; only
+// where one of them has another shape, all is made anew, and the daemon's repair of pods fills it.
+func opPods(have string) Op {
+	return Op{"write nftables table " + config.NFTPodTable, config.NFTPodTable, func(*Guard, *nl.Handle) error {
+		counts, err := readTableCounters(config.NFTPodTable)
+		if err != nil {
+			return err
+		}
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPodTable})
+		_, counted := counts[spoofed]
+		if foreignToPods(have) {
+			c.DelTable(t)
+			c.AddTable(t)
+			counted = false
+		}
+		if !counted {
+			c.AddObj(&nftables.CounterObj{Table: t, Name: spoofed, Packets: counts[spoofed]})
+		}
+		if err := addPodSets(c, t); err != nil {
+			return err
+		}
+		// Whatever hook an old one has, it can be deleted once there is one.
+		ch := podChain()
+		c.DelChain(c.AddChain(&nftables.Chain{Name: ch.name, Table: t}))
+		addChain(c, t, ch)
+		return c.Flush()
+	}}
+}
+
+func addPodSets(c *nftables.Conn, t *nftables.Table) error {
+	for _, s := range podSets {
+		key, err := nftables.ConcatSetType(nftables.TypeIFName, s.addr)
+		if err != nil {
+			return err
+		}
+		if err := c.AddSet(&nftables.Set{Table: t, Name: s.name, KeyType: key, Concatenation: true}, nil); err != nil {
+			return fmt.Errorf("add set %s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// foreignToPods is whether a shape has what could not be, or stay, beside ours:
+// a set or a counter that is none of ours, a chain of another name.
+func foreignToPods(have string) bool {
+	ours := make(map[string]bool)
+	for line := range strings.Lines(plannedPods()) {
+		ours[line] = true
+	}
+	for line := range strings.Lines(have) {
+		kind, rest, _ := strings.Cut(line, " ")
+		inChain := kind != "set" && kind != "counter" && strings.HasPrefix(rest, config.NFTPodChain+" ")
+		if !ours[line] && !inChain {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,278 @@
+package guard
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// addPod gives the node a pod behind p0, of which the sets know the addresses:
+//
+//	pod p0 198.18.5.5 fd42:1::5 ── p0 host
+func (n *node) addPod(t *testing.T) *nettest.NS {
+	t.Helper()
+	pod := nettest.NewNS(t)
+	nettest.Veth(t, nettest.End{NS: n.NS, Name: "p0", Addrs: prefixes("198.18.5.1/24", "fd42:1::1/64")},
+		nettest.End{NS: pod, Name: "p0", Addrs: prefixes("198.18.5.5/24", "fd42:1::5/64")})
+	for _, to := range prefixes("198.19.0.0/16", "198.18.9.0/24") {
+		nettest.AddRoute(t, pod, to, addrs("198.18.5.1")[0], "p0")
+	}
+	for _, to := range prefixes("fd42:9::/64", "fd42:1:0:9::/64") {
+		nettest.AddRoute(t, pod, to, addrs("fd42:1::1")[0], "p0")
+	}
+	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		nettest.Sysctl(t, n.NS, name, "1")
+	}
+	n.Run(t, func() error {
+		if err := setGroup("p0", config.PodGroup); err != nil {
+			return err
+		}
+		return admit()
+	})
+	n.apply(t) // takes the programs off the link, which is a pod's now
+	return pod
+}
+
+// admit puts the pod's addresses into the sets, as the plugin does.
+func admit() error {
+	return nft(`add element inet kubeveil_pods pods4 { "p0" . 198.18.5.5 }; add element inet kubeveil_pods pods6 { "p0" . fd42:1::5 }`)
+}
+
+// seen adds a table that counts, behind ours, what came from the pod to port 7777
+// with this mark, and gives what reads the count.
+func (n *node) seen(t *testing.T, mark uint32) func() int {
+	t.Helper()
+	n.Run(t, func() error {
+		return nft(fmt.Sprintf("table inet count { counter marked { }; chain c { type filter hook prerouting priority -200; "+
+			"iifname p0 meta mark %#x udp dport 7777 counter name marked; }; }", mark))
+	})
+	return func() int {
+		var count int
+		n.Run(t, func() error {
+			out, err := exec.Command("nft", "list", "counter", "inet", "count", "marked").CombinedOutput()
+			if err != nil {
+				return err
+			}
+			_, rest, _ := strings.Cut(string(out), "packets ")
+			_, err = fmt.Sscan(rest, &count)
+			return err
+		})
+		return count
+	}
+}
+
+// forged are sources that are not the pod's, by destination. (IPv6 ones that claim to be IPv4 end before every hook, in ipv6_rcv.)
+var forged = map[string][]string{
+	"198.19.0.2": {"198.18.5.6", "198.19.0.1", "198.19.77.1", "169.254.1.9", "0.0.0.0"},
+	"fd42:9::2":  {"fd42:1::6", "fd42:9::1", "fd42:77::1", "fe80::9", "::"},
+}
+
+// forge sends each forged packet by a packet socket of the pod, and wants it dropped for the reason.
+func (n *node) forge(t *testing.T, pod *nettest.NS, reason string) {
+	t.Helper()
+	out := packetSocket(t, pod, "p0", unix.SOCK_RAW)
+	var host *net.Interface
+	n.Run(t, func() (err error) {
+		host, err = net.InterfaceByName("p0")
+		return err
+	})
+	for to, sources := range forged {
+		for i, from := range sources {
+			typ := uint16(unix.ETH_P_IP)
+			if strings.Contains(to, ":") {
+				typ = unix.ETH_P_IPV6
+			}
+			before := n.counters(t)[reason]
+			frame := ether(summed(ipPacket(from, to, byte(i))), typ)
+			copy(frame, host.HardwareAddr)
+			if _, err := unix.Write(out, frame); err != nil {
+				t.Fatal(err)
+			}
+			nettest.Until(t, patience, from+" to "+to+" is counted as "+reason, func() bool { return n.counters(t)[reason] > before })
+		}
+	}
+}
+
+// summed is an IPv4 packet with its header's checksum, without which it ends before every hook.
+func summed(packet []byte) []byte {
+	if packet[0]>>4 == 4 {
+		sum := uint32(0)
+		for i := 0; i < 20; i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(packet[i:]))
+		}
+		binary.BigEndian.PutUint16(packet[10:], ^uint16(sum>>16+sum&0xffff))
+	}
+	return packet
+}
+
+// What a pod sends is marked, whatever mark it had, and is its own.
+func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		prepare string
+	}{
+		{"from the veth", "true"},
+		{"by an ifb, as the bandwidth plugin sends it", "ip link add b0 type ifb && ip link set b0 up && tc qdisc add dev p0 ingress && " +
+			"tc filter add dev p0 parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev b0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bothHooks(t, func(t *testing.T, hk hooks) {
+				n := newNode(t, hk)
+				pod := n.addPod(t)
+				n.Run(t, func() error {
+					if err := command("sh", "-c", tt.prepare); err != nil {
+						return err
+					}
+					return nft(fmt.Sprintf("table inet before { chain c { type filter hook prerouting priority -320; iifname p0 meta mark set %#x; }; }", config.TunnelMark|1))
+				})
+				seen := n.seen(t, config.PodMark|1)
+				for i, to := range []string{"198.19.0.1", "fd42:9::1"} {
+					if err := udp(pod, "", to, 0); err != nil {
+						t.Fatal(err)
+					}
+					nettest.Until(t, patience, "packet to "+to+" is marked", func() bool { return seen() == i+1 })
+				}
+				n.forge(t, pod, spoofed)
+				if got := seen(); got != 2 {
+					t.Errorf("%d packets passed, want 2", got)
+				}
+			})
+		})
+	}
+}
+
+// A link in the group that is in no set, or in that of one family, is mute.
+func TestLinkWithoutAddressesIsMute(t *testing.T) {
+	n := newNode(t, clsact{})
+	pod := n.addPod(t)
+	v4, v6 := "198.19.0.1", "fd42:9::1"
+	seen := n.seen(t, config.PodMark)
+	count := 0
+	for _, step := range []struct {
+		flush        string
+		passes, mute []string
+	}{
+		{"pods6", []string{v4}, []string{v6}},
+		{"pods4", nil, []string{v4, v6}},
+	} {
+		n.Run(t, func() error { return nft("flush set inet kubeveil_pods " + step.flush) })
+		for _, to := range step.passes {
+			if err := udp(pod, "", to, 0); err != nil {
+				t.Fatal(err)
+			}
+			count++
+			nettest.Until(t, patience, to+" passes", func() bool { return seen() == count })
+		}
+		for _, to := range step.mute {
+			n.loses(t, "a packet to "+to, spoofed, pod, to, 0)
+		}
+	}
+}
+
+// Rules that were tampered with are made anew around the pods' addresses and the count.
+func TestRulesOfPodsAreMadeAnewAroundTheirAddresses(t *testing.T) {
+	n := newNode(t, clsact{})
+	pod := n.addPod(t)
+	n.forge(t, pod, spoofed)
+	before := n.counters(t)[spoofed]
+	seen := n.seen(t, config.PodMark)
+	for i, damage := range []string{
+		"flush chain inet kubeveil_pods prerouting",
+		"delete chain inet kubeveil_pods prerouting",
+		"delete chain inet kubeveil_pods prerouting; add chain inet kubeveil_pods prerouting { type filter hook input priority 7; }",
+	} {
+		n.Run(t, func() error { return nft(damage) })
+		if got, want := fmt.Sprint(texts(n.apply(t))), "[write nftables table kubeveil_pods]"; got != want {
+			t.Errorf("%s: Apply did %s, want %s", damage, got, want)
+		}
+		if ops := n.apply(t); len(ops) != 0 {
+			t.Errorf("second Apply did %v", ops)
+		}
+		if err := udp(pod, "", "198.19.0.1", 0); err != nil {
+			t.Fatal(err)
+		}
+		nettest.Until(t, patience, "a packet after "+damage, func() bool { return seen() == i+1 })
+	}
+	if got := n.counters(t)[spoofed]; got < before {
+		t.Errorf("counted %d, before %d", got, before)
+	}
+}
+
+// While the table of pods alone is away, pods are mute.
+func TestWithoutTheirTablePodsAreMute(t *testing.T) {
+	n := newNode(t, clsact{})
+	pod := n.addPod(t)
+	n.Run(t, func() error { return nft("delete table inet kubeveil_pods") })
+	for _, to := range []string{"198.19.0.1", "198.19.0.2", "198.19.77.1", "fd42:9::1", "fd42:9::2"} {
+		n.loses(t, "a packet to "+to, unmarked, pod, to, 0)
+	}
+	n.forge(t, pod, unmarked)
+	n.apply(t)
+	n.loses(t, "a packet before the addresses are back", spoofed, pod, "198.19.0.1", 0)
+}
+
+// While all of nftables is flushed, what pods send to nodes and out of the cluster
+// is dropped by its source, and what is for another node's pods enters the tunnel.
+//
+//	pod ── p0 host u0 ── peer (another node, and the way out)
+//	            host v0 (tunnel) ── peer 198.18.9.9 fd42:1:0:9::9
+func TestWithoutAnyTableNothingOfPodsIsInClear(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		pod := n.addPod(t)
+		n.cable(t, "v0", "198.18.9.1/24", "198.18.9.9/24", "fd42:1:0:9::1/64", "fd42:1:0:9::9/64")
+		n.Run(t, func() error { return setGroup("v0", config.TunnelGroup) })
+		for _, to := range prefixes("198.19.77.0/24", "fd42:77::/64") {
+			gw := addrs("198.19.0.2")[0]
+			if to.Addr().Is6() {
+				gw = addrs("fd42:9::2")[0]
+			}
+			nettest.AddRoute(t, n.NS, to, gw, "u0")
+		}
+		nettest.AddRoute(t, pod, prefixes("fd42:77::/64")[0], addrs("fd42:1::1")[0], "p0")
+		n.apply(t)
+		n.Run(t, func() error { return nft("flush ruleset") })
+		sniffer := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
+		for _, to := range []string{"198.19.0.2", "fd42:9::2", "198.19.77.1", "fd42:77::1"} {
+			n.loses(t, "a packet to "+to, "src_in_range", pod, to, 0)
+		}
+		if received(sniffer, []byte("kubeveil")) {
+			t.Error("a packet of the pod left in clear")
+		}
+		for _, to := range []string{"198.18.9.9", "fd42:1:0:9::9"} {
+			wantReceived(t, n, pod, to)
+		}
+		if received(sniffer, []byte("kubeveil")) {
+			t.Error("a packet for another node's pod left in clear")
+		}
+	})
+}
+
+// wantReceived sends from the pod and waits until a socket of the peer has it.
+func wantReceived(t *testing.T, n *node, pod *nettest.NS, to string) {
+	t.Helper()
+	var c *net.UDPConn
+	n.peer.Run(t, func() (err error) {
+		c, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(to), Port: 7777})
+		return err
+	})
+	defer c.Close()
+	if err := udp(pod, "", to, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.ReadFromUDP(make([]byte, 64)); err != nil {
+		t.Errorf("packet to %s: %v", to, err)
+	}
+}
