@@ -44,7 +44,7 @@ verify: deps ## formatting, generated files, go.mod, lint, known vulnerabilities
 
 .PHONY: test
 test: deps build kubernetes ## unit (race), root, BPF and lab tests
-	@hack/test.sh
+	@KUBEVEIL_LAB_NO_BUILD=1 hack/test.sh
 
 .PHONY: test-unit
 test-unit: ## the tests that need neither the lab nor an API server
@@ -52,7 +52,11 @@ test-unit: ## the tests that need neither the lab nor an API server
 
 .PHONY: test-lab
 test-lab: deps build kubernetes ## the life cycle in the namespace lab, leak oracle running
-	@hack/test.sh lab
+	@KUBEVEIL_LAB_NO_BUILD=1 hack/test.sh lab
+
+.PHONY: test-lab-long
+test-lab-long: deps build kubernetes ## the lab with what mostly waits, too (30 s repairs, the minute's probe)
+	@KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_LAB_LONG=1 hack/test.sh lab
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for 10 s each (FUZZTIME=1m for longer)

@@ -15,13 +15,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// awayEnv names the environment variable with how long the API server is away; a minute is what a
-// person would want to see once, awayDefault keeps the suite short.
-const (
-	awayEnv     = "KUBEVEIL_LAB_AWAY"
-	awayDefault = 10 * time.Second
-)
-
 // The API server is a transport: without it, and through a change of a node's key, pods come, go and talk.
 func TestAPIServerAway(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
@@ -32,7 +25,11 @@ func TestAPIServerAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("a node whose key changed", func(t *testing.T) { changeKey(ctx, t, l, pods) })
-	t.Run("the API server away", func(t *testing.T) { apiAway(ctx, t, l, pods) })
+	t.Run("the API server away", func(t *testing.T) { apiAway(ctx, t, l, pods, 10*time.Second) })
+	t.Run("the API server away for a minute", func(t *testing.T) {
+		needLong(t, "a shorter time is covered")
+		apiAway(ctx, t, l, pods, time.Minute)
+	})
 	t.Run("a new node joins", func(t *testing.T) {
 		began := time.Now()
 		n, err := l.AddNode(ctx)
@@ -89,15 +86,8 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	talk(ctx, t, pods[0], pods[1])
 }
 
-// apiAway lets pods come and go on all nodes and restarts veild while the API server is away.
-func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
-	away := awayDefault
-	if text := os.Getenv(awayEnv); text != "" {
-		var err error
-		if away, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("%s: %v", awayEnv, err)
-		}
-	}
+// apiAway lets pods come and go on all nodes and restarts veild while the API server is away, for as long as said at least.
+func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, away time.Duration) {
 	held, err := lab.Hold(ctx, pods[0], pods[1].Addr(true))
 	if err != nil {
 		t.Fatal(err)

@@ -10,10 +10,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// newLab makes a lab that is removed at the end of the test, and a context for it.
+// newLab makes a lab that is removed at the end of the test, and a context for it. From here on the test runs
+// beside others: labs cannot see each other, and most of their time is waiting.
 func newLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	t.Cleanup(cancel)
 	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	l, err := lab.New(ctx, opts)
@@ -63,6 +65,7 @@ func echoPods(ctx context.Context, t *testing.T, l *lab.Lab) []*lab.Pod {
 
 // The negative control: over a network that does not encrypt, the oracle sees it.
 func TestOracleSeesTheClearNetwork(t *testing.T) {
+	t.Parallel()
 	for _, family := range []lab.Family{lab.IPv4, lab.IPv6, lab.Dual} {
 		t.Run(string(family), func(t *testing.T) {
 			ctx, l := newLab(t, lab.Options{Network: lab.Clear, Family: family})

@@ -10,6 +10,7 @@ import (
 
 // The API server is real: nodes register, the manifests apply, and it comes back after it was killed.
 func TestControlPlane(t *testing.T) {
+	t.Parallel()
 	for _, family := range []lab.Family{lab.IPv4, lab.IPv6, lab.Dual} {
 		t.Run(string(family), func(t *testing.T) {
 			ctx, l := newLab(t, lab.Options{Family: family, NoBoot: true})

@@ -132,7 +132,7 @@ func (h *Host) stop() error {
 		_ = h.holder.Process.Kill()
 		select {
 		case <-h.exited:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute): // the kernel takes a namespace with many links apart when it has time
 			return fmt.Errorf("host %s: holder %d does not end", h.Name, h.holder.Process.Pid)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 // The underlay's MTU, or the setting, changes while traffic runs: devices, routes, pods and the CNI
 // configuration follow, nothing is cut into fragments and nothing gets stuck.
 func TestMTUChangesLive(t *testing.T) {
+	t.Parallel()
 	for _, family := range []lab.Family{lab.Dual, lab.IPv6} {
 		t.Run(string(family), func(t *testing.T) {
 			ctx, l := newLab(t, lab.Options{Family: family, UnderlayMTU: 9000})
@@ -227,12 +228,18 @@ func TestTooNarrowFromTheBeginning(t *testing.T) {
 	noLeaks(t, l)
 }
 
-// longEnv names the environment variable that makes tests wait for what veild does each minute by itself
-// instead of restarting it.
-const longEnv = "KUBEVEIL_LAB_LONG"
-
 // A path is narrower than the links say, and no ICMP tells: the probe inside the tunnel finds it.
 func TestNarrowPath(t *testing.T) {
+	t.Parallel()
+	t.Run("when veild starts", func(t *testing.T) { narrowPath(t, true) })
+	t.Run("while veild runs", func(t *testing.T) {
+		needLong(t, "veild probes each minute")
+		narrowPath(t, false)
+	})
+}
+
+// narrowPath narrows a path, and restarts veild or waits until it looks by itself.
+func narrowPath(t *testing.T, restart bool) {
 	ctx, l := newLab(t, lab.Options{})
 	const path = 1400
 	pods := echoPods(ctx, t, l)
@@ -242,7 +249,7 @@ func TestNarrowPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if os.Getenv(longEnv) == "" {
+	if restart {
 		for _, n := range l.Nodes() {
 			restartVeild(ctx, t, n)
 		}

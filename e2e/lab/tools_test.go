@@ -12,6 +12,17 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
+// longEnv names the environment variable that, when set, runs what mostly waits too.
+const longEnv = "KUBEVEIL_LAB_LONG"
+
+// needLong skips a test when long ones were not asked for; why is what it waits for, or what covers it meanwhile.
+func needLong(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv(longEnv) == "" {
+		nettest.Skip(t, nettest.Short, why+"; "+longEnv+"=1 runs it")
+	}
+}
+
 // The lab's own instruments measure what they say, over the network that needs no daemon.
 func TestInstruments(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{Network: lab.Clear, Family: lab.Dual})

@@ -10,6 +10,7 @@ import (
 
 // The main job: pods on two nodes talk over both protocols, and nothing of it is on the wire.
 func TestPodsTalkEncrypted(t *testing.T) {
+	t.Parallel()
 	for _, family := range []lab.Family{lab.Dual, lab.IPv4, lab.IPv6} {
 		t.Run(string(family), func(t *testing.T) {
 			ctx, l := newLab(t, lab.Options{Family: family})

@@ -31,7 +31,7 @@ const (
 	NoProgram Reason = "no-program"
 	// NoKernelFeature: another thing that this kernel does not have.
 	NoKernelFeature Reason = "no-kernel-feature"
-	// Short: the test is long and -short was asked for.
+	// Short: the test is long and long ones were not asked for.
 	Short Reason = "short"
 )
 
