@@ -1,0 +1,115 @@
+package lab_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
+)
+
+// Ports of the services that another program publishes on a node.
+const (
+	portToPod  = 30001
+	portToHost = 30000
+)
+
+// Another program translates addresses, as kube-proxy and what a former network left behind do: what is encrypted
+// stays so, answers included, and what would become host to host is refused.
+func TestOthersTranslate(t *testing.T) {
+	ctx, l := newLab(t, lab.Options{Nodes: 3})
+	pods := echoPods(ctx, t, l)
+	meet(ctx, t, pods[0], pods[1])
+	meet(ctx, t, pods[0], pods[2])
+	meet(ctx, t, pods[1], pods[2])
+	for _, n := range l.Nodes() {
+		if _, err := lab.Echo(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("ports of a node", func(t *testing.T) { nodePorts(ctx, t, l, pods) })
+	t.Run("sources of pods", func(t *testing.T) { foreignSources(ctx, t, l, pods) })
+	noSecrets(ctx, t, l, nil)
+	noLeaks(t, l)
+}
+
+// foreign gives a node a table of nft that is not ours.
+func foreign(ctx context.Context, t *testing.T, n *lab.Node, name, rules string) {
+	t.Helper()
+	run(ctx, t, n, "bash", "-c", fmt.Sprintf("nft -f - <<'END'\ntable inet %s {\n%s\n}\nEND", name, rules))
+}
+
+// foreignSources translates the source of all that pods send to the node that forwards it. Nodes then still
+// answer the pod, by the tunnel.
+func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
+	var sources string
+	for i, p := range l.Family().ClusterRanges() {
+		sources += fmt.Sprintf("%s saddr %s masquerade;", []string{"ip", "ip6"}[i], p)
+	}
+	foreign(ctx, t, l.Nodes()[0], "foreign_sources", "chain post { type nat hook postrouting priority 100; "+sources+" }")
+	remote := l.Nodes()[1]
+	before := l.Oracle.Seen().Kinds[oracle.Tunnel]
+	for i, addr := range remote.Addrs {
+		for _, proto := range []string{"tcp", "udp"} {
+			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: proto, To: addr}); err != nil {
+				t.Errorf("a pod to the node %s over %s: %v", addr, proto, err)
+			}
+			if _, err := lab.Send(ctx, remote, lab.Exchange{Proto: proto, To: pods[0].Addrs[i]}); err != nil {
+				t.Errorf("the node to the pod %s over %s: %v", pods[0].Addrs[i], proto, err)
+			}
+		}
+	}
+	tunnelled(ctx, t, l, before)
+}
+
+// nodePorts publishes a pod and a host of the third node at ports of the second one.
+func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
+	a, b, c := l.Nodes()[0], l.Nodes()[1], l.Nodes()[2]
+	to := func(port int, four, six netip.Addr) string {
+		return fmt.Sprintf(`meta nfproto ipv4 meta l4proto { tcp, udp } th dport %[1]d dnat ip to %[2]s:%[4]d;
+			meta nfproto ipv6 meta l4proto { tcp, udp } th dport %[1]d dnat ip6 to [%[3]s]:%[4]d;`, port, four, six, lab.EchoPort)
+	}
+	foreign(ctx, t, b, "foreign_ports", "chain pre { type nat hook prerouting priority -100; "+
+		to(portToPod, pods[2].Addr(false), pods[2].Addr(true))+to(portToHost, c.Addrs[0], c.Addrs[1])+` }
+		chain post { type nat hook postrouting priority 100; ct status dnat masquerade; }`)
+	for _, addr := range b.Addrs {
+		before := l.Oracle.Seen().Kinds[oracle.Tunnel]
+		for _, proto := range []string{"tcp", "udp"} {
+			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: proto, To: addr, Port: portToPod}); err != nil {
+				t.Errorf("a pod by %s to the pod over %s: %v", addr, proto, err)
+			}
+			x := lab.Exchange{Proto: proto, To: addr, Port: portToHost, Count: 1, Timeout: time.Second}
+			if _, err := lab.Send(ctx, pods[0], x); err == nil {
+				t.Errorf("a pod by %s to another host over %s: an answer came, which was in clear from host to host", addr, proto)
+			}
+		}
+		tunnelled(ctx, t, l, before)
+		// As far as the second node that is host to host, and allowed by its name; from there on it is to a pod.
+		l.Oracle.Update(func(r *oracle.Rules) {
+			r.Flows = append(r.Flows, oracle.Flow{Name: "port of a node", Proto: oracle.TCP, Addr: addr, Port: portToPod})
+		})
+		before = l.Oracle.Seen().Kinds[oracle.Tunnel]
+		ask := fmt.Sprintf(`exec 3<>/dev/tcp/%s/%d; echo question >&3; read -r answer <&3; [ "$answer" = question ]`, addr, portToPod)
+		if _, err := a.Exec(ctx, "timeout", "5", "bash", "-c", ask); err != nil {
+			t.Errorf("a host by %s to the pod: %v", addr, err)
+		}
+		tunnelled(ctx, t, l, before)
+	}
+}
+
+// tunnelled waits until the oracle has seen more messages of the tunnel than before.
+func tunnelled(ctx context.Context, t *testing.T, l *lab.Lab, before uint64) {
+	t.Helper()
+	err := lab.Until(ctx, 5*time.Second, func() error {
+		if now := l.Oracle.Seen().Kinds[oracle.Tunnel]; now < before+8 {
+			return fmt.Errorf("%d messages of the tunnel", now-before)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
