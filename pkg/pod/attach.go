@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,87 +35,51 @@ func (p Paths) Exists(hostLink string) (bool, error) {
 type attachment struct {
 	Paths
 	Record
-	nsFd int
-	undo *Undo
-	// reserved waits for the addresses.
-	reserved func() ([]netip.Addr, error)
-	host     *nl.Handle
-	index    int // of the host link, once it exists
+	nsFd  int
+	undo  *Undo
+	host  *nl.Handle
+	index int // of the host link, once it exists
 	// The same inside the pod, once setPod has opened it.
 	pod      *nl.Handle
 	podIndex int
 }
 
-// Addresses is where Attach gets a pod's addresses from: IPAM.
-type Addresses struct {
-	// Reserve is called once, on another goroutine, while the link is made.
-	Reserve func() ([]netip.Addr, error)
-	// Release gives back what Reserve gave; it is called by undo only, after the link is gone.
-	Release func() error
-}
-
-// Attach connects the pod whose namespace is open as nsFd, as the record says,
-// whose Addrs it fills in. What must be taken back when the caller fails later
-// is put on undo, which is the caller's to run, also when Attach itself fails.
+// Attach connects the pod whose namespace is open as nsFd, as the record says.
+// What must be taken back when the caller fails later is put on undo, which is the caller's to run, also when Attach itself fails.
 // The error matches ErrAttached when a link of the record's names is there already.
-func (p Paths) Attach(r Record, nsFd int, addrs Addresses, undo *Undo) (Record, error) {
-	if err := r.validate(); err != nil {
-		return r, fmt.Errorf("attach %s of container %s: %w", r.IfName, r.ContainerID, err)
+func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
+	if err := r.Validate(); err != nil {
+		return fmt.Errorf("attach %s of container %s: %w", r.IfName, r.ContainerID, err)
 	}
 	if err := os.MkdirAll(p.PodDir, 0o700); err != nil {
-		return r, fmt.Errorf("make record directory: %w", err)
+		return fmt.Errorf("make record directory: %w", err)
 	}
 	unlock, err := p.lock(r.HostLink)
 	if err != nil {
-		return r, err
+		return err
 	}
 	defer unlock()
 	host, err := nl.Open()
 	if err != nil {
-		return r, err
+		return err
 	}
 	defer host.Close()
-	r.Addrs = nil
 	a := &attachment{Paths: p, Record: r, nsFd: nsFd, host: host, undo: undo}
 	defer func() {
 		if a.pod != nil {
 			a.pod.Close()
 		}
 	}()
-	a.reserved = a.reserve(addrs)
 	for _, step := range a.steps() {
 		err := step.do()
 		if err == nil && afterStep != nil {
 			err = afterStep(step.name)
 		}
 		if err != nil {
-			_, _ = a.reserved() // Its outcome decides what undo has to give back.
-			return r, fmt.Errorf("attach %s of container %s: %s: %w", r.IfName, r.ContainerID, step.name, err)
+			return fmt.Errorf("attach %s of container %s: %s: %w", r.IfName, r.ContainerID, step.name, err)
 		}
 	}
-	return a.Record, nil
-}
-
-// reserve starts to reserve and returns what waits for it. The release is the
-// first thing on the list of undo, so the last to be done.
-func (a *attachment) reserve(from Addresses) func() ([]netip.Addr, error) {
-	var addrs []netip.Addr
-	var err error
-	done := make(chan struct{})
-	a.undo.Add(func() error {
-		if <-done; err != nil {
-			return nil
-		}
-		return from.Release()
-	})
-	go func() {
-		defer close(done)
-		addrs, err = from.Reserve()
-	}()
-	return func() ([]netip.Addr, error) {
-		<-done
-		return addrs, err
-	}
+	return nil
 }
 
 // afterStep lets tests fail Attach after each step; nil in programs.
@@ -133,7 +96,6 @@ func (a *attachment) steps() []step {
 		{"record", a.writeRecord},
 		{"gate", a.stillOpen},
 		{"link", a.addLink},
-		{"addresses", a.takeAddrs},
 		{"elements", a.writeAddrs},
 		{"pod", a.setPod},
 		{"host", a.setHost},
@@ -179,19 +141,6 @@ func (a *attachment) addLink() error {
 		return fmt.Errorf("%s: %w as soon as made", a.HostLink, ErrNotFound)
 	}
 	return nil
-}
-
-// takeAddrs completes the record.
-func (a *attachment) takeAddrs() error {
-	addrs, err := a.reserved()
-	if err != nil {
-		return err
-	}
-	a.Addrs = addrs
-	if err := a.Validate(); err != nil {
-		return err
-	}
-	return a.write(a.Record)
 }
 
 func (a *attachment) writeAddrs() error {

@@ -107,24 +107,17 @@ func TestAttachFailedAtEachStepLeavesNothing(t *testing.T) {
 				}
 				defer func() { afterStep = nil }()
 				var undo Undo
-				released := 0
-				from := given(r)
-				from.Release = func() error {
-					released++
-					_, err := linkIndex(r.HostLink)
-					if !errors.Is(err, ErrNotFound) {
+				// In the place of the caller's release of addresses.
+				undo.Add(func() error {
+					if _, err := linkIndex(r.HostLink); !errors.Is(err, ErrNotFound) {
 						t.Errorf("released while the link is there: %v", err)
 					}
 					return nil
-				}
-				if _, err := n.Attach(r, ns.Fd(), from, &undo); !errors.Is(err, boom) {
+				})
+				if err := n.Attach(r, ns.Fd(), &undo); !errors.Is(err, boom) {
 					return fmt.Errorf("Attach = %v, want %v", err, boom)
 				}
-				err := undo.Run()
-				if released != 1 {
-					t.Errorf("released %d times", released)
-				}
-				return err
+				return undo.Run()
 			})
 			if err := n.bare(); err != nil {
 				t.Error(err)
@@ -134,33 +127,25 @@ func TestAttachFailedAtEachStepLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAttachWithoutAddresses(t *testing.T) {
-	boom := errors.New("none left")
+func TestAttachRefusesAddresses(t *testing.T) {
 	for _, tt := range []struct {
-		name     string
-		reserve  func() ([]netip.Addr, error)
-		want     string
-		released int
+		name  string
+		addrs []netip.Addr
+		want  string
 	}{
-		{"IPAM fails", func() ([]netip.Addr, error) { return nil, boom }, boom.Error(), 0},
-		{"IPAM gives none", func() ([]netip.Addr, error) { return nil, nil }, "no address", 1},
-		{"IPAM gives two of a family", func() ([]netip.Addr, error) { return []netip.Addr{pod4, pod4.Next()}, nil }, "at most one", 1},
+		{"none", nil, "no address"},
+		{"two of a family", []netip.Addr{pod4, pod4.Next()}, "at most one"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
-			r, ns := newRecord(t, "c1")
-			released := 0
+			r, ns := newRecord(t, "c1", tt.addrs...)
 			n.must(func() error {
 				var undo Undo
-				from := Addresses{Reserve: tt.reserve, Release: func() error { released++; return nil }}
-				if _, err := n.Attach(r, ns.Fd(), from, &undo); err == nil || !strings.Contains(err.Error(), tt.want) {
+				if err := n.Attach(r, ns.Fd(), &undo); err == nil || !strings.Contains(err.Error(), tt.want) {
 					t.Errorf("Attach = %v, want something with %q", err, tt.want)
 				}
 				return undo.Run()
 			})
-			if released != tt.released {
-				t.Errorf("released %d times, want %d", released, tt.released)
-			}
 			if err := n.bare(); err != nil {
 				t.Error(err)
 			}
@@ -174,8 +159,7 @@ func TestAttachTwiceIsRefused(t *testing.T) {
 	n.attach(r, ns)
 	err := n.Do(func() error {
 		var undo Undo
-		_, err := n.Attach(r, ns.Fd(), given(r), &undo)
-		return err
+		return n.Attach(r, ns.Fd(), &undo)
 	})
 	if !errors.Is(err, ErrAttached) || !strings.Contains(err.Error(), r.HostLink) {
 		t.Errorf("Attach = %v, want %v that names %s", err, ErrAttached, r.HostLink)
@@ -206,7 +190,7 @@ func TestAttachRefusesWhenTheMarkerIsGone(t *testing.T) {
 			return err
 		}
 		var undo Undo
-		if _, err := n.Attach(r, ns.Fd(), given(r), &undo); !errors.Is(err, ErrClosed) {
+		if err := n.Attach(r, ns.Fd(), &undo); !errors.Is(err, ErrClosed) {
 			return fmt.Errorf("Attach = %v, want %v", err, ErrClosed)
 		}
 		return undo.Run()

@@ -204,7 +204,7 @@ func (n *node) attachFails(r Record, ns *nettest.NS) {
 	n.t.Helper()
 	n.must(func() error {
 		var undo Undo
-		_, err := n.Attach(r, ns.Fd(), given(r), &undo)
+		err := n.Attach(r, ns.Fd(), &undo)
 		if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), config.NFTPodTable) {
 			return fmt.Errorf("Attach without the table = %v", err)
 		}

@@ -65,8 +65,7 @@ func (n *node) attach(r Record, ns *nettest.NS) {
 	n.t.Helper()
 	n.must(func() error {
 		var undo Undo
-		_, err := n.Attach(r, ns.Fd(), given(r), &undo)
-		return err
+		return n.Attach(r, ns.Fd(), &undo)
 	})
 }
 
@@ -109,12 +108,4 @@ func (n *node) bare() error {
 		}
 	}
 	return nil
-}
-
-// given gives the addresses of the record.
-func given(r Record) Addresses {
-	return Addresses{
-		Reserve: func() ([]netip.Addr, error) { return r.Addrs, nil },
-		Release: func() error { return nil },
-	}
 }

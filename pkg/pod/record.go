@@ -37,8 +37,7 @@ type Record struct {
 	Netns string `json:"netns"`
 	// HostLink is the name of the veth's end on the node; it is HostLink(ContainerID, IfName).
 	HostLink string `json:"hostLink"`
-	// Addrs are the pod's addresses, at most one of each family; none while the
-	// attachment is being made, or where that was cut off.
+	// Addrs are the pod's addresses, at most one of each family.
 	Addrs []netip.Addr `json:"addrs"`
 	// MTU is that of both ends of the veth and of the pod's default routes, bytes.
 	MTU int `json:"mtu"`
@@ -73,17 +72,11 @@ func (r Record) mac(offset int) net.HardwareAddr {
 	return mac
 }
 
-// Validate says what is wrong with the record of a complete attachment, nil when nothing is.
+// Validate says what is wrong with the record, nil when nothing is.
 func (r Record) Validate() error {
-	if len(r.Addrs) == 0 {
-		return errors.New("no address")
-	}
-	return r.validate()
-}
-
-// validate is Validate that allows a record without addresses.
-func (r Record) validate() error {
 	switch {
+	case len(r.Addrs) == 0:
+		return errors.New("no address")
 	case r.Network == "" || r.ContainerID == "" || r.IfName == "":
 		return errors.New("network, containerID or ifName is empty")
 	case len(r.IfName) > 15:
@@ -125,7 +118,7 @@ func ParseRecord(data []byte) (Record, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return Record{}, errors.New("data after the record")
 	}
-	return r, r.validate()
+	return r, r.Validate()
 }
 
 // write puts the record on disk, replacing one of the same link, with mode 0600.
@@ -140,8 +133,18 @@ func (p Paths) write(r Record) error {
 	return nil
 }
 
-// NoteTook writes into the record how long the ADD took, for whoever reads it later.
-func (p Paths) NoteTook(r Record, took time.Duration) error {
+// NoteTook writes into the record how long the ADD took, for whoever reads it
+// later; what the daemon has changed of it meanwhile stays.
+func (p Paths) NoteTook(hostLink string, took time.Duration) error {
+	unlock, err := p.lock(hostLink)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := p.Load(hostLink)
+	if err != nil {
+		return err
+	}
 	r.Took = took
 	return p.write(r)
 }
@@ -164,8 +167,8 @@ func (p Paths) Load(hostLink string) (Record, error) {
 }
 
 // List reads all records, sorted by host link. Records that cannot be read are
-// left out and told in the error, beside those that can; those without
-// addresses, which are being attached, are left out; a directory that does not exist is empty.
+// left out and told in the error, beside those that can; a directory that does
+// not exist is empty. Some may still be being attached: they are locked.
 func (p Paths) List() ([]Record, error) {
 	entries, err := os.ReadDir(p.PodDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -186,7 +189,7 @@ func (p Paths) List() ([]Record, error) {
 		case errors.Is(err, fs.ErrNotExist): // removed since
 		case err != nil:
 			errs = append(errs, err)
-		case len(r.Addrs) > 0:
+		default:
 			records = append(records, r)
 		}
 	}

@@ -77,24 +77,19 @@ func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time
 	if err != nil {
 		return nil, err
 	}
-	var given *current.Result
-	from := pod.Addresses{
-		Reserve: func() (addrs []netip.Addr, err error) {
-			if given, addrs, err = ipam.add(); err != nil {
-				return nil, wrap("reserve addresses", err)
-			}
-			return addrs, nil
-		},
-		Release: ipam.del,
-	}
-	record, err := p.paths.Attach(pod.Record{
-		Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns,
-		HostLink: hostLink, MTU: conf.MTU,
-	}, nsFd, from, undo)
+	given, addrs, err := ipam.add()
 	if err != nil {
+		return nil, wrap("reserve addresses", err)
+	}
+	undo.Add(ipam.del)
+	record := pod.Record{
+		Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns,
+		HostLink: hostLink, Addrs: addrs, MTU: conf.MTU,
+	}
+	if err := p.paths.Attach(record, nsFd, undo); err != nil {
 		return nil, err
 	}
-	if err := p.paths.NoteTook(record, time.Since(began)); err != nil {
+	if err := p.paths.NoteTook(hostLink, time.Since(began)); err != nil {
 		return nil, err
 	}
 	return resultOf(record, conf, given)

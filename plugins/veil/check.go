@@ -38,9 +38,6 @@ func (p *plugin) check(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := r.Validate(); err != nil {
-		return fmt.Errorf("container %s, interface %s: ADD was cut off: %w", args.ContainerID, args.IfName, err)
-	}
 	differences, err := p.paths.Check(r, args.Netns)
 	if err != nil {
 		return err
