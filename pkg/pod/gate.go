@@ -66,17 +66,15 @@ func gateTables() error {
 		return fmt.Errorf("guard: open nftables: %w", err)
 	}
 	defer func() { _ = c.CloseLasting() }()
-	for _, name := range []string{config.NFTGuardTable, config.NFTPodTable} {
-		if err := findTable(c, name); err != nil {
-			return fmt.Errorf("guard: %w; %s", err, restores)
-		}
+	if err := findTable(c, config.NFTGuardTable); err != nil {
+		return fmt.Errorf("guard: %w; %s", err, restores)
 	}
 	if _, err := c.ListChain(podTable, config.NFTPodChain); err != nil {
 		return fmt.Errorf("guard: chain %s of nft table inet %s: %w; %s", config.NFTPodChain, config.NFTPodTable, err, restores)
 	}
 	sets, err := c.GetSets(podTable)
 	if err != nil {
-		return fmt.Errorf("guard: list sets of nft table inet %s: %w", config.NFTPodTable, err)
+		return fmt.Errorf("guard: list sets of nft table inet %s: %w; %s", config.NFTPodTable, err, restores)
 	}
 	for _, name := range podSets {
 		if !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == name }) {
