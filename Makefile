@@ -70,6 +70,26 @@ demo: deps build kubernetes ## the main job: clear and encrypted side by side, o
 bench-lab: deps build kubernetes ## measure against bare wireguard-go and the clear network, out/bench-lab/result.json
 	@$(GO) run ./e2e/cmd/bench-lab -out $(OUT)/bench-lab
 
+.PHONY: cluster-image
+cluster-image: deps build ## what the VM lab needs: Kubernetes, the machines' disk, the image (12 minutes cold)
+	@hack/vm/deps.sh
+	@hack/build-kubernetes.sh all
+	@hack/vm/image.sh
+	@$(GO) run ./hack/image
+
+.PHONY: cluster-up
+cluster-up: cluster-image ## start a cluster of virtual machines and keep it (NODES=2)
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/cluster ./e2e/cmd/cluster
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/cluster up -nodes $(or $(NODES),2)
+
+.PHONY: cluster-ssh
+cluster-ssh: ## a shell on a node of that cluster (NODE=node-1)
+	@$(OUT)/bin/cluster ssh $(or $(NODE),node-1)
+
+.PHONY: cluster-down
+cluster-down: ## end that cluster and say what its leak oracle saw
+	@$(OUT)/bin/cluster down
+
 .PHONY: clean
 clean: ## remove out/
 	rm -rf $(OUT)

@@ -150,7 +150,8 @@ func (c *Cluster) boot(ctx context.Context) error {
 func (c *Cluster) need() error {
 	for _, need := range [][2]string{
 		{c.image("root.ext4"), "hack/vm/image.sh"},
-		{filepath.Join(c.root, "out/bin/kubelet"), "hack/build-kubernetes.sh all"},
+		{c.program("kubelet"), "hack/build-kubernetes.sh all"},
+		{filepath.Join(c.root, veilImage), "go run ./hack/image"},
 	} {
 		if _, err := os.Stat(need[0]); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s is missing: run `%s` first", need[0], need[1])

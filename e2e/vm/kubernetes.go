@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"text/template"
@@ -94,7 +95,10 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	for range c.Machines {
 		errs = append(errs, <-joined)
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || c.opts.NoVeil {
+		return err
+	}
+	return c.InstallVeil(ctx)
 }
 
 // makeControl makes credentials with kubeadm, starts the programs with kubeadm's flags, and uploads what joining nodes read.
@@ -138,6 +142,11 @@ func (c *Cluster) phase(ctx context.Context, phase string, args ...string) error
 // Kubectl runs kubectl as the cluster's administrator from the control plane's host.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	return c.Control.Exec(ctx, c.program("kubectl"), append([]string{"--kubeconfig=" + superAdmin}, args...)...)
+}
+
+// KubectlCommand is kubectl to which arguments can be added, for people's use.
+func (c *Cluster) KubectlCommand(ctx context.Context) *exec.Cmd {
+	return c.Control.Command(ctx, c.program("kubectl"), "--kubeconfig="+superAdmin)
 }
 
 // Apply gives objects in YAML to the API server.
@@ -226,6 +235,14 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	out, err := m.Exec(ctx, "kubeadm join --config /etc/kubernetes/join.yaml 2>&1")
 	if err != nil {
 		return fmt.Errorf("join %s: %w: %s", m.Name, err, out)
+	}
+	// kubeadm is content when the kubelet is healthy; its Node object comes when it likes.
+	err = lab.Until(ctx, time.Minute, func() error {
+		_, err := c.Kubectl(ctx, "get", "node", m.Name)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("join %s: %w", m.Name, err)
 	}
 	c.step("machine has joined", "machine", m.Name)
 	return nil

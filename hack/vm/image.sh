@@ -22,7 +22,7 @@ suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 from=$({
 	versions
 	echo "$size $suite"
-	cd "$here" && find . -type f -print0 | sort -z | xargs -0 sha256sum
+	cd "$here" && find image.sh packages root -type f -print0 | sort -z | xargs -0 sha256sum
 } | sha256sum | cut -d' ' -f1)
 if built_from "$dest/root.ext4" "$from"; then
 	exit 0

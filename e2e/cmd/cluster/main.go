@@ -1,36 +1,265 @@
+// Command cluster keeps a cluster of virtual machines for developers.
+//
+// Usage:
+//
+//	cluster up [-nodes N] [-bare] [-no-veil]   start it and return when its nodes are ready
+//	cluster ssh node-1 [COMMAND]               a shell on a node
+//	cluster kubectl ARGS                       as the cluster's administrator
+//	cluster down                               end it; says what its leak oracle saw
+//
+// The cluster belongs to one process that stays in the background; its end, however
+// that comes, ends every machine. Everything is in out/vm/cluster.
 package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"syscall"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
+// state is what other invocations need to know; it is there while the cluster is ready.
+type state struct {
+	PID     int                 `json:"pid"`
+	SSH     map[string][]string `json:"ssh"`
+	Kubectl []string            `json:"kubectl"`
+}
+
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	var o vm.Options
-	flag.IntVar(&o.Nodes, "nodes", 2, "machines")
-	flag.BoolVar(&o.Bare, "bare", false, "no kubernetes")
-	flag.BoolVar(&o.NoVeil, "no-veil", false, "no kubeveil")
-	flag.StringVar(&o.Dir, "dir", "", "artefacts")
-	flag.Parse()
-	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	c, err := vm.New(ctx, o)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	if err := run(os.Args[1:]); err != nil {
+		var status *exec.ExitError
+		if errors.As(err, &status) {
+			os.Exit(status.ExitCode())
+		}
+		fmt.Fprintln(os.Stderr, "cluster:", err)
 		os.Exit(1)
 	}
-	cmd := c.Machines[0].SSH(ctx)
-	fmt.Println(cmd.Args)
+}
+
+func run(args []string) error {
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(root, "out/vm/cluster")
+	verb := ""
+	if len(args) > 0 {
+		verb, args = args[0], args[1:]
+	}
+	switch verb {
+	case "up":
+		return up(dir, args)
+	case "serve":
+		return serve(dir, args)
+	case "down":
+		return down(dir)
+	case "ssh":
+		return ssh(dir, args)
+	case "kubectl":
+		s, err := read(dir)
+		if err != nil {
+			return err
+		}
+		return attach(append(s.Kubectl, args...))
+	}
+	return fmt.Errorf("unknown verb %q: write up, ssh, kubectl or down", verb)
+}
+
+// up starts the process that owns the cluster and waits until it is ready.
+func up(dir string, args []string) error {
+	if _, err := read(dir); err == nil {
+		return errors.New("a cluster is there already: `make cluster-down` ends it")
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	log, err := os.Create(filepath.Join(dir, "cluster.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(os.Args[0], append([]string{"serve"}, args...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	return follow(ctx, dir, log.Name(), cmd, ended)
+}
+
+// follow shows the log until the cluster is ready or its process has ended.
+func follow(ctx context.Context, dir, log string, cmd *exec.Cmd, ended <-chan error) error {
+	shown := 0
+	show := func() {
+		b, _ := os.ReadFile(log)
+		os.Stderr.Write(b[min(shown, len(b)):]) //nolint:errcheck // For people only.
+		shown = len(b)
+	}
+	tick := time.NewTicker(300 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			show()
+			return fmt.Errorf("the cluster did not start: %w", err)
+		case <-ctx.Done():
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			<-ended
+			show()
+			return errors.New("interrupted")
+		case <-tick.C:
+			show()
+			if _, err := read(dir); err == nil {
+				return nil
+			}
+		}
+	}
+}
+
+// serve owns the cluster.
+func serve(dir string, args []string) error {
+	flags := flag.NewFlagSet("cluster up", flag.ContinueOnError)
+	o := vm.Options{Dir: dir, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	flags.IntVar(&o.Nodes, "nodes", 2, "number of machines")
+	flags.BoolVar(&o.Bare, "bare", false, "without Kubernetes")
+	flags.BoolVar(&o.NoVeil, "no-veil", false, "without Kubeveil")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	lock, err := os.Create(filepath.Join(dir, "lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another process owns %s: %w", dir, err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	c, err := vm.New(ctx, o)
+	if err != nil {
+		return err
+	}
+	s := state{PID: os.Getpid(), SSH: map[string][]string{}, Kubectl: c.KubectlCommand(ctx).Args}
+	for _, m := range c.Machines {
+		s.SSH[m.Name] = m.SSH(ctx).Args
+	}
+	if err := write(dir, s); err != nil {
+		_, end := c.Close()
+		return errors.Join(err, end)
+	}
 	<-ctx.Done()
-	res, err := c.Close()
-	fmt.Println(res.Kinds, err)
-	fmt.Println(res.Err())
+	result, err := c.Close()
+	fmt.Printf("%d frames, %d plaintext: %v\n", result.Frames, result.Plaintext, result.Kinds)
+	return errors.Join(err, result.Err())
+}
+
+func write(dir string, s state) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, "state.json")
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// errNone is the answer where no cluster is ready.
+var errNone = errors.New("no cluster is ready: `make cluster-up` starts one")
+
+// read gives the state of the cluster that is ready: its process holds the lock.
+func read(dir string) (state, error) {
+	var s state
+	b, err := os.ReadFile(filepath.Join(dir, "state.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, errNone
+	}
+	if err != nil {
+		return s, err
+	}
+	lock, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		return s, errNone
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+		return s, errNone
+	}
+	return s, json.Unmarshal(b, &s)
+}
+
+// down asks the owner to end and waits for that.
+func down(dir string) error {
+	s, err := read(dir)
+	if errors.Is(err, errNone) {
+		fmt.Fprintln(os.Stderr, "no cluster is there")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	owner, err := os.FindProcess(s.PID)
+	if err != nil {
+		return err
+	}
+	if err := owner.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("end process %d: %w", s.PID, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	defer cancel()
+	err = lab.Until(ctx, 90*time.Second, func() error {
+		if _, err := read(dir); errors.Is(err, errNone) {
+			return nil
+		}
+		return fmt.Errorf("process %d has not ended", s.PID)
+	})
+	log, _ := os.ReadFile(filepath.Join(dir, "cluster.log"))
+	fmt.Printf("%s", log[max(0, len(log)-400):])
+	return err
+}
+
+func ssh(dir string, args []string) error {
+	s, err := read(dir)
+	if err != nil {
+		return err
+	}
+	node := "node-1"
+	if len(args) > 0 {
+		node, args = args[0], args[1:]
+	}
+	command := s.SSH[node]
+	if command == nil {
+		return fmt.Errorf("no machine %q", node)
+	}
+	return attach(append(command, args...))
+}
+
+// attach runs a program on this terminal.
+func attach(words []string) error {
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return cmd.Run()
 }

@@ -1,0 +1,110 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// readyPatience bounds the wait for all nodes, in seconds: an emulated machine starts containers slowly.
+const readyPatience = 5 * time.Minute
+
+// InstallVeil applies the manifests as a user would and waits until every node is Ready, which it becomes
+// when its guard is up and the CNI configuration is written.
+func (c *Cluster) InstallVeil(ctx context.Context) error {
+	if _, err := c.Kubectl(ctx, "apply", "-k", filepath.Join(c.root, "manifests")); err != nil {
+		return fmt.Errorf("install Kubeveil: %w", err)
+	}
+	began := time.Now()
+	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+readyPatience.String()); err != nil {
+		logs, _ := c.Kubectl(ctx, "logs", "--namespace=kube-system", "--selector=app.kubernetes.io/component=veild", "--all-containers", "--tail=20")
+		return fmt.Errorf("wait for nodes: %w: veild says %s", err, logs)
+	}
+	c.step("nodes are ready", "since apply", time.Since(began).Round(100*time.Millisecond))
+	return nil
+}
+
+// Pod is a pod of the lab's own tool.
+type Pod struct {
+	Name string
+	// Node is where it runs.
+	Node *Machine
+	// Annotations are those of the Pod object.
+	Annotations map[string]string
+	// HostPort opens the echo server's port on the node when it is not 0.
+	HostPort int
+	// Addrs are set by RunPod, IPv4 first.
+	Addrs []netip.Addr
+
+	cluster *Cluster
+}
+
+// podObject runs the echo server; every payload of its tools carries the canary.
+var podObject = template.Must(template.New("pod").Parse(`apiVersion: v1
+kind: Pod
+metadata:
+  name: {{.Name}}
+  namespace: default
+  labels: {app: {{.Name}}}
+  annotations: { {{range $k, $v := .Annotations}}{{$k}}: "{{$v}}", {{end}} }
+spec:
+  nodeName: {{.Node}}
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: tool
+      image: {{.Image}}
+      args: [echo]
+      env: [{name: LAB_CANARY, value: "{{.Canary}}"}]
+      ports: [{containerPort: {{.Port}}{{if .HostPort}}, hostPort: {{.HostPort}}{{end}}}]
+`))
+
+// RunPod starts the pod and waits until it runs.
+func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
+	var object bytes.Buffer
+	err := podObject.Execute(&object, map[string]any{
+		"Name": p.Name, "Node": p.Node.Name, "Annotations": p.Annotations, "Image": toolImage, "Canary": c.Lab.Canary,
+		"Port": lab.EchoPort, "HostPort": p.HostPort,
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.Apply(ctx, object.Bytes()); err != nil {
+		return fmt.Errorf("pod %s: %w", p.Name, err)
+	}
+	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/"+p.Name, "--timeout=120s"); err != nil {
+		events, _ := c.Kubectl(ctx, "events", "--for=pod/"+p.Name)
+		return fmt.Errorf("pod %s: %w: %s", p.Name, err, events)
+	}
+	out, err := c.Kubectl(ctx, "get", "pod", p.Name, "-o", "jsonpath={.status.podIPs[*].ip}")
+	if err != nil {
+		return fmt.Errorf("pod %s: %w", p.Name, err)
+	}
+	for _, word := range strings.Fields(string(out)) {
+		addr, err := netip.ParseAddr(word)
+		if err != nil {
+			return fmt.Errorf("address of pod %s: %w", p.Name, err)
+		}
+		p.Addrs = append(p.Addrs, addr)
+	}
+	p.cluster = c
+	return nil
+}
+
+// Send sends messages from the pod to an echo server and fails unless every one came back unchanged.
+func (p *Pod) Send(ctx context.Context, proto string, to netip.AddrPort, count int) (lab.Sent, error) {
+	var sent lab.Sent
+	out, err := p.cluster.Kubectl(ctx, "exec", p.Name, "--", "/labtool", "send", "-proto", proto, "-to", to.String(),
+		"-count", fmt.Sprint(count), "-size", "400", "-timeout", "20s")
+	if err != nil {
+		return sent, err
+	}
+	return sent, json.Unmarshal(out, &sent)
+}

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Installs what the VM lab needs beyond hack/install-deps.sh, only what is absent. Needs root.
+set -euo pipefail
+. "$(dirname "$0")/../lib.sh"
+
+# package | how to tell that it is there | why
+WANTED="
+mmdebstrap|command -v mmdebstrap|makes the root of the machines from packages
+qemu-system-x86|command -v qemu-system-x86_64|runs the machines
+qemu-utils|command -v qemu-img|makes their disks
+openssh-client|command -v ssh|reaches them
+e2fsprogs|command -v mke2fs|makes the disk that they share
+"
+
+missing=()
+while IFS='|' read -r package test why; do
+	[[ -z $package ]] && continue
+	if ! sh -c "$test" >/dev/null 2>&1; then
+		missing+=("$package")
+		say "will install $package: $why"
+	fi
+done <<<"$WANTED"
+((${#missing[@]})) || exit 0
+[[ $(id -u) == 0 ]] || die "not root: run this as root, or install by hand: ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+progress "update the package lists" retry 3 apt-get update -q
+progress "install ${missing[*]}" retry 3 apt-get install -q -y --no-install-recommends "${missing[@]}"
