@@ -26,7 +26,7 @@ func attachTCX(index int, hook Hook, prog *ebpf.Program) error {
 
 // redirect sends everything that arrives on a link out by another. The first
 // goes into the group of pods' links, which the guard skips.
-func redirect(from, to string) error {
+func redirect(hk hooks, from, to string) error {
 	a, err := net.InterfaceByName(from)
 	if err != nil {
 		return err
@@ -43,7 +43,12 @@ func redirect(from, to string) error {
 		return err
 	}
 	defer prog.Close()
-	return attachTCX(a.Index, Ingress, prog)
+	h, err := nl.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return hk.attach(h, Point{a.Index, Ingress}, "redirect", prog)
 }
 
 func setGroup(name string, group uint32) error {

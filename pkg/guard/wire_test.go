@@ -204,7 +204,7 @@ func TestWireTagBesideThePacket(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
 		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
-		n.Run(t, func() error { return redirect("u1", "u0") })
+		n.Run(t, func() error { return redirect(hk, "u1", "u0") })
 		out, in := packetSocket(t, n.peer, "u1", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 		for _, f := range wireFamilies {
 			for _, c := range []struct {

@@ -91,7 +91,13 @@ var (
 // device is the tunnel device of every test node: they do not share a mount namespace.
 const device = "veil0"
 
+// newNode makes a node whose device is veil-wg's, also where the kernel has one.
 func newNode(t *testing.T, n int, f family) *testNode {
+	t.Helper()
+	return newNodeOf(t, n, f, tunnel.ModeUserspace)
+}
+
+func newNodeOf(t *testing.T, n int, f family, mode tunnel.Mode) *testNode {
 	t.Helper()
 	nettest.NeedTUN(t)
 	node := &testNode{Host: nettest.NewHost(t, "/run"), t: t, log: &logBuffer{}}
@@ -101,7 +107,7 @@ func newNode(t *testing.T, n int, f family) *testNode {
 	if node.key, err = wgkey.Generate(); err != nil {
 		t.Fatal(err)
 	}
-	node.host, err = tunnel.NewHost(tunnel.Options{Mode: tunnel.ModeAuto, WorkerWait: time.Second, Log: slog.New(slog.NewTextHandler(node.log, nil))})
+	node.host, err = tunnel.NewHost(tunnel.Options{Mode: mode, WorkerWait: time.Second, Log: slog.New(slog.NewTextHandler(node.log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +203,12 @@ func (n *testNode) route(peers ...*testNode) {
 // pair is two nodes with a tunnel between them that works.
 func pair(t *testing.T, f family) (a, b *testNode) {
 	t.Helper()
-	a, b = newNode(t, 1, f), newNode(t, 2, f)
+	return pairOf(t, f, tunnel.ModeUserspace)
+}
+
+func pairOf(t *testing.T, f family, mode tunnel.Mode) (a, b *testNode) {
+	t.Helper()
+	a, b = newNodeOf(t, 1, f, mode), newNodeOf(t, 2, f, mode)
 	nettest.Veth(t,
 		nettest.End{NS: a.NS, Name: "eth0", Addrs: []netip.Prefix{a.under}},
 		nettest.End{NS: b.NS, Name: "eth0", Addrs: []netip.Prefix{b.under}})
