@@ -2,12 +2,14 @@ package lab_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
@@ -32,6 +34,7 @@ func TestOthersTranslate(t *testing.T) {
 	}
 	t.Run("ports of a node", func(t *testing.T) { nodePorts(ctx, t, l, pods) })
 	t.Run("sources of pods", func(t *testing.T) { foreignSources(ctx, t, l, pods) })
+	t.Run("sources of pods, and nothing keeps them", func(t *testing.T) { unkeptSources(ctx, t, l, pods[0]) })
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)
 }
@@ -63,6 +66,40 @@ func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 		}
 	}
 	tunnelled(ctx, t, l, before)
+}
+
+// unkeptSources takes away what keeps the sources of pods from translation: a node's answer would then be host to host.
+func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
+	if err := p.Node.Program("veild").Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	run(ctx, t, p.Node, "nft", "flush", "chain", "inet", config.NFTGuardTable, "keep_source")
+	ask := func(timeout time.Duration) (answered, refused error) {
+		for _, addr := range l.Nodes()[1].Addrs {
+			for _, proto := range []string{"tcp", "udp"} {
+				_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr, Count: 1, Timeout: timeout})
+				if err != nil {
+					refused = errors.Join(refused, err)
+				} else {
+					answered = errors.Join(answered, fmt.Errorf("%s answered over %s", addr, proto))
+				}
+			}
+		}
+		return answered, refused
+	}
+	if err, _ := ask(300 * time.Millisecond); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.Node.StartProgram(ctx, "veild"); err != nil {
+		t.Fatal(err)
+	}
+	settled(ctx, t, p.Node)
+	if dropped(ctx, t, p.Node, "source_translated") == 0 {
+		t.Error("nothing was counted: the sources were not translated")
+	}
+	if _, err := ask(5 * time.Second); err != nil {
+		t.Errorf("after the repair: %v", err)
+	}
 }
 
 // nodePorts publishes a pod and a host of the third node at ports of the second one.
