@@ -137,7 +137,7 @@ func policyInForce(ctx context.Context, t *testing.T, c dynamic.ResourceInterfac
 	t.Helper()
 	err := lab.Until(ctx, 30*time.Second, func() error {
 		if err := dry(ctx, c, veilNode(other, "Node", other)); err == nil || !strings.Contains(err.Error(), "is not of node") {
-			return fmt.Errorf("creating another's VeilNode: %v", err)
+			return fmt.Errorf("creating another's VeilNode: %w", err)
 		}
 		return nil
 	})

@@ -115,7 +115,7 @@ func TestAttachFailedAtEachStepLeavesNothing(t *testing.T) {
 					return nil
 				})
 				if err := n.Attach(r, ns.Fd(), &undo); !errors.Is(err, boom) {
-					return fmt.Errorf("Attach = %v, want %v", err, boom)
+					return fmt.Errorf("Attach = %w, want %w", err, boom)
 				}
 				return undo.Run()
 			})
@@ -191,7 +191,7 @@ func TestAttachRefusesWhenTheMarkerIsGone(t *testing.T) {
 		}
 		var undo Undo
 		if err := n.Attach(r, ns.Fd(), &undo); !errors.Is(err, ErrClosed) {
-			return fmt.Errorf("Attach = %v, want %v", err, ErrClosed)
+			return fmt.Errorf("Attach = %w, want %w", err, ErrClosed)
 		}
 		return undo.Run()
 	})

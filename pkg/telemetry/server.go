@@ -138,7 +138,9 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 	if err := s.Shutdown(grace); err != nil {
 		_ = s.Close()
 	}
-	_ = <-done // what ended it is known
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
 	return nil
 }
 

@@ -328,8 +328,7 @@ func (s *scaled) fills(ctx context.Context) error {
 		if _, err := s.node.StartProgram(ctx, "veild"); err != nil {
 			return err
 		}
-		since, err := s.waitConfigured(ctx, len(logged))
-		if err != nil {
+		if _, err := s.waitConfigured(ctx, len(logged)); err != nil {
 			return err
 		}
 		wall := time.Since(start)
@@ -343,7 +342,8 @@ func (s *scaled) fills(ctx context.Context) error {
 		if err := s.waitPeers(ctx, s.nodes); err != nil {
 			return err
 		}
-		if since, err = s.waitConfigured(ctx, len(logged)); err != nil {
+		since, err := s.waitConfigured(ctx, len(logged))
+		if err != nil {
 			return err
 		}
 		took := time.Duration(0)

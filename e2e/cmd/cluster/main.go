@@ -12,6 +12,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,7 +114,7 @@ func follow(ctx context.Context, dir, log string, cmd *exec.Cmd, ended <-chan er
 	shown := 0
 	show := func() {
 		b, _ := os.ReadFile(log)
-		os.Stderr.Write(b[min(shown, len(b)):]) //nolint:errcheck // For people only.
+		os.Stderr.Write(b[min(shown, len(b)):])
 		shown = len(b)
 	}
 	tick := time.NewTicker(300 * time.Millisecond)
@@ -125,9 +126,9 @@ func follow(ctx context.Context, dir, log string, cmd *exec.Cmd, ended <-chan er
 			return fmt.Errorf("the cluster did not start: %w", err)
 		case <-ctx.Done():
 			_ = cmd.Process.Signal(syscall.SIGTERM)
-			<-ended
+			err := <-ended
 			show()
-			return errors.New("interrupted")
+			return fmt.Errorf("interrupted: %w", cmp.Or(err, context.Cause(ctx)))
 		case <-tick.C:
 			show()
 			if _, err := read(dir); err == nil {
