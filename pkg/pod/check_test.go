@@ -206,7 +206,7 @@ func (n *node) attachFails(r Record, ns *nettest.NS) {
 		var undo Undo
 		err := n.Attach(r, ns.Fd(), &undo)
 		if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), config.NFTPodTable) {
-			return fmt.Errorf("Attach without the table = %v", err)
+			return fmt.Errorf("Attach without the table = %w", err)
 		}
 		return undo.Run()
 	})
