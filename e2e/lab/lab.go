@@ -44,7 +44,7 @@ type Options struct {
 	// Offloads keeps the segmentation offloads of the underlay's links, for benchmarks. Frames of the
 	// oracle are then larger than those of a real wire, and fragments are not seen as such.
 	Offloads bool
-	// Dir is the folder for artefacts; empty is a new one under out/lab.
+	// Dir is the folder for artefacts; empty is a new one under out/lab, where those of the last runs stay.
 	Dir string
 	// VeildConfig is merged over the configuration of veild, keys as in its file.
 	VeildConfig map[string]any
