@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
@@ -76,6 +77,20 @@ func inject(ctx context.Context, t *testing.T, at lab.Place, link string, frames
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("send a frame on %s: %v: %s", link, err, out)
 		}
+	}
+}
+
+// counted waits until as many packets are counted: one that was sent may still wait for its turn at the receiver.
+func counted(ctx context.Context, t *testing.T, want uint64, got func() uint64) {
+	t.Helper()
+	err := lab.Until(ctx, 5*time.Second, func() error {
+		if n := got(); n < want {
+			return fmt.Errorf("%d packets were counted, %d were sent", n, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
