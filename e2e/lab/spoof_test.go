@@ -126,13 +126,10 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 				t.Fatal(err)
 			}
 			before := l.Oracle.Seen().Kinds
-			began := time.Now()
-			_, err = lab.Send(ctx, asks, lab.Exchange{To: netip.MustParseAddr(addr), Count: 1, Timeout: 4 * time.Second})
+			// Sooner than a neighbour that does not answer is given up, which takes 3 s.
+			_, err = lab.Send(ctx, asks, lab.Exchange{To: netip.MustParseAddr(addr), Count: 1, Timeout: 2 * time.Second})
 			if err == nil || !strings.Contains(err.Error(), "unreachable") && !strings.Contains(err.Error(), "no route to host") {
 				t.Errorf("to %s: %v", addr, err)
-			}
-			if took := time.Since(began); took > 2*time.Second {
-				t.Errorf("the refusal took %v", took)
 			}
 			after := l.Oracle.Seen().Kinds
 			if after[oracle.Egress] != before[oracle.Egress] || after[oracle.Unknown] != before[oracle.Unknown] {
