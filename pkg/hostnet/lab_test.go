@@ -31,8 +31,6 @@ type lab struct {
 func newLab(t testing.TB) *lab {
 	t.Helper()
 	ns, router := nettest.NewNS(t), nettest.NewNS(t)
-	// A new namespace has the first one's setting (net.core.devconf_inherit_init_net), which is not the test's to know.
-	ns.Run(t, func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0o644) })
 	nettest.Veth(t,
 		nettest.End{NS: ns, Name: "under0", MTU: 1500, Addrs: prefixes("198.18.0.1/24", "fd42:0:0:1::1/64")},
 		nettest.End{NS: router, Name: "router0", MTU: 1500, Addrs: prefixes("198.18.0.254/24", "fd42:0:0:1::fe/64")})

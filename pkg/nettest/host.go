@@ -42,7 +42,7 @@ func NewHost(t testing.TB, tmpfs ...string) *Host {
 		close(h.calls)
 		h.NS.f.Close()
 	})
-	h.Run(t, func() error { return linkUp("lo") })
+	h.Run(t, asNew)
 	return h
 }
 
