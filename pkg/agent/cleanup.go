@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/cniplugin"
@@ -137,7 +138,12 @@ func removeTree(path string) ([]string, error) {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	if err := os.RemoveAll(path); err != nil {
+	err := os.RemoveAll(path)
+	if errors.Is(err, syscall.ENOTEMPTY) {
+		// A veil-wg that still runs makes its folder of requests again.
+		return []string{path + ", less " + config.WorkerDir + ", which a running veil-wg keeps"}, nil
+	}
+	if err != nil {
 		return nil, fmt.Errorf("remove %s: %w", path, err)
 	}
 	return []string{path}, nil
