@@ -57,7 +57,7 @@ func TestAutoTakesWhatTheKernelHas(t *testing.T) {
 			if c := a.mustSync(a.spec(b)); !c.Empty() {
 				t.Errorf("second sync changed %+v", c)
 			}
-			onlyTunnel(t, wire.All(t))
+			onlyTunnelOf(t, wire.All(t), want)
 		})
 	}
 }
