@@ -137,7 +137,7 @@ const maxPause = 2 * time.Second
 
 // minPause is the least between two looks at all peers, so that a thousand
 // that answer, or do not, one by one cost no more than a few.
-const minPause = 20 * time.Millisecond
+const minPause = 50 * time.Millisecond
 
 // Run probes until ctx ends. It returns ctx's error.
 func (p *Prober) Run(ctx context.Context) error {
