@@ -1,0 +1,59 @@
+package lab_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// What a person runs on a node, against the living daemon.
+func TestVeilctlOnANode(t *testing.T) {
+	ctx, l := newLab(t, lab.Options{})
+	pods := echoPods(ctx, t, l)
+	meet(ctx, t, pods[0], pods[1])
+	node := l.Nodes()[0]
+	for _, c := range []struct {
+		args string
+		want []string
+	}{
+		{"status", []string{"ready for pods", "1 up", "in force on eth0", "1440 for pods over 1500"}},
+		{"peers", []string{"node-2", "up", "51820"}},
+		{"mtu", []string{"1500", "1440"}},
+		{"guard", []string{"eth0", "dst_in_range"}},
+	} {
+		out, err := node.Exec(ctx, l.Program("veilctl"), strings.Fields(c.args)...)
+		if err != nil {
+			t.Errorf("veilctl %s: %v", c.args, err)
+		}
+		for _, w := range c.want {
+			if !strings.Contains(string(out), w) {
+				t.Errorf("veilctl %s does not say %q:\n%s", c.args, w, out)
+			}
+		}
+	}
+	if _, err := lab.Sink(ctx, pods[1]); err != nil {
+		t.Fatal(err)
+	}
+	source, err := lab.Source(ctx, pods[0], pods[1].Addrs[0], 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := node.Exec(ctx, l.Program("veilctl"), "leakcheck", "-for", "2s", "-o", "json")
+	if err != nil {
+		t.Errorf("veilctl leakcheck: %v", err)
+	}
+	if err := source.Kill(ctx); err != nil {
+		t.Error(err)
+	}
+	var seen struct{ Frames, Tunnel, Leaks, Dropped uint64 }
+	if err := json.Unmarshal(out, &seen); err != nil {
+		t.Fatalf("veilctl leakcheck: %v:\n%s", err, out)
+	}
+	t.Logf("leakcheck: %+v", seen)
+	if seen.Tunnel == 0 || seen.Leaks != 0 || seen.Dropped != 0 {
+		t.Errorf("leakcheck saw %+v", seen)
+	}
+	noLeaks(t, l)
+}
