@@ -284,7 +284,10 @@ func (a *Agent) loop(ctx context.Context) error {
 			return nil
 		case <-a.wake:
 		case <-time.After(pause):
-			a.forget.Store(true)
+			// What the kernel does not announce. Links, addresses and routes it does, and
+			// to ask it for the way to each of a thousand nodes costs most of a turn.
+			a.host.Forget()
+			a.seen.guard = nil
 		}
 	}
 }
