@@ -266,3 +266,20 @@ func TestPeersAreFollowedThroughAProblem(t *testing.T) {
 		})
 	}
 }
+
+// veild that ended between its apply and its snapshot knows from the guard alone.
+func TestNodeOfTheGuardAloneStaysClosed(t *testing.T) {
+	in := two(t)
+	in.table.NodeAddrs = union(in.table.NodeAddrs, addrs("198.18.0.13", "198.18.0.12"))
+	want := addrs("198.18.0.11", "198.18.0.12", "198.18.0.13", "fd42::b", "fd42::c")
+	d := decide(in)
+	if !slices.Equal(d.guard.NodeAddrs, want) || !slices.Equal(d.host.NodeAddrs, want) {
+		t.Errorf("closed for %v and %v, want %v", d.guard.NodeAddrs, d.host.NodeAddrs, want)
+	}
+	unreachable := slices.ContainsFunc(hostnet.Plan(d.host).Routes, func(r hostnet.Route) bool {
+		return r.Table == config.TablePod && r.Device == "" && r.Dst == netip.MustParsePrefix("198.18.0.13/32")
+	})
+	if !unreachable {
+		t.Error("its address is not unreachable for pods")
+	}
+}

@@ -67,16 +67,22 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	var refusals []cluster.Refusal
 	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways), withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
 	if !state.Synced {
-		// The last life may have learned of a node and ended before it wrote it down.
 		have, err := a.guard.Read()
 		if err != nil {
 			return in, nil, err
 		}
-		in.table.NodeAddrs = slices.Concat(in.table.NodeAddrs, have.Nodes)
-		slices.SortFunc(in.table.NodeAddrs, netip.Addr.Compare)
-		in.table.NodeAddrs = slices.Compact(in.table.NodeAddrs)
+		in.table.NodeAddrs = union(in.table.NodeAddrs, have.Nodes)
 	}
 	return in, refusals, nil
+}
+
+// union is the addresses of nodes in the table and in the guard, sorted: the last
+// life may have learned of a node and ended before it wrote it down, and a
+// forgotten one would be reached in clear.
+func union(table, guarded []netip.Addr) []netip.Addr {
+	all := slices.Concat(table, guarded)
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
 }
 
 // readUnderlay looks for the link between nodes, with the peers known so far.
