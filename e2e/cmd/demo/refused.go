@@ -111,9 +111,6 @@ func drops(ctx context.Context, n *lab.Node, reason string) (uint64, error) {
 	return sum, nil
 }
 
-// answerWait bounds the wait for an answer.
-const answerWait = 2 * time.Second
-
 // send sends one datagram out of a namespace; a zero from lets the kernel choose.
 func send(ns string, from, to netip.AddrPort, payload []byte) error {
 	return netns.Do(ns, func() error {
