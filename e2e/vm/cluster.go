@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,6 +53,8 @@ type Cluster struct {
 	log   *slog.Logger
 	start time.Time
 	token string
+	// forward is the port on loopback that Kubeconfig names.
+	forward net.Listener
 	// version is that of Kubernetes, as kubeadm says it.
 	version string
 	// images are archives that every machine's containerd is given.
@@ -218,6 +221,9 @@ func (c *Cluster) Close() (oracle.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var errs []error
+	if c.forward != nil {
+		errs = append(errs, c.forward.Close())
+	}
 	for _, m := range c.Machines {
 		errs = append(errs, m.Off(ctx))
 	}

@@ -82,6 +82,9 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err := c.makeControl(ctx); err != nil {
 		return fmt.Errorf("control plane: %w", err)
 	}
+	if err := c.forwardAPI(ctx); err != nil {
+		return err
+	}
 	c.step("control plane is ready")
 	hash, err := c.caHash()
 	if err != nil {
