@@ -155,6 +155,11 @@ func (o *Oracle) read(r *ring) {
 		r.drain(judge)
 		o.add(&local)
 		select {
+		case taken := <-r.takes:
+			err := r.catchUp(judge)
+			o.add(&local)
+			o.lose(r.lost(false))
+			taken <- err
 		case <-o.stop:
 			o.finish(r, judge)
 			o.add(&local)
@@ -178,13 +183,14 @@ func (o *Oracle) finish(r *ring, judge func([]byte)) {
 		}
 		r.wait(retireMS)
 	}
-	lost := r.dropped
-	if kept := r.packets - r.dropped; kept > r.judged.Load() {
-		lost += kept - r.judged.Load()
-	}
+	o.lose(r.lost(true))
+}
+
+// lose adds frames that could not be judged.
+func (o *Oracle) lose(frames uint64) {
 	o.mu.Lock()
-	o.seen.Dropped += lost
-	o.mu.Unlock()
+	defer o.mu.Unlock()
+	o.seen.Dropped += frames
 }
 
 // keep keeps an example, if there are not enough of its kind.
@@ -213,7 +219,7 @@ func (o *Oracle) add(local *Result) {
 	clear(local.Kinds)
 }
 
-// Seen is what was judged until now; Dropped is only known from Stop.
+// Seen is what was judged until now, or since the last Take; Dropped is only known from Take and Stop.
 func (o *Oracle) Seen() Result {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -226,7 +232,8 @@ func (o *Oracle) Seen() Result {
 	return r
 }
 
-// Stop judges what is still in the rings, ends and gives the result. A second call gives the same.
+// Stop judges what is still in the rings, ends and gives the result since Start or the last Take. A second
+// call gives the same.
 func (o *Oracle) Stop() (Result, error) {
 	o.mu.Lock()
 	if o.ended {

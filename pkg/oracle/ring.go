@@ -28,6 +28,8 @@ type ring struct {
 
 	judged           atomic.Uint64 // frames that were handed out
 	packets, dropped uint64        // by the kernel's count; the reader's own
+	told             uint64        // of dropped, what lost has given
+	takes            chan chan<- error
 }
 
 // openRing opens a ring of some blocks on a link of the calling thread's network namespace; from its
@@ -42,7 +44,7 @@ func openRing(link string, blocks int) (*ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: open packet socket: %w", link, err)
 	}
-	r := &ring{link: link, fd: fd}
+	r := &ring{link: link, fd: fd, takes: make(chan chan<- error)}
 	if err := r.setup(i.Index, blocks); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", link, err), r.close())
 	}
