@@ -19,15 +19,17 @@ import (
 type command func(ctx context.Context, args []string) (any, error)
 
 var commands = map[string]command{
-	"holder": holder,
-	"echo":   echo,
-	"send":   send,
-	"hold":   hold,
-	"source": source,
-	"sink":   sink,
-	"raw":    raw,
-	"cni":    cni,
-	"pause":  pause,
+	"holder":  holder,
+	"echo":    echo,
+	"send":    send,
+	"hold":    hold,
+	"flow":    flow,
+	"webhook": webhook,
+	"source":  source,
+	"sink":    sink,
+	"raw":     raw,
+	"cni":     cni,
+	"pause":   pause,
 }
 
 func main() {
