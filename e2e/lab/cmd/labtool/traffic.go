@@ -97,7 +97,11 @@ func send(ctx context.Context, args []string) (any, error) {
 	size := flags.Int("size", 200, "bytes of a message")
 	timeout := flags.Duration("timeout", 5*time.Second, "for the whole")
 	again := flags.Duration("again", 300*time.Millisecond, "pause before a UDP message is sent again")
+	canary := flags.String("canary", os.Getenv(canaryEnv), "what fills the messages")
 	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if err := os.Setenv(canaryEnv, *canary); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
