@@ -13,4 +13,4 @@ done
 plugins=github.com/containernetworking/plugins/plugins
 packages+=("$plugins/ipam/host-local" "$plugins/main/loopback" "$plugins/main/ptp" "$plugins/meta/bandwidth" "$plugins/meta/portmap")
 export CGO_ENABLED=0
-go build -trimpath -buildvcs=false -o "$OUT/bin/" "${packages[@]}"
+go build -trimpath -buildvcs=false -ldflags="-X github.com/kubeveil/kubeveil/pkg/version.stamped=$("$ROOT/hack/version.sh")" -o "$OUT/bin/" "${packages[@]}"

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/version"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
@@ -22,6 +23,7 @@ const usage = `veil-wg: userspace WireGuard for veild
 Usage:
   veil-wg [flags]                      serve the requests in -dir (the supervisor)
   veil-wg device -mtu N [flags] NAME   serve one device (started by the supervisor)
+  veil-wg version
 
 veild asks for a device by writing <dir>/<device>.json and configures it through
 /var/run/wireguard/<device>.sock, which wg(8) understands too. Killed processes
@@ -60,6 +62,10 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
+	if len(args) == 1 && args[0] == "version" {
+		fmt.Println(version.String())
+		return nil
+	}
 	device := len(args) > 0 && args[0] == "device"
 	if device {
 		args = args[1:]

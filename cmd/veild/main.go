@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/agent"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
 const usage = `veild keeps a node's pods talking through WireGuard, and nothing of them in clear.
@@ -82,7 +83,7 @@ func run(ctx context.Context, args []string) error {
 		<-ctx.Done()
 		return nil
 	case "version":
-		fmt.Println(version())
+		fmt.Println(version.String())
 		return nil
 	}
 	return fmt.Errorf("unknown command %q: run, close, check, cleanup, install-cni, idle or version", command)
@@ -101,11 +102,11 @@ func serve(ctx context.Context, flags *config.Flags) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(agent.Options{Config: cfg, Reload: flags.Load, Version: version(), Log: log})
+	a, err := agent.New(agent.Options{Config: cfg, Reload: flags.Load, Version: version.String(), Log: log})
 	if err != nil {
 		return err
 	}
-	log.Info("veild starts", "version", version(), "node", cfg.Node, "clusterRanges", cfg.ClusterRanges, "serviceRanges", cfg.ServiceRanges)
+	log.Info("veild starts", "version", version.String(), "node", cfg.Node, "clusterRanges", cfg.ClusterRanges, "serviceRanges", cfg.ServiceRanges)
 	defer log.Info("veild ends; tunnels, guard and CNI configuration stay")
 	return a.Run(ctx)
 }

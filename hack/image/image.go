@@ -22,8 +22,8 @@ import (
 var epoch = time.Unix(0, 0).UTC()
 
 // newImage gives an image of one layer with files (by path without a leading
-// slash), which starts veild.
-func newImage(arch string, files map[string][]byte) (v1.Image, error) {
+// slash), which starts veild. Version is what its label says.
+func newImage(arch, version string, files map[string][]byte) (v1.Image, error) {
 	layer, err := newLayer(files)
 	if err != nil {
 		return nil, err
@@ -49,6 +49,7 @@ func newImage(arch string, files map[string][]byte) (v1.Image, error) {
 		WorkingDir: "/",
 		Labels: map[string]string{
 			"org.opencontainers.image.title":    "kubeveil",
+			"org.opencontainers.image.version":  version,
 			"org.opencontainers.image.source":   "https://github.com/kubeveil/kubeveil",
 			"org.opencontainers.image.licenses": "Apache-2.0",
 		},

@@ -30,7 +30,7 @@ func someFiles() map[string][]byte {
 func TestSameFilesSameBytes(t *testing.T) {
 	var archives [2][]byte
 	for i := range archives {
-		img, err := newImage("amd64", someFiles())
+		img, err := newImage("amd64", "v0.1.0", someFiles())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestLayer(t *testing.T) {
 
 // The archive is a layout that another reader understands, and names the image as containerd wants it.
 func TestArchiveIsALayout(t *testing.T) {
-	img, err := newImage("arm64", someFiles())
+	img, err := newImage("arm64", "v0.1.0", someFiles())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestArchiveIsALayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(config.RootFS.DiffIDs) != 1 || config.Config.Entrypoint[0] != "/usr/local/bin/veild" || config.OS != "linux" {
+	if len(config.RootFS.DiffIDs) != 1 || config.Config.Entrypoint[0] != "/usr/local/bin/veild" || config.OS != "linux" || config.Config.Labels["org.opencontainers.image.version"] != "v0.1.0" {
 		t.Errorf("configuration: %+v", config)
 	}
 	entries, err := os.ReadDir(dir)

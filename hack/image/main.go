@@ -4,7 +4,7 @@
 //
 // Usage:
 //
-//	go run ./hack/image [-arch amd64] [-tag localhost/kubeveil:dev] [-out out/images/kubeveil.tar]
+//	go run ./hack/image [-arch amd64] [-tag localhost/kubeveil:dev] [-version V] [-out out/images/kubeveil.tar]
 //
 // The result is an OCI image layout in a tar archive, which these read:
 //
@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 )
 
@@ -44,8 +45,9 @@ func main() {
 	arch := flag.String("arch", runtime.GOARCH, "`architecture` as Go names it")
 	tag := flag.String("tag", "localhost/kubeveil:dev", "`name` under which a runtime that imports the image finds it")
 	out := flag.String("out", "out/images/kubeveil.tar", "`file` to write")
+	version := flag.String("version", "", "`version` of the programs (default: what hack/version.sh says)")
 	flag.Parse()
-	digest, err := run(ctx, *arch, *tag, *out)
+	digest, err := run(ctx, *arch, *tag, *version, *out)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
@@ -53,16 +55,23 @@ func main() {
 	fmt.Printf("%s %s in %s\n", *tag, digest, *out)
 }
 
-func run(ctx context.Context, arch, tag, out string) (digest string, err error) {
+func run(ctx context.Context, arch, tag, version, out string) (digest string, err error) {
+	if version == "" {
+		said, err := exec.CommandContext(ctx, "hack/version.sh").Output()
+		if err != nil {
+			return "", fmt.Errorf("hack/version.sh: %w", err)
+		}
+		version = strings.TrimSpace(string(said))
+	}
 	root := filepath.Join(filepath.Dir(out), "root-"+arch)
-	if err := compile(ctx, arch, root); err != nil {
+	if err := compile(ctx, arch, version, root); err != nil {
 		return "", err
 	}
 	files, err := readFiles(root)
 	if err != nil {
 		return "", err
 	}
-	img, err := newImage(arch, files)
+	img, err := newImage(arch, version, files)
 	if err != nil {
 		return "", err
 	}
@@ -74,13 +83,13 @@ func run(ctx context.Context, arch, tag, out string) (digest string, err error) 
 }
 
 // compile builds the programs into folders below root. What is there and up to date is not linked again.
-func compile(ctx context.Context, arch, root string) error {
+func compile(ctx context.Context, arch, version, root string) error {
 	for dir, packages := range programs {
 		dir = filepath.Join(root, dir)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", dir + "/"}, packages...)
+		args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X " + module + "pkg/version.stamped=" + version, "-o", dir + "/"}, packages...)
 		c := exec.CommandContext(ctx, "go", args...)
 		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=-mod=readonly")
 		c.Stdout, c.Stderr = os.Stderr, os.Stderr
