@@ -1,11 +1,15 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -27,14 +31,23 @@ type leakReport struct {
 	Examples []oracle.Example `json:"examples,omitempty"`
 }
 
+var leakcheckVerb = verb{
+	name: "leakcheck", short: "read this node's underlay for a while and judge every frame", register: leakcheck,
+	about: `It reads the frames of the interfaces that the guard protects, and counts those with an address of the cluster in clear. It needs
+CAP_NET_RAW, which veild's container does not have: run it as root on the node itself.`,
+	examples: `veilctl leakcheck
+veilctl leakcheck -for 1m -o json`,
+}
+
 // leakcheck reads the guarded links of this node for a while.
 func leakcheck(fs *flag.FlagSet) func(call) error {
 	long := fs.Duration("for", 10*time.Second, "how long to read")
+	socket := socketFlag(fs)
 	return func(c call) error {
 		if *long <= 0 || *long > time.Hour {
 			return fmt.Errorf("-for %v: write a time between 1s and 1h: %w", *long, errUsage)
 		}
-		s, err := fetch(c)
+		s, err := fetch(c, *socket)
 		if err != nil {
 			return err
 		}
@@ -59,9 +72,12 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	for _, d := range s.Devices {
 		rules.TunnelPort = uint16(d.Port)
 	}
+	if err := mayRead(); err != nil {
+		return leakReport{}, err
+	}
 	o, err := oracle.Start("/proc/self/ns/net", rules)
 	if err != nil {
-		return leakReport{}, fmt.Errorf("read this node's links: %w (it needs CAP_NET_RAW)", err)
+		return leakReport{}, fmt.Errorf("read this node's links: %w", err)
 	}
 	for _, link := range s.Guard.Links {
 		if err := o.Watch(link); err != nil {
@@ -91,6 +107,21 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 		}
 	}
 	return r, nil
+}
+
+// mayRead says what to do instead where frames cannot be read: veild's own container, which has no need to.
+func mayRead() error {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return errors.New("leakcheck reads frames, for which CAP_NET_RAW is missing here (veild's container does without it); on the node, as root: " +
+			"veilctl leakcheck, with the veilctl of the image or of `make build`; where you have no shell on the node: " +
+			"kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- /usr/local/bin/veilctl leakcheck -socket /host" + config.AdminSocket +
+			" with the image of DaemonSet veild")
+	case err != nil:
+		return fmt.Errorf("read frames: %w", err)
+	}
+	return unix.Close(fd)
 }
 
 func showLeaks(c call, r leakReport) {

@@ -1,5 +1,8 @@
-// Command veilctl shows what Kubeveil does on this node, checks that nothing
-// leaves it in clear, and takes Kubeveil away again.
+// Command veilctl shows what Kubeveil does on this node or in a whole cluster, says before an installation what a cluster lacks,
+// checks that nothing leaves a node in clear, gathers what a bug report needs, and takes Kubeveil away again.
+//
+// Start reading at verb.go, the table of verbs. Those that ask one veild do so by its socket; those for a cluster by a kubeconfig
+// (internal/remote), and reach each veild by running veilctl in its pod.
 package main
 
 import (
@@ -12,32 +15,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/version"
 )
-
-const usage = `veilctl looks at Kubeveil on this node.
-
-Usage: veilctl COMMAND [flags]
-
-  status      is the node ready, and what is wrong if it is not
-  peers       other nodes: state, endpoint, handshake, bytes
-  mtu         where the MTU of pods comes from, number by number
-  guard       where the guard is attached and what it dropped, by reason
-  leakcheck   read this node's underlay for a while and judge every frame
-  cleanup     take everything of Kubeveil's from this node
-
-Flags of every command:
-  -o table|json   for people (default) or programs
-  -socket PATH    veild's socket (default ` + config.AdminSocket + `)
-
-Examples:
-  veilctl status
-  veilctl peers -o json | jq '.[] | select(.state != "up")'
-  veilctl leakcheck -for 30s
-
-Exit status: 0 all is well, 1 something is wrong with the node or the call
-failed, 2 the command line is wrong, 3 veild does not answer.
-`
 
 // Exit statuses.
 const (
@@ -56,35 +35,18 @@ var (
 	errNoDaemon = errors.New("veild does not answer")
 )
 
-// call is one call of a command.
+// call is one call of a verb.
 type call struct {
-	ctx    context.Context
-	out    io.Writer
-	json   bool
-	socket string
-}
-
-// command is a verb with its own flags: register adds them and gives what runs.
-type command func(fs *flag.FlagSet) func(c call) error
-
-var commands = map[string]command{
-	"status":    plain(status),
-	"peers":     plain(peers),
-	"mtu":       plain(mtu),
-	"guard":     plain(guardDrops),
-	"leakcheck": leakcheck,
-	"cleanup":   cleanup,
-}
-
-// plain is a command without flags of its own.
-func plain(run func(call) error) command {
-	return func(*flag.FlagSet) func(call) error { return run }
+	ctx context.Context
+	// out is for what was asked for, progress for what is said meanwhile.
+	out, progress io.Writer
+	json          bool
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if err != nil && !errors.Is(err, errWrong) {
 		fmt.Fprintln(os.Stderr, "veilctl:", err)
 	}
@@ -103,21 +65,28 @@ func exitStatus(err error) int {
 	return exitWrong
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if len(args) == 0 || args[0] == "-h" || args[0] == "--help" || args[0] == "help" {
-		fmt.Fprint(out, usage)
+		overview(out)
 		return nil
 	}
-	cmd, ok := commands[args[0]]
-	if !ok {
-		return fmt.Errorf("unknown command %q: %w", args[0], errUsage)
+	v, ok := findVerb(args[0])
+	if args[0] == "--version" {
+		v, ok = findVerb("version")
 	}
-	fs := flag.NewFlagSet("veilctl "+args[0], flag.ContinueOnError)
-	fs.SetOutput(out)
-	format := fs.String("o", "table", "table or json")
-	socket := fs.String("socket", config.AdminSocket, "veild's socket")
-	do := cmd(fs)
+	if !ok {
+		return fmt.Errorf("unknown verb %q: %w", args[0], errUsage)
+	}
+	fs := flag.NewFlagSet("veilctl "+v.name, flag.ContinueOnError)
+	fs.SetOutput(io.Discard) // the error is printed once, by main
+	format := "table"
+	if !v.ownOutput {
+		fs.StringVar(&format, "o", format, "`format`: table for people, json for programs")
+	}
+	do := v.register(fs)
 	if err := fs.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(out)
+		v.usage(fs)()
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("%w: %w", err, errUsage)
@@ -125,8 +94,18 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if fs.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: %w", fs.Arg(0), errUsage)
 	}
-	if *format != "table" && *format != "json" {
-		return fmt.Errorf("-o %s: write table or json: %w", *format, errUsage)
+	if format != "table" && format != "json" {
+		return fmt.Errorf("-o %s: write table or json: %w", format, errUsage)
 	}
-	return do(call{ctx: ctx, out: out, json: *format == "json", socket: *socket})
+	return do(call{ctx: ctx, out: out, progress: progress, json: format == "json"})
+}
+
+func showVersion(*flag.FlagSet) func(call) error {
+	return func(c call) error {
+		if c.json {
+			return printJSON(c.out, map[string]string{"version": version.String()})
+		}
+		_, err := fmt.Fprintln(c.out, version.String())
+		return err
+	}
 }

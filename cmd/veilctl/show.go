@@ -15,10 +15,10 @@ import (
 // fetchLimit bounds the wait for veild.
 const fetchLimit = 5 * time.Second
 
-func fetch(c call) (telemetry.Status, error) {
+func fetch(c call, socket string) (telemetry.Status, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, fetchLimit)
 	defer cancel()
-	s, err := telemetry.Fetch(ctx, c.socket)
+	s, err := telemetry.Fetch(ctx, socket)
 	if err != nil {
 		return s, fmt.Errorf("%w: %w", errNoDaemon, err)
 	}
@@ -41,8 +41,8 @@ func table(w io.Writer, head string, rows [][]string) error {
 	return t.Flush()
 }
 
-func status(c call) error {
-	s, err := fetch(c)
+func nodeStatus(c call, socket string) error {
+	s, err := fetch(c, socket)
 	if err != nil {
 		return err
 	}
@@ -122,8 +122,8 @@ func age(t time.Time) string {
 	return time.Since(t).Round(time.Second).String()
 }
 
-func peers(c call) error {
-	s, err := fetch(c)
+func peers(c call, socket string) error {
+	s, err := fetch(c, socket)
 	if err != nil {
 		return err
 	}
@@ -161,8 +161,8 @@ func orDash(s string) string {
 	return s
 }
 
-func mtu(c call) error {
-	s, err := fetch(c)
+func mtu(c call, socket string) error {
+	s, err := fetch(c, socket)
 	if err != nil {
 		return err
 	}
@@ -180,8 +180,8 @@ func mtu(c call) error {
 	return nil
 }
 
-func guardDrops(c call) error {
-	s, err := fetch(c)
+func guardDrops(c call, socket string) error {
+	s, err := fetch(c, socket)
 	if err != nil {
 		return err
 	}

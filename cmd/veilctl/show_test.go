@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -68,7 +69,7 @@ func TestCommandsForPeople(t *testing.T) {
 		"guard":  {"dst_in_range", "It was.", "eth0"},
 	} {
 		var out bytes.Buffer
-		if err := run(t.Context(), []string{command, "-socket", socket}, &out); err != nil {
+		if err := run(t.Context(), []string{command, "-socket", socket}, &out, io.Discard); err != nil {
 			t.Errorf("%s: %v", command, err)
 		}
 		for _, w := range want {
@@ -83,7 +84,7 @@ func TestCommandsForPrograms(t *testing.T) {
 	socket := daemon(t, sample(), true)
 	for _, command := range []string{"status", "peers", "mtu", "guard"} {
 		var out bytes.Buffer
-		if err := run(t.Context(), []string{command, "-o", "json", "-socket", socket}, &out); err != nil {
+		if err := run(t.Context(), []string{command, "-o", "json", "-socket", socket}, &out, io.Discard); err != nil {
 			t.Errorf("%s: %v", command, err)
 		}
 		if !json.Valid(out.Bytes()) {
@@ -118,7 +119,7 @@ func TestExitStatus(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			err := run(t.Context(), tt.args, &bytes.Buffer{})
+			err := run(t.Context(), tt.args, &bytes.Buffer{}, io.Discard)
 			if got := exitStatus(err); got != tt.want {
 				t.Errorf("exit status %d, want %d (%v)", got, tt.want, err)
 			}

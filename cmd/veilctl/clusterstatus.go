@@ -1,0 +1,226 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// clusterReport is what status says of a cluster; fields are added, never renamed.
+type clusterReport struct {
+	// Well is whether all nodes are.
+	Well  bool         `json:"well"`
+	Nodes []nodeReport `json:"nodes"`
+}
+
+// nodeReport is what status says of one node.
+type nodeReport struct {
+	Node string `json:"node"`
+	Well bool   `json:"well"`
+	// Answered is whether its veild was asked and gave an answer; without one, what follows is what others know.
+	Answered bool `json:"answered"`
+	// Ready is whether pods may come: veild's word, not the Node's condition.
+	Ready   bool   `json:"ready"`
+	Version string `json:"version,omitempty"`
+	// KeyEpoch and PublicKey are those of the newest key that the node has published.
+	KeyEpoch  *uint32 `json:"keyEpoch,omitempty"`
+	PublicKey string  `json:"publicKey,omitempty"`
+	// Backend is kernel or userspace, or both.
+	Backend string `json:"backend,omitempty"`
+	// MTU is that of pods, bytes.
+	MTU int `json:"mtu,omitempty"`
+	// Peers are the other nodes that it knows, PeersUp those with a handshake in the last three minutes.
+	Peers   int `json:"peers"`
+	PeersUp int `json:"peersUp"`
+	// SeenBy are the nodes that have had a handshake with it in the last three minutes.
+	SeenBy int `json:"seenBy"`
+	Pods   int `json:"pods"`
+	// Blocked counts packets that the guard dropped.
+	Blocked uint64 `json:"blocked"`
+	// Problems are sentences; without one the node is well.
+	Problems []string `json:"problems,omitempty"`
+	// Notes are what is worth knowing and no problem.
+	Notes []string `json:"notes,omitempty"`
+	// Status is all that its veild said.
+	Status *telemetry.Status `json:"status,omitempty"`
+}
+
+// assess decides from what was seen. It is pure; nodes come sorted by name.
+func assess(seen []nodeSeen) clusterReport {
+	seenBy := map[string]int{}
+	for _, n := range seen {
+		if n.status == nil {
+			continue
+		}
+		for name := range upPeers(*n.status) {
+			seenBy[name]++
+		}
+	}
+	r := clusterReport{Well: len(seen) > 0, Nodes: []nodeReport{}}
+	for _, n := range seen {
+		row := nodeReport{Node: n.name, SeenBy: seenBy[n.name], Status: n.status}
+		row.readClaim(n)
+		if n.status != nil {
+			row.readStatus(n)
+		} else {
+			row.explainSilence(n)
+		}
+		if n.kubelet != "" {
+			row.Problems = append(row.Problems, n.kubelet)
+		}
+		row.Well = len(row.Problems) == 0
+		r.Well = r.Well && row.Well
+		r.Nodes = append(r.Nodes, row)
+	}
+	slices.SortFunc(r.Nodes, func(a, b nodeReport) int { return cmp.Compare(a.Node, b.Node) })
+	return r
+}
+
+// upPeers are the names of peers with a fresh handshake on any device.
+func upPeers(s telemetry.Status) map[string]bool {
+	up := map[string]bool{}
+	for _, p := range s.Peers {
+		if p.State == telemetry.PeerUp {
+			up[p.Name] = true
+		}
+	}
+	return up
+}
+
+func (r *nodeReport) readClaim(n nodeSeen) {
+	if n.claim == nil {
+		return
+	}
+	claim, err := kube.DecodeClaim(n.claim)
+	if err != nil {
+		r.Problems = append(r.Problems, fmt.Sprintf("its VeilNode is malformed: %v", err))
+		return
+	}
+	newest := claim.Keys[len(claim.Keys)-1]
+	r.KeyEpoch, r.PublicKey = &newest.Epoch, newest.Public.String()
+}
+
+func (r *nodeReport) readStatus(n nodeSeen) {
+	s := n.status
+	r.Answered, r.Ready, r.Version, r.Pods, r.MTU = true, s.Ready, s.Version, s.Pods, s.MTU.Pod
+	if !s.Ready {
+		r.Problems = append(r.Problems, "it is not ready for pods: waits for "+strings.Join(s.NotReady, ", "))
+	}
+	for _, p := range s.Problems {
+		r.Problems = append(r.Problems, strings.ReplaceAll(p, "\n", "; "))
+	}
+	if !s.Guard.InForce {
+		r.Problems = append(r.Problems, "its guard is not in force")
+	}
+	if n.claim == nil {
+		r.Problems = append(r.Problems, "it has published no key: others cannot reach it")
+	}
+	var kinds []string
+	published := r.PublicKey == ""
+	for _, d := range s.Devices {
+		kinds = append(kinds, d.Kind)
+		published = published || d.PublicKey.String() == r.PublicKey
+		if !d.Up {
+			r.Problems = append(r.Problems, fmt.Sprintf("its tunnel %s (%s) is down", d.Name, d.Kind))
+		}
+	}
+	if !published && len(s.Devices) > 0 {
+		r.Problems = append(r.Problems, "its tunnel has another key than its VeilNode says")
+	}
+	slices.Sort(kinds)
+	r.Backend = strings.Join(slices.Compact(kinds), "+")
+	r.readPeers(*s)
+	for _, d := range s.Guard.Drops {
+		r.Blocked += d.Packets
+	}
+}
+
+func (r *nodeReport) readPeers(s telemetry.Status) {
+	up := upPeers(s)
+	states := map[string]telemetry.PeerState{}
+	for _, p := range s.Peers {
+		states[p.Name] = p.State
+	}
+	r.Peers, r.PeersUp = len(states), len(up)
+	words := map[telemetry.PeerState]string{
+		telemetry.PeerIdle: "no handshake for three minutes", telemetry.PeerWaiting: "no handshake yet",
+		telemetry.PeerRefused: "its claim is refused", telemetry.PeerKeyless: "it has no key",
+	}
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		if !up[name] {
+			r.Problems = append(r.Problems, fmt.Sprintf("peer %s: %s", name, words[states[name]]))
+		}
+	}
+	for _, f := range s.Refused {
+		r.Problems = append(r.Problems, fmt.Sprintf("refused %s: %s", f.Node, f.Reason))
+	}
+}
+
+// explainSilence is for a node whose veild was not asked or did not answer.
+func (r *nodeReport) explainSilence(n nodeSeen) {
+	switch {
+	case n.pod == "" && n.claim != nil && r.SeenBy > 0:
+		r.Notes = append(r.Notes, "no pod of veild, so nobody was asked; it runs outside of a pod: peers talk to it")
+	case n.pod == "" && !n.linux:
+		r.Problems = append(r.Problems, "no pod of veild: the DaemonSet chooses nodes with the label kubernetes.io/os: linux, which this one lacks")
+	case n.pod == "":
+		r.Problems = append(r.Problems, "no pod of veild: is the DaemonSet veild there? kubectl -n kube-system describe daemonset veild")
+	case n.podWhy != "":
+		r.Problems = append(r.Problems, n.podWhy)
+		if n.said != "" {
+			r.Problems = append(r.Problems, "veild said: "+strings.ReplaceAll(n.said, "\n", "; "))
+		}
+	default:
+		r.Problems = append(r.Problems, "veild does not answer: "+n.err)
+	}
+}
+
+// showCluster prints a line for each node, and under the table what is wrong.
+func showCluster(w io.Writer, r clusterReport) error {
+	var rows [][]string
+	well := 0
+	for _, n := range r.Nodes {
+		if n.Well {
+			well++
+		}
+		rows = append(rows, n.row())
+	}
+	if err := table(w, "NODE | READY | VERSION | KEY | TUNNEL | MTU | PEERS | PODS | BLOCKED", rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	for _, n := range r.Nodes {
+		for _, p := range n.Problems {
+			fmt.Fprintf(w, "%s: %s\n", n.Node, p)
+		}
+		for _, p := range n.Notes {
+			fmt.Fprintf(w, "%s: %s\n", n.Node, p)
+		}
+	}
+	_, err := fmt.Fprintf(w, "%d of %d nodes are well\n", well, len(r.Nodes))
+	return err
+}
+
+func (n nodeReport) row() []string {
+	key := "-"
+	if n.KeyEpoch != nil {
+		key = fmt.Sprintf("%d %.8s", *n.KeyEpoch, n.PublicKey)
+	}
+	if !n.Answered {
+		return []string{n.Node, "?", "-", key, "-", "-", fmt.Sprintf("seen by %d", n.SeenBy), "-", "-"}
+	}
+	ready := "yes"
+	if !n.Ready {
+		ready = "NO"
+	}
+	return []string{
+		n.Node, ready, orDash(n.Version), key, orDash(n.Backend), fmt.Sprint(n.MTU),
+		fmt.Sprintf("%d/%d", n.PeersUp, n.Peers), fmt.Sprint(n.Pods), fmt.Sprint(n.Blocked),
+	}
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+const (
+	// asked is how many nodes are asked at once, askLimit how long one may take.
+	asked    = 16
+	askLimit = 15 * time.Second
+)
+
+var statusVerb = verb{
+	name: "status", short: "is it well, and what is wrong if it is not", register: statusOf,
+	about: `Without -kubeconfig, -context or -cluster it shows the node it runs on, by veild's socket; where there is no such socket, the cluster
+that kubectl would talk to.
+
+Of a cluster it asks every veild, by running veilctl in its pod: that needs the rights to list nodes, veilnodes and pods, and to
+exec in pods of kube-system, and no open port. A node that does not answer is shown with what the API server knows of it.
+
+Columns: KEY is the epoch and the beginning of the public key; PEERS those with a handshake in the last three minutes, of all;
+BLOCKED the packets that the guard did not let out in clear.`,
+	examples: `veilctl status
+veilctl status -kubeconfig ~/.kube/config
+veilctl status -cluster -o json | jq '.nodes[] | select(.well | not)'`,
+}
+
+var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version, Resource: kube.Resource}
+
+func statusOf(flags *flag.FlagSet) func(call) error {
+	var access remote.Access
+	access.Register(flags)
+	all := flags.Bool("cluster", false, "show all nodes of the cluster, also where there is a veild on this one")
+	socket := socketFlag(flags)
+	return func(c call) error {
+		if !*all && !access.Given() && here(flags, *socket) {
+			return nodeStatus(c, *socket)
+		}
+		cluster, err := access.Open()
+		if err != nil {
+			return fmt.Errorf("no veild on this node (%s), and %w", *socket, err)
+		}
+		return clusterStatus(c, cluster)
+	}
+}
+
+// here is whether this node is meant: a socket was named, or veild has left one.
+func here(flags *flag.FlagSet, socket string) bool {
+	named := false
+	flags.Visit(func(f *flag.Flag) { named = named || f.Name == "socket" })
+	info, err := os.Stat(socket)
+	return named || err == nil && info.Mode().Type() == fs.ModeSocket
+}
+
+func clusterStatus(c call, cluster *remote.Cluster) error {
+	seen, err := look(c.ctx, cluster)
+	if err != nil {
+		return err
+	}
+	r := assess(seen)
+	if c.json {
+		err = printJSON(c.out, r)
+	} else {
+		err = showCluster(c.out, r)
+	}
+	if err == nil && !r.Well {
+		err = errWrong
+	}
+	return err
+}
+
+// nodeSeen is what is known of one node: from the API server, and from its veild if that answered.
+type nodeSeen struct {
+	name string
+	// created is when the Node was made.
+	created time.Time
+	// kubelet says why the Node is not Ready, "" when it is.
+	kubelet string
+	// linux is whether the manifests' DaemonSets choose the node.
+	linux bool
+	// claim is the spec of its VeilNode, nil when there is none.
+	claim []byte
+	// pod is the name of veild's, "" when there is none; podWhy is why it does not run.
+	pod, podWhy string
+	// status is nil when veild did not answer, and then err says why.
+	status *telemetry.Status
+	err    string
+	// said are the last lines of the log of a veild that does not run.
+	said string
+}
+
+// look asks the API server for all nodes, and every veild for itself.
+func look(ctx context.Context, cluster *remote.Cluster) ([]nodeSeen, error) {
+	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes of %s: %w", cluster.Server, err)
+	}
+	claims, err := claimsOf(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := cluster.Pods(ctx, "veild")
+	if err != nil {
+		return nil, err
+	}
+	seen := make([]nodeSeen, len(nodes.Items))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(asked)
+	for i, n := range nodes.Items {
+		seen[i] = nodeSeen{
+			name: n.Name, created: n.CreationTimestamp.Time, kubelet: kubeletProblem(n),
+			linux: n.Labels[corev1.LabelOSStable] == "linux", claim: claims[n.Name],
+		}
+		if pod, ok := pods[n.Name]; ok {
+			seen[i].pod, seen[i].podWhy = pod.Name, podProblem(pod)
+			g.Go(func() error { ask(ctx, cluster, &seen[i]); return nil })
+		}
+	}
+	return seen, g.Wait()
+}
+
+// claimsOf are the specs of the VeilNodes by name; none where the resource is not defined.
+func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, error) {
+	list, err := cluster.Dynamic.Resource(veilNodes).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("Kubeveil is not installed in %s: it has no resource veilnodes.kubeveil.io; see veilctl install -check", cluster.Server)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list veilnodes: %w", err)
+	}
+	claims := map[string][]byte{}
+	for _, o := range list.Items {
+		if claims[o.GetName()], err = json.Marshal(o.Object["spec"]); err != nil {
+			return nil, fmt.Errorf("VeilNode %s: %w", o.GetName(), err)
+		}
+	}
+	return claims, nil
+}
+
+// ask fills in what the veild of a node says of itself.
+func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	// A status that is not well ends with an exit status of its own; what counts is whether one was printed.
+	out, err := cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", "status", "-o", "json", "-socket", config.AdminSocket)
+	var s telemetry.Status
+	if e := json.Unmarshal(out, &s); e == nil && s.Node != "" {
+		n.status = &s
+		return
+	}
+	if err == nil {
+		err = fmt.Errorf("exec in %s: its answer is no status", n.pod)
+	}
+	n.err = err.Error()
+	if n.podWhy != "" {
+		n.said = lastLines(ctx, cluster, n.pod)
+	}
+}
+
+// lastLines are the end of the log of a veild that ended: it says there what it misses, a line for each thing.
+func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string {
+	const lines, bytes = 8, 4 << 10
+	text, err := cluster.Client.CoreV1().Pods(remote.Namespace).GetLogs(pod, &corev1.PodLogOptions{
+		Container: "veild", TailLines: new(int64(lines)), LimitBytes: new(int64(bytes)),
+	}).DoRaw(ctx)
+	if err != nil {
+		return ""
+	}
+	said := strings.Split(strings.TrimSpace(string(text)), "\n")
+	// Its last words are not of the log's form: they begin with its name.
+	if i := slices.IndexFunc(said, func(l string) bool { return strings.HasPrefix(l, "veild: ") }); i >= 0 {
+		said = said[i:]
+	}
+	return strings.Join(said, "\n")
+}
+
+// kubeletProblem says why a Node is not Ready.
+func kubeletProblem(n corev1.Node) string {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return fmt.Sprintf("its Node is not Ready: %s: %s", c.Reason, c.Message)
+		}
+	}
+	return ""
+}
+
+// podProblem says why veild's pod does not run.
+func podProblem(p corev1.Pod) string {
+	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {
+			return strings.TrimRight(fmt.Sprintf("container %s waits, %s: %s", s.Name, w.Reason, w.Message), ": ")
+		}
+		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
+			return fmt.Sprintf("container %s ended with %d", s.Name, t.ExitCode)
+		}
+	}
+	if p.Status.Phase != corev1.PodRunning {
+		return fmt.Sprintf("its pod is %s", p.Status.Phase)
+	}
+	return ""
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// command adds the flags of a verb and gives what runs.
+type command func(fs *flag.FlagSet) func(c call) error
+
+// verb is one verb: how it is called, explained and run.
+type verb struct {
+	name string
+	// short is its line in the overview; about follows the usage line of its own -h; examples are whole lines.
+	short, about, examples string
+	// ownOutput is of verbs whose -o is not "table or json".
+	ownOutput bool
+	register  command
+}
+
+// verbs are all there are, in the order of the overview: those that ask this node first.
+func verbs() []group {
+	return []group{
+		{"This node, or a cluster", []verb{statusVerb}},
+		{"This node", []verb{
+			{name: "peers", short: "other nodes: state, endpoint, handshake, bytes", register: onNode(peers),
+				examples: "veilctl peers -o json | jq '.[] | select(.state != \"up\")'"},
+			{name: "mtu", short: "where the MTU of pods comes from, number by number", register: onNode(mtu), examples: "veilctl mtu"},
+			{name: "guard", short: "where the guard is attached and what it dropped, by reason", register: onNode(guardDrops), examples: "veilctl guard"},
+			leakcheckVerb,
+			{name: "cleanup", short: "take everything of Kubeveil's from this node", register: cleanup,
+				about:    "Stop veild and veil-wg before: they would put it back. It may be repeated.",
+				examples: "veilctl cleanup"},
+		}},
+		{"", []verb{{name: "version", short: "which veilctl this is", register: showVersion, examples: "veilctl version"}}},
+	}
+}
+
+// group is verbs under a heading of the overview.
+type group struct {
+	heading string
+	verbs   []verb
+}
+
+// findVerb finds a verb by its name.
+func findVerb(name string) (verb, bool) {
+	for _, g := range verbs() {
+		for _, v := range g.verbs {
+			if v.name == name {
+				return v, true
+			}
+		}
+	}
+	return verb{}, false
+}
+
+// overview is what `veilctl -h` says.
+func overview(w io.Writer) {
+	fmt.Fprint(w, "veilctl looks at Kubeveil: on the node it runs on, and in a cluster that a kubeconfig points to.\n\nUsage: veilctl VERB [flags]\n")
+	for _, g := range verbs() {
+		fmt.Fprintln(w)
+		if g.heading != "" {
+			fmt.Fprintln(w, g.heading+":")
+		}
+		for _, v := range g.verbs {
+			fmt.Fprintf(w, "  %-14s%s\n", v.name, v.short)
+		}
+	}
+	fmt.Fprint(w, `
+veilctl VERB -h explains one, with its flags and examples.
+
+Exit status: 0 all is well, 1 something is wrong with the node or the cluster, or the call failed,
+2 the command line is wrong, 3 veild does not answer.
+`)
+}
+
+// usage is what `veilctl VERB -h` says.
+func (v verb) usage(fs *flag.FlagSet) func() {
+	return func() {
+		w := fs.Output()
+		fmt.Fprintf(w, "veilctl %s: %s\n\nUsage: veilctl %s [flags]\n", v.name, v.short, v.name)
+		if v.about != "" {
+			fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(v.about))
+		}
+		fmt.Fprintf(w, "\nExamples:\n  %s\n\nFlags:\n", strings.ReplaceAll(strings.TrimSpace(v.examples), "\n", "\n  "))
+		fs.PrintDefaults()
+	}
+}
+
+// onNode is a verb that asks the veild of this node and has no flag of its own.
+func onNode(run func(c call, socket string) error) command {
+	return func(fs *flag.FlagSet) func(call) error {
+		socket := socketFlag(fs)
+		return func(c call) error { return run(c, *socket) }
+	}
+}
+
+func socketFlag(fs *flag.FlagSet) *string {
+	return fs.String("socket", config.AdminSocket, "veild's `socket`")
+}
