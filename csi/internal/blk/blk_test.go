@@ -1,0 +1,204 @@
+package blk_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/fstest"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+func TestFileIsReadAndWrittenDirectly(t *testing.T) {
+	path := sparse(t, 1<<20)
+	d, err := blk.Open(path)
+	if errors.Is(err, unix.EINVAL) {
+		nettest.Skip(t, nettest.NoKernelFeature, "temporary files without O_DIRECT")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	want := bytes.Repeat([]byte("veil"), blk.Align/4)
+	odd := append(make([]byte, 1), want...)[1:] // Most likely not aligned in memory.
+	if _, err := d.WriteAt(odd, 8192); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, blk.Align+1)[1:]
+	if _, err := d.ReadAt(got, 8192); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("read back: %v, equal %v", err, bytes.Equal(got, want))
+	}
+	if n, err := d.Size(); n != 1<<20 || err != nil {
+		t.Errorf("size %d, %v", n, err)
+	}
+	if _, err := d.ReadAt(got[:100], 0); !errors.Is(err, blk.ErrUnaligned) {
+		t.Errorf("odd length: %v", err)
+	}
+	if _, err := d.WriteAt(got, 512); !errors.Is(err, blk.ErrUnaligned) {
+		t.Errorf("odd offset: %v", err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(sparse(t, blk.Align), link); err != nil {
+		t.Fatal(err)
+	}
+	for name, path := range map[string]string{"folder": t.TempDir(), "character device": "/dev/null", "link": link, "nothing": link + ".none"} {
+		if d, err := blk.Open(path); err == nil {
+			d.Close()
+			t.Errorf("%s: opened", name)
+		}
+	}
+}
+
+func TestBufferIsAligned(t *testing.T) {
+	for _, n := range []int{0, 1, 512, blk.Align, blk.Align + 1} {
+		if b := blk.Buffer(n); len(b) != blk.RoundUp(n) || cap(b) != len(b) {
+			t.Errorf("%d: length %d", n, len(b))
+		}
+	}
+}
+
+func TestLoop(t *testing.T) {
+	nettest.NeedRoot(t)
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		nettest.Skip(t, nettest.NoKernelFeature, "no loop devices")
+	}
+	path := sparse(t, 8<<20)
+	l, err := blk.AttachLoop(path)
+	if errors.Is(err, blk.ErrNotDirect) {
+		nettest.Skip(t, nettest.NoKernelFeature, err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Detach() })
+	again, err := blk.AttachLoop(path)
+	if err != nil || again != l {
+		t.Errorf("second attach: %v, %v; want %v", again, err, l)
+	}
+	if n, err := blk.SectorSize(l.Path); n != blk.Align || err != nil {
+		t.Errorf("sectors of %d, %v", n, err)
+	}
+	if n, err := blk.Number(l.Path); n != l.Number || err != nil {
+		t.Errorf("number %d, %v; want %d", n, err, l.Number)
+	}
+	if err := os.Truncate(path, 16<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Resize(); err != nil {
+		t.Fatal(err)
+	}
+	writeThrough(t, l.Path, path)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := blk.FindLoops(path); err != nil || len(found) != 1 {
+		t.Errorf("after the file was removed: %v, %v", found, err)
+	}
+	for range 2 {
+		if err := l.Detach(); err != nil {
+			t.Errorf("detach: %v", err)
+		}
+	}
+	if found, err := blk.FindLoops(path); err != nil || len(found) != 0 {
+		t.Errorf("after detaching: %v, %v", found, err)
+	}
+}
+
+// writeThrough checks size, exclusiveness and that a write to the device is in the file.
+func writeThrough(t *testing.T, device, path string) {
+	t.Helper()
+	d, err := blk.Open(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if _, err := blk.Open(device); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("opened twice: %v", err)
+	}
+	if n, err := d.Size(); n != 16<<20 || err != nil {
+		t.Errorf("size %d, %v", n, err)
+	}
+	want := bytes.Repeat([]byte{7}, blk.Align)
+	if _, err := d.WriteAt(want, 12<<20); err != nil {
+		t.Fatal(err)
+	}
+	f, err := blk.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got := blk.Buffer(blk.Align)
+	if _, err := f.ReadAt(got, 12<<20); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the file does not have it: %v", err)
+	}
+}
+
+func TestHole(t *testing.T) {
+	f, err := os.OpenFile(sparse(t, 1<<20), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if empty, err := blk.Hole(f); !empty || err != nil {
+		t.Errorf("a sparse file: %v, %v", empty, err)
+	}
+	if _, err := f.WriteAt([]byte{1}, 1<<19); err != nil {
+		t.Fatal(err)
+	}
+	if empty, err := blk.Hole(f); empty || err != nil {
+		t.Errorf("a written file: %v, %v", empty, err)
+	}
+}
+
+func TestID(t *testing.T) {
+	sys := fstest.MapFS{
+		"dev/block/8:0":                   {Data: []byte("../../devices/sda"), Mode: 0o777 | os.ModeSymlink},
+		"dev/block/8:1":                   {Data: []byte("../../devices/sda/sda1"), Mode: 0o777 | os.ModeSymlink},
+		"dev/block/254:0":                 {Data: []byte("../../devices/vda"), Mode: 0o777 | os.ModeSymlink},
+		"dev/block/7:0":                   {Data: []byte("../../devices/loop0"), Mode: 0o777 | os.ModeSymlink},
+		"devices/sda/device/wwid":         {Data: []byte("t10.ATA  Disk   1\n")},
+		"devices/sda/serial":              {Data: []byte("S1\n")},
+		"devices/sda/sda1/partition":      {Data: []byte("1\n")},
+		"devices/sda/sda1/start":          {Data: []byte("2048\n")},
+		"devices/vda/serial":              {Data: []byte("disk-7\n")},
+		"devices/loop0/loop/backing_file": {Data: []byte("/x\n")},
+	}
+	for name, c := range map[string]struct {
+		number uint64
+		want   string
+	}{
+		"hardware id before serial": {unix.Mkdev(8, 0), "wwid:t10.ATA_Disk_1"},
+		"partition":                 {unix.Mkdev(8, 1), "wwid:t10.ATA_Disk_1/part1@2048"},
+		"virtio serial":             {unix.Mkdev(254, 0), "serial:disk-7"},
+	} {
+		if got, err := blk.ID(sys, c.number); got != c.want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
+		}
+	}
+	if _, err := blk.ID(sys, unix.Mkdev(7, 0)); !errors.Is(err, blk.ErrNoID) {
+		t.Errorf("nothing to tell it by: %v", err)
+	}
+}
+
+func sparse(t *testing.T, size int64) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, size); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

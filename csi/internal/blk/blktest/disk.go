@@ -1,0 +1,205 @@
+// Package blktest has a disk in memory for tests. It lies where it is told to: it fails, loses power, tears writes, reads
+// zeros, and shows another content the second time. Imported by tests only.
+package blktest
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+)
+
+// sector is the unit in which power cuts tear writes, bytes.
+const sector = 512
+
+// Disk is a sparse disk in memory. Its zero value has no size; see New. It may be used from several goroutines.
+type Disk struct {
+	mu      sync.Mutex
+	size    int64
+	stable  map[int64][sector]byte
+	pending []write
+	writes  int
+
+	// Hook, when set, is asked before each operation ("read", "write", "sync"); an error of it is the operation's.
+	Hook func(op string, off int64, n int) error
+	// Tamper, when set, may change what is read at off; read counts the reads of this disk from 1.
+	Tamper func(read int, off int64, p []byte)
+	reads  int
+}
+
+type write struct {
+	sector int64
+	data   [sector]byte
+}
+
+// New gives a disk of size bytes that reads as zero.
+func New(size int64) *Disk { return &Disk{size: size, stable: map[int64][sector]byte{}} }
+
+// ReadAt sees what was written, flushed or not.
+func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
+	if err := blk.CheckAligned("read", len(p), off); err != nil {
+		return 0, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.hook("read", off, len(p)); err != nil {
+		return 0, err
+	}
+	d.reads++
+	n := int(min(int64(len(p)), max(0, d.size-off)))
+	d.read(p[:n], off)
+	if d.Tamper != nil {
+		d.Tamper(d.reads, off, p[:n])
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (d *Disk) read(p []byte, off int64) {
+	clear(p)
+	view := func(at int64, data [sector]byte) {
+		if i := at*sector - off; i >= 0 && i < int64(len(p)) {
+			copy(p[i:], data[:])
+		}
+	}
+	for i := off / sector; i < (off+int64(len(p))+sector-1)/sector; i++ {
+		if data, ok := d.stable[i]; ok {
+			view(i, data)
+		}
+	}
+	for _, w := range d.pending {
+		view(w.sector, w.data)
+	}
+}
+
+// WriteAt keeps p until Sync, or until the power goes.
+func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
+	if err := blk.CheckAligned("write", len(p), off); err != nil {
+		return 0, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.hook("write", off, len(p)); err != nil {
+		return 0, err
+	}
+	if off+int64(len(p)) > d.size {
+		return 0, fmt.Errorf("write %d bytes at %d: beyond %d", len(p), off, d.size)
+	}
+	d.writes++
+	for i := 0; i < len(p); i += sector {
+		d.pending = append(d.pending, write{(off + int64(i)) / sector, [sector]byte(p[i : i+sector])})
+	}
+	return len(p), nil
+}
+
+// Sync makes what was written survive a power cut.
+func (d *Disk) Sync() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.hook("sync", 0, 0); err != nil {
+		return err
+	}
+	d.settle(len(d.pending))
+	return nil
+}
+
+func (d *Disk) settle(n int) {
+	for _, w := range d.pending[:n] {
+		d.stable[w.sector] = w.data
+	}
+	d.pending = nil
+}
+
+func (d *Disk) hook(op string, off int64, n int) error {
+	if d.Hook == nil {
+		return nil
+	}
+	return d.Hook(op, off, n)
+}
+
+// PowerCut loses what was not flushed, except for a part of its sectors that r chooses: any of them, in any order. A nil r loses all.
+func (d *Disk) PowerCut(r *rand.Rand) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r == nil {
+		d.pending = nil
+		return
+	}
+	r.Shuffle(len(d.pending), func(i, j int) { d.pending[i], d.pending[j] = d.pending[j], d.pending[i] })
+	d.settle(r.IntN(len(d.pending) + 1))
+}
+
+// Size is the size.
+func (d *Disk) Size() (int64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.size, nil
+}
+
+// Resize changes the size; what is cut off is gone.
+func (d *Disk) Resize(size int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.settle(len(d.pending))
+	maps.DeleteFunc(d.stable, func(i int64, _ [sector]byte) bool { return i*sector >= size })
+	d.size = size
+}
+
+// Close does nothing: the disk is opened again by using it.
+func (d *Disk) Close() error { return nil }
+
+// Writes is how many writes the disk took, in all its life.
+func (d *Disk) Writes() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.writes
+}
+
+// Clone gives an image of the disk as it reads now: what the disk's owner can keep.
+func (d *Disk) Clone() *Disk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := New(d.size)
+	maps.Copy(c.stable, d.stable)
+	for _, w := range d.pending {
+		c.stable[w.sector] = w.data
+	}
+	return c
+}
+
+// Become makes the disk show the content and size of another one.
+func (d *Disk) Become(other *Disk) {
+	c := other.Clone()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stable, d.size, d.pending = c.stable, c.size, nil
+}
+
+// Flip inverts bits of the byte at off.
+func (d *Disk) Flip(off int64, mask byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.settle(len(d.pending))
+	s := d.stable[off/sector]
+	s[off%sector] ^= mask
+	d.stable[off/sector] = s
+}
+
+// Written gives the offsets of sectors that are not zero, in order, bytes.
+func (d *Disk) Written() []int64 {
+	c := d.Clone()
+	var at []int64
+	for i, data := range c.stable {
+		if data != [sector]byte{} {
+			at = append(at, i*sector)
+		}
+	}
+	slices.Sort(at)
+	return at
+}

@@ -1,0 +1,62 @@
+package blk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoID matches when a device has nothing that would tell it from another after a reboot.
+var ErrNoID = errors.New("device has no stable id")
+
+// idAttributes are where sysfs keeps what stays with a disk, best first: the World Wide Identifier of SCSI and NVMe, serial numbers of
+// virtio and others.
+var idAttributes = []string{"wwid", "device/wwid", "serial", "device/serial"}
+
+// ID gives a name of the block device with that number which stays with it over reboots and other disks' comings and goings: an
+// identifier of the hardware, and for a partition its number and start. sys is the root of sysfs ("/sys"). It is what the disk's owner
+// says of himself: it protects against mistakes, not against him.
+func ID(sys fs.FS, number uint64) (string, error) {
+	dir := fmt.Sprintf("dev/block/%d:%d", unix.Major(number), unix.Minor(number))
+	suffix := ""
+	if part := attribute(sys, dir+"/partition"); part != "" {
+		suffix = "/part" + part + "@" + attribute(sys, dir+"/start")
+		// The entry is a symbolic link into the disk's folder: what .. is, only its target says.
+		parent, err := parentOf(sys, dir)
+		if err != nil {
+			return "", err
+		}
+		dir = parent
+	}
+	for _, name := range idAttributes {
+		if v := attribute(sys, dir+"/"+name); v != "" {
+			return path.Base(name) + ":" + strings.Join(strings.Fields(v), "_") + suffix, nil
+		}
+	}
+	return "", fmt.Errorf("device %d:%d: %w", unix.Major(number), unix.Minor(number), ErrNoID)
+}
+
+// parentOf gives the folder of the disk that holds the partition.
+func parentOf(sys fs.FS, dir string) (string, error) {
+	target, err := fs.ReadLink(sys, dir)
+	if err != nil {
+		return "", fmt.Errorf("disk of partition %s: %w", dir, err)
+	}
+	return path.Dir(path.Join(path.Dir(dir), target)), nil
+}
+
+func attribute(sys fs.FS, name string) string {
+	b, err := fs.ReadFile(sys, name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// Sys is this machine's sysfs.
+func Sys() fs.FS { return os.DirFS("/sys") }

@@ -1,0 +1,223 @@
+package blk
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors of loop devices.
+var (
+	// ErrNoLoop matches when the kernel gives no further loop device, or has none at all.
+	ErrNoLoop = errors.New("no loop device to be had")
+	// ErrNotDirect matches when direct I/O was asked for and the kernel says that it is not in use, because the file system below cannot.
+	ErrNotDirect = errors.New("loop device does no direct I/O")
+)
+
+const (
+	loopMajor   = 7
+	loopControl = "/dev/loop-control"
+	// attempts bounds the race for a free device with others who attach at the same time.
+	attempts = 32
+)
+
+// Loop is a loop device that is on a file.
+type Loop struct {
+	// Path is the device node, Number its device number.
+	Path   string
+	Number uint64
+}
+
+// AttachLoop puts the file at path on a loop device with sectors of Align and direct I/O, or gives the one it is already on. A device on that file with
+// other settings (an offset, a limit, buffered, read-only) is refused. Callers hold a lock on path if they may race for it.
+func AttachLoop(path string) (Loop, error) {
+	loops, err := FindLoops(path)
+	if err != nil {
+		return Loop{}, err
+	}
+	if len(loops) > 1 {
+		return Loop{}, fmt.Errorf("attach %s: it is on %d loop devices: %v; detach all with losetup -d", path, len(loops), loops)
+	}
+	if len(loops) == 1 {
+		return loops[0], loops[0].check(path)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.EINVAL) {
+		return Loop{}, fmt.Errorf("attach %s: %w: its file system refuses O_DIRECT; use ext4, xfs or btrfs", path, ErrNotDirect)
+	}
+	if err != nil {
+		return Loop{}, err
+	}
+	defer f.Close()
+	l, err := configure(f)
+	if err != nil {
+		return Loop{}, fmt.Errorf("attach %s: %w", path, err)
+	}
+	if err := l.check(path); err != nil {
+		return Loop{}, errors.Join(err, l.Detach())
+	}
+	return l, nil
+}
+
+// configure finds a free device and puts f on it.
+func configure(f *os.File) (Loop, error) {
+	control, err := os.OpenFile(loopControl, os.O_RDWR, 0)
+	if err != nil {
+		return Loop{}, fmt.Errorf("%w: %w", ErrNoLoop, err)
+	}
+	defer control.Close()
+	config := unix.LoopConfig{Fd: uint32(f.Fd()), Size: Align, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO}}
+	copy(config.Info.File_name[:len(config.Info.File_name)-1], f.Name())
+	for range attempts {
+		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return Loop{}, fmt.Errorf("%w: %w", ErrNoLoop, err)
+		}
+		l := Loop{Path: fmt.Sprintf("/dev/loop%d", n), Number: unix.Mkdev(loopMajor, uint32(n))}
+		dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return Loop{}, fmt.Errorf("%w: %w", ErrNoLoop, err)
+		}
+		err = unix.IoctlLoopConfigure(int(dev.Fd()), &config)
+		dev.Close()
+		switch {
+		case err == nil:
+			return l, nil
+		case errors.Is(err, unix.EBUSY):
+			continue
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY):
+			return Loop{}, fmt.Errorf("%s: configure: %w; kernel 5.8 or newer is needed", l.Path, err)
+		default:
+			return Loop{}, fmt.Errorf("%s: configure: %w", l.Path, err)
+		}
+	}
+	return Loop{}, fmt.Errorf("%w: others took %d of them", ErrNoLoop, attempts)
+}
+
+// check compares what the kernel says of l with what was asked for.
+func (l Loop) check(path string) error {
+	info, err := l.status()
+	if err != nil {
+		return fmt.Errorf("%s: %w", l.Path, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if info.Inode != st.Ino || info.Device != st.Dev {
+		return fmt.Errorf("%s is not on %s", l.Path, path)
+	}
+	if info.Offset != 0 || info.Sizelimit != 0 {
+		return fmt.Errorf("%s on %s: offset %d and limit %d, want none", l.Path, path, info.Offset, info.Sizelimit)
+	}
+	if info.Flags&unix.LO_FLAGS_READ_ONLY != 0 {
+		return fmt.Errorf("%s on %s: it is read-only", l.Path, path)
+	}
+	if info.Flags&unix.LO_FLAGS_DIRECT_IO == 0 {
+		return fmt.Errorf("%s on %s: %w", l.Path, path, ErrNotDirect)
+	}
+	return nil
+}
+
+func (l Loop) status() (*unix.LoopInfo64, error) {
+	dev, err := os.OpenFile(l.Path, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer dev.Close()
+	return unix.IoctlLoopGetStatus64(int(dev.Fd()))
+}
+
+// Resize makes l as large as its file is now.
+func (l Loop) Resize() error { return l.ioctl("resize", unix.LOOP_SET_CAPACITY) }
+
+// Detach takes the file off l; at the last close, when somebody has it open. A device that has no file is no error.
+func (l Loop) Detach() error {
+	err := l.ioctl("detach", unix.LOOP_CLR_FD)
+	if errors.Is(err, unix.ENXIO) {
+		return nil
+	}
+	return err
+}
+
+func (l Loop) ioctl(what string, request uint) error {
+	dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	if err := unix.IoctlSetInt(int(dev.Fd()), request, 0); err != nil {
+		return fmt.Errorf("%s: %s: %w", l.Path, what, err)
+	}
+	return nil
+}
+
+// FindLoops gives the loop devices that the file at path is on. It compares inode and device, not names. A file that does not
+// exist is on none, unless a device still holds it by its former name: those are given too.
+func FindLoops(path string) ([]Loop, error) {
+	var st unix.Stat_t
+	gone := unix.Stat(path, &st)
+	if gone != nil && !errors.Is(gone, unix.ENOENT) {
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: gone}
+	}
+	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	var found []Loop
+	for _, name := range names {
+		n, err := strconv.ParseUint(strings.TrimPrefix(strings.Split(name, "/")[3], "loop"), 10, 20)
+		if err != nil {
+			continue
+		}
+		l := Loop{Path: fmt.Sprintf("/dev/loop%d", n), Number: unix.Mkdev(loopMajor, uint32(n))}
+		info, err := l.status()
+		if err != nil {
+			continue // Detached meanwhile, or not ours to open.
+		}
+		if gone == nil && info.Inode == st.Ino && info.Device == st.Dev || gone != nil && deleted(name, path) {
+			found = append(found, l)
+		}
+	}
+	return found, nil
+}
+
+// deleted is whether the sysfs attribute says that its file was path and is gone.
+func deleted(attribute, path string) bool {
+	b, err := os.ReadFile(attribute)
+	return err == nil && string(bytes.TrimSpace(b)) == path+" (deleted)"
+}
+
+// Hole is whether nothing was ever written to the file: it has no data extent (SEEK_DATA). It says nothing of devices.
+func Hole(f *os.File) (bool, error) {
+	_, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("seek data in %s: %w", f.Name(), err)
+	}
+	return false, nil
+}
+
+// SectorSize is the logical sector size of the block device at path, bytes (BLKSSZGET).
+func SectorSize(path string) (int, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var n int32
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.BLKSSZGET, uintptr(unsafe.Pointer(&n))); errno != 0 {
+		return 0, fmt.Errorf("%s: sector size: %w", path, errno)
+	}
+	return int(n), nil
+}
