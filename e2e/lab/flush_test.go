@@ -250,6 +250,7 @@ var toldFlushes = []flush{
 	{name: "pods' addresses", commands: "for f in 4 6; do nft flush set inet kubeveil_pods pods$f; done"},
 	{name: "pods' rules", commands: "nft flush chain inet kubeveil_pods prerouting"},
 	{name: "masquerading table", commands: "nft delete table inet kubeveil_nat"},
+	{name: "table of outer packets", commands: "nft delete table inet kubeveil_outer"},
 	{name: "all of nftables", commands: "nft flush ruleset"},
 }
 

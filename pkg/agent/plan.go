@@ -75,6 +75,7 @@ func decide(in inputs) decision {
 			ServiceRanges: in.cfg.ServiceRanges,
 			NodeAddrs:     in.table.NodeAddrs,
 			Masquerade:    in.cfg.Masquerade,
+			TunnelPort:    in.cfg.Tunnel.Port,
 		},
 	}
 	self := in.table.Self

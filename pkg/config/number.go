@@ -89,6 +89,8 @@ const (
 	NFTNatTable = "kubeveil_nat"
 	// NFTPodTable marks what comes from pods, and drops what does not come from a pod's own addresses.
 	NFTPodTable = "kubeveil_pods"
+	// NFTOuterTable keeps outer packets whole.
+	NFTOuterTable = "kubeveil_outer"
 )
 
 // Parts of NFTPodTable that veild makes and the plugin looks for or fills.

@@ -56,7 +56,7 @@ func (h *Host) Sync(want State) ([]Op, error) {
 		return ops, err
 	}
 	h.have = &State{
-		Rules: want.Rules, Routes: want.Routes, NAT: want.NAT, Devices: slices.Clone(have.Devices),
+		Rules: want.Rules, Routes: want.Routes, NAT: want.NAT, Outer: want.Outer, Devices: slices.Clone(have.Devices),
 		Forward4: have.Forward4 || want.Forward4, Forward6: have.Forward6 || want.Forward6,
 	}
 	for _, op := range ops {
@@ -202,7 +202,12 @@ func (o ruleOp) apply(h *Host) error {
 
 func (o settingOp) apply(*Host) error { return writeSetting(o.path, o.value) }
 
-func (o natOp) apply(*Host) error { return applyNAT(o.lines != nil) }
+func (o tableOp) apply(*Host) error {
+	if !o.want {
+		o.table.chains = nil
+	}
+	return o.table.apply()
+}
 
 // apply sets the group first, by which guard and rules know the device, and
 // brings it up last.

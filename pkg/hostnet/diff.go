@@ -22,7 +22,7 @@ const (
 	phaseSetting
 	phaseDevice
 	phaseTunnel
-	phaseNAT
+	phaseTable
 	// From here on things are taken away, what lies on top first.
 	phaseUntunnel
 	phaseUnrule
@@ -40,8 +40,11 @@ func Diff(have, want State) []Op {
 	for _, d := range devices {
 		ops = append(ops, d)
 	}
+	if !slices.Equal(have.Outer, want.Outer) {
+		ops = append(ops, tableOp{outerTable(want.OuterPort), want.Outer != nil})
+	}
 	if !slices.Equal(have.NAT, want.NAT) {
-		ops = append(ops, natOp{want.NAT})
+		ops = append(ops, tableOp{natTable(), want.NAT != nil})
 	}
 	slices.SortStableFunc(ops, func(a, b Op) int { return int(a.phase() - b.phase()) })
 	return ops
@@ -224,12 +227,15 @@ type deviceOp struct{ have, want Device }
 func (o deviceOp) String() string { return fmt.Sprintf("set device %s (was: %s)", o.want, o.have) }
 func (o deviceOp) phase() phase   { return phaseDevice }
 
-type natOp struct{ lines []string }
-
-func (o natOp) String() string {
-	if o.lines == nil {
-		return "delete nft table " + natTable.Name
-	}
-	return "replace nft table " + natTable.Name
+type tableOp struct {
+	table nftTable
+	want  bool
 }
-func (o natOp) phase() phase { return phaseNAT }
+
+func (o tableOp) String() string {
+	if !o.want {
+		return "delete nft table " + o.table.name
+	}
+	return "replace nft table " + o.table.name
+}
+func (o tableOp) phase() phase { return phaseTable }

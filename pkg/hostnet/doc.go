@@ -1,6 +1,6 @@
 // Package hostnet makes this node's routing match what is believed: policy
 // rules, routes into tunnels and the `unreachable` routes beneath them, the
-// settings of tunnel devices, forwarding, and masquerading.
+// settings of tunnel devices, forwarding, masquerading, and outer packets that stay whole.
 //
 // It promises:
 //
@@ -12,9 +12,10 @@
 //     each single Op that Diff gives, not only after the last.
 //   - Outer packets (TunnelMark) never enter a tunnel, even when a peer's
 //     endpoint lies inside a pod prefix.
+//   - Outer packets are never fragmented, by nobody (outer.go).
 //   - Nothing of others is changed or deleted. Ours are routes of protocol
 //     RouteProtoNode in main and in TablePod, rules with our preference and
-//     mark, and the nft table NFTNatTable. A route of another owner in a place
+//     mark, and the nft tables NFTNatTable and NFTOuterTable. A route of another owner in a place
 //     that we need is an error, not replaced.
 //   - Applying twice changes nothing, and one changed peer touches only that
 //     peer's routes.

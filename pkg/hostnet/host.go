@@ -90,8 +90,10 @@ func (h *Host) Read() (State, error) {
 	if err := h.readForwarding(&s, names); err != nil {
 		return s, err
 	}
-	if s.NAT, err = readNAT(); err != nil {
-		return s, fmt.Errorf("read nft table %s: %w", natTable.Name, err)
+	for name, lines := range map[string]*[]string{config.NFTNatTable: &s.NAT, config.NFTOuterTable: &s.Outer} {
+		if *lines, err = readNFT(name); err != nil {
+			return s, fmt.Errorf("read nft table %s: %w", name, err)
+		}
 	}
 	s.sort()
 	return s, nil

@@ -213,6 +213,8 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 		{"rules", "ip rule flush; ip rule add pref 32766 lookup main; ip -6 rule flush; ip -6 rule add pref 32766 lookup main", true},
 		{"masquerading", "nft delete table inet kubeveil_nat", false},
 		{"a rule added to our nft table", "nft add rule inet kubeveil_nat postrouting counter accept", false},
+		{"table of outer packets", "nft delete table inet kubeveil_outer", false},
+		{"DF of outer packets", "nft flush chain inet kubeveil_outer postrouting", false},
 		{"device settings", "ip link set veil0 mtu 1300 group 0 txqueuelen 9", false},
 		{"forwarding", "echo 0 > /proc/sys/net/ipv4/ip_forward; echo 0 > /proc/sys/net/ipv6/conf/all/forwarding", false},
 		{"lo down and up", "ip link set lo down; ip link set lo up", true},
@@ -275,7 +277,7 @@ func (l *lab) foreign() string {
 		}
 		tables, err := c.ListTables()
 		for _, table := range tables {
-			if table.Name != config.NFTNatTable {
+			if table.Name != config.NFTNatTable && table.Name != config.NFTOuterTable {
 				fmt.Fprintln(&b, table.Name, table.Family)
 			}
 		}
@@ -312,13 +314,13 @@ func TestForeignStateIsUntouched(t *testing.T) {
 		took, err = l.host.Remove()
 		return err
 	})
-	if len(took) != len(Plan(dual()).Routes)+len(Plan(dual()).Rules)+1 {
+	if len(took) != len(Plan(dual()).Routes)+len(Plan(dual()).Rules)+2 {
 		t.Errorf("remove took:\n%s", strings.Join(took, "\n"))
 	}
 	if diff := cmp.Diff(before, l.foreign()); diff != "" {
 		t.Errorf("foreign state after remove (-before +after):\n%s", diff)
 	}
-	if s := l.read(); len(s.Routes)+len(s.Rules)+len(s.NAT) > 0 {
+	if s := l.read(); len(s.Routes)+len(s.Rules)+len(s.NAT)+len(s.Outer) > 0 {
 		t.Errorf("remove left:\n%s", s)
 	}
 	l.ns.Run(t, func() (err error) {

@@ -26,6 +26,8 @@ type lab struct {
 	ns   *nettest.NS
 	host *Host
 	h    *nl.Handle
+	// router is at the other end of the underlay link.
+	router *nettest.NS
 }
 
 func newLab(t testing.TB) *lab {
@@ -38,7 +40,7 @@ func newLab(t testing.TB) *lab {
 	nettest.AddRoute(t, ns, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:0:0:1::fe"), "under0")
 	nettest.TUN(t, ns, "veil0")
 	nettest.TUN(t, ns, "veil1")
-	l := &lab{t: t, ns: ns, h: ns.Handle()}
+	l := &lab{t: t, ns: ns, h: ns.Handle(), router: router}
 	ns.Run(t, func() (err error) {
 		l.host, err = Open()
 		return err
@@ -233,6 +235,7 @@ func dual() Want {
 		NodeAddrs:     append(append(peer(2).NodeAddrs, peer(3).NodeAddrs...), peer(4).NodeAddrs...),
 		SelfAddrs:     addrs("198.18.0.1", "fd42:0:0:1::1"),
 		Masquerade:    true,
+		TunnelPort:    51820,
 	}
 }
 

@@ -27,6 +27,8 @@ type Want struct {
 	SelfAddrs []netip.Addr
 	// Masquerade makes what pods send outside the cluster carry this node's address.
 	Masquerade bool
+	// TunnelPort is the UDP port from which tunnels send; 0 leaves their packets alone.
+	TunnelPort int
 }
 
 // TunnelDevice is a tunnel device; pkg/tunnel makes it.
@@ -63,7 +65,10 @@ func Plan(w Want) State {
 		}
 	}
 	if w.Masquerade {
-		s.NAT = natLines()
+		s.NAT = natTable().lines()
+	}
+	if w.TunnelPort != 0 {
+		s.Outer, s.OuterPort = outerTable(w.TunnelPort).lines(), w.TunnelPort
 	}
 	s.sortSmall()
 	return s

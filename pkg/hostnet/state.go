@@ -26,6 +26,10 @@ type State struct {
 	// NAT is the content of the nft table NFTNatTable, a line for each chain and
 	// rule; nil when there is no such table.
 	NAT []string
+	// Outer is the same of NFTOuterTable.
+	Outer []string
+	// OuterPort is what Outer was planned for. Only planned, never read.
+	OuterPort int
 }
 
 // Rule is a policy routing rule for packets with a mark.
@@ -139,7 +143,7 @@ func (s State) String() string {
 		fmt.Fprintf(&b, "device %s\n", d)
 	}
 	fmt.Fprintf(&b, "forwarding inet %t inet6 %t\n", s.Forward4, s.Forward6)
-	for _, line := range s.NAT {
+	for _, line := range slices.Concat(s.NAT, s.Outer) {
 		fmt.Fprintf(&b, "nft %s\n", line)
 	}
 	return b.String()

@@ -48,6 +48,7 @@ func TestWatchTellsOfChangesByOthers(t *testing.T) {
 		{"underlay mtu", "ip link set under0 mtu 1400", true},
 		{"an address gone", "ip addr del 198.18.0.1/24 dev under0", true},
 		{"our nft table deleted", "nft delete table inet kubeveil_nat", true},
+		{"the table of outer packets deleted", "nft delete table inet kubeveil_outer", true},
 		{"the table of pods made", "nft add table inet kubeveil_pods; nft add set inet kubeveil_pods pods4 '{ type ifname . ipv4_addr; }'", true},
 		{"a pod's address", "nft add element inet kubeveil_pods pods4 '{ vpod0 . 198.18.129.5 }'", false},
 		{"a pod's address flushed", "nft flush set inet kubeveil_pods pods4", true},

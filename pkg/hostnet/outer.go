@@ -1,0 +1,112 @@
+package hostnet
+
+import (
+	"encoding/binary"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Outer packets are never fragmented: a path that is too narrow loses them whole,
+// which the path MTU probe sees, and ICMP, which anybody can forge, has no say. veil-wg
+// sets its sockets so. The kernel's WireGuard has no such setting
+// (drivers/net/wireguard/socket.c): over IPv4 it sends without DF, and over both
+// families it takes the path MTU that an ICMP error claims, to which it then fragments.
+//
+//	WireGuard ─► LOCAL_OUT ─► POST_ROUTING: DF ─► larger than the route's MTU? ─► link
+//	ICMP "too big" about what this node's tunnel sent ─► LOCAL_IN: drop
+//
+// ip_finish_output, which compares with the MTU, comes after POST_ROUTING
+// (net/ipv4/ip_output.c), and iptunnel_xmit has taken back the leave to ignore DF:
+// what does not fit the link itself is dropped too. Over IPv6, where only the sender
+// fragments, that leave stays, but then nothing makes the route's MTU less than the
+// link's, and the tunnel's is derived from that.
+
+// afterNAT is behind priority srcnat (100): nothing else changes the packet.
+const afterNAT = 120
+
+// Offsets and values, RFC 791, 792, 4443 and 8200.
+const (
+	fragOffset, fragChecksum = 6, 10
+	dontFragment             = 0x4000
+	icmpQuote                = 8 // in an ICMP or ICMPv6 error: the header of the packet it is about
+	quotedHeader4            = 0x45
+	quotedProto4, header4    = 9, 20
+	quotedProto6, header6    = 6, 40
+)
+
+// outerTable sees to that for tunnels that send from this UDP port.
+func outerTable(port int) nftTable {
+	return nftTable{config.NFTOuterTable, []nftChain{
+		{
+			Chain: nftables.Chain{
+				Name: "postrouting", Type: nftables.ChainTypeFilter,
+				Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityRef(afterNAT),
+			},
+			rules: [][]expr.Any{setDF()},
+		},
+		{
+			Chain: nftables.Chain{
+				Name: "input", Type: nftables.ChainTypeFilter,
+				Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter,
+			},
+			rules: [][]expr.Any{dropTooBig4(port), dropTooBig6(port)},
+		},
+	}}
+}
+
+// setDF leaves what has DF, or is a fragment, as it is:
+//
+//	meta mark & TunnelMark == TunnelMark meta l4proto udp ip frag-off 0 ip frag-off set 0x4000
+func setDF() []expr.Any {
+	exprs := append(marked(config.TunnelMark), ofProto(unix.NFPROTO_IPV4, unix.IPPROTO_UDP)...)
+	exprs = append(exprs, field(expr.PayloadBaseNetworkHeader, fragOffset, 0, 0)...)
+	return append(exprs,
+		&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, dontFragment)},
+		&expr.Payload{
+			OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseNetworkHeader,
+			Offset: fragOffset, Len: 2, CsumType: expr.CsumTypeInet, CsumOffset: fragChecksum,
+		})
+}
+
+// dropTooBig4 drops "fragmentation needed" that quotes a UDP packet from port.
+func dropTooBig4(port int) []expr.Any {
+	const th = expr.PayloadBaseTransportHeader
+	exprs := ofProto(unix.NFPROTO_IPV4, unix.IPPROTO_ICMP)
+	exprs = append(exprs, field(th, 0, 3, 4)...)
+	exprs = append(exprs, field(th, icmpQuote, quotedHeader4)...)
+	exprs = append(exprs, field(th, icmpQuote+quotedProto4, unix.IPPROTO_UDP)...)
+	exprs = append(exprs, field(th, icmpQuote+header4, byte(port>>8), byte(port))...)
+	return append(exprs, &expr.Verdict{Kind: expr.VerdictDrop})
+}
+
+// dropTooBig6 drops "packet too big" that quotes a UDP packet from port.
+func dropTooBig6(port int) []expr.Any {
+	const th = expr.PayloadBaseTransportHeader
+	exprs := ofProto(unix.NFPROTO_IPV6, unix.IPPROTO_ICMPV6)
+	exprs = append(exprs, field(th, 0, 2)...)
+	exprs = append(exprs, field(th, icmpQuote+quotedProto6, unix.IPPROTO_UDP)...)
+	exprs = append(exprs, field(th, icmpQuote+header6, byte(port>>8), byte(port))...)
+	return append(exprs, &expr.Verdict{Kind: expr.VerdictDrop})
+}
+
+// ofProto matches a family and a transport protocol.
+func ofProto(family, proto byte) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
+	}
+}
+
+// field matches bytes at an offset.
+func field(base expr.PayloadBase, offset uint32, want ...byte) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: base, Offset: offset, Len: uint32(len(want))},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: want},
+	}
+}
