@@ -18,8 +18,9 @@ build: ## build the programs and the reference CNI plugins into out/bin
 	@hack/build.sh
 
 .PHONY: images
-images: ## the container image as an OCI archive, out/images/kubeveil.tar
+images: ## container images as OCI archives: out/images/kubeveil.tar, and kubeveil-tools.tar for suites and veilctl connectivity
 	@$(GO) run ./hack/image -out $(OUT)/images/kubeveil.tar
+	@$(GO) run ./hack/image -image kubeveil-tools -out $(OUT)/images/kubeveil-tools.tar
 
 .PHONY: kubernetes
 kubernetes: ## build kube-apiserver and fetch etcd for the lab (8 minutes cold)

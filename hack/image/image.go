@@ -22,8 +22,8 @@ import (
 var epoch = time.Unix(0, 0).UTC()
 
 // newImage gives an image of one layer with files (by path without a leading
-// slash), which starts veild. Version is what its label says.
-func newImage(arch, version string, files map[string][]byte) (v1.Image, error) {
+// slash), which starts the recipe's program. Version is what its label says.
+func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image, error) {
 	layer, err := newLayer(files)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func newImage(arch, version string, files map[string][]byte) (v1.Image, error) {
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	img, err = mutate.Append(img, mutate.Addendum{
 		Layer: layer, MediaType: types.OCILayer,
-		History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: "hack/image", Comment: "programs and reference CNI plugins"},
+		History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: "hack/image", Comment: r.comment},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add the layer: %w", err)
@@ -43,12 +43,12 @@ func newImage(arch, version string, files map[string][]byte) (v1.Image, error) {
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Created = "linux", arch, v1.Time{Time: epoch}
 	config.Config = v1.Config{
-		Entrypoint: []string{"/usr/local/bin/veild"},
-		Env:        []string{"PATH=/usr/local/bin:/opt/cni/bin"},
+		Entrypoint: []string{r.entry},
+		Env:        []string{"PATH=" + r.path},
 		User:       "0:0",
 		WorkingDir: "/",
 		Labels: map[string]string{
-			"org.opencontainers.image.title":    "kubeveil",
+			"org.opencontainers.image.title":    r.name,
 			"org.opencontainers.image.version":  version,
 			"org.opencontainers.image.source":   "https://github.com/kubeveil/kubeveil",
 			"org.opencontainers.image.licenses": "Apache-2.0",

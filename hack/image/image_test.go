@@ -18,7 +18,7 @@ import (
 // someFiles stands for the programs: what matters here does not depend on their content.
 func someFiles() map[string][]byte {
 	files := map[string][]byte{}
-	for dir, packages := range programs {
+	for dir, packages := range recipes[0].programs {
 		for _, p := range packages {
 			name := filepath.Join(dir, filepath.Base(p))
 			files[name] = bytes.Repeat([]byte(name), 1000)
@@ -30,7 +30,7 @@ func someFiles() map[string][]byte {
 func TestSameFilesSameBytes(t *testing.T) {
 	var archives [2][]byte
 	for i := range archives {
-		img, err := newImage("amd64", "v0.1.0", someFiles())
+		img, err := newImage(recipes[0], "amd64", "v0.1.0", someFiles())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestLayer(t *testing.T) {
 
 // The archive is a layout that another reader understands, and names the image as containerd wants it.
 func TestArchiveIsALayout(t *testing.T) {
-	img, err := newImage("arm64", "v0.1.0", someFiles())
+	img, err := newImage(recipes[0], "arm64", "v0.1.0", someFiles())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,5 +178,28 @@ func TestDynamicProgramIsRefused(t *testing.T) {
 	}
 	if err := requireStatic("text", []byte("#!/bin/sh")); err == nil {
 		t.Error("a script passed for a program")
+	}
+}
+
+func TestLddIsRead(t *testing.T) {
+	got, err := parseLdd(`	linux-vdso.so.1 (0x00007f9b5a7f2000)
+	libiperf.so.0 => /lib/x86_64-linux-gnu/libiperf.so.0 (0x00007f9b5a7a9000)
+	/lib64/ld-linux-x86-64.so.2 (0x00007f9b5a7f4000)
+`)
+	if want := []string{"/lib/x86_64-linux-gnu/libiperf.so.0", "/lib64/ld-linux-x86-64.so.2"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+	if _, err := parseLdd("\tlibsctp.so.1 => not found\n"); err == nil || !strings.Contains(err.Error(), "libsctp") {
+		t.Errorf("a library that is not there: %v", err)
+	}
+}
+
+func TestProgramsOfAnotherMachineAreRefused(t *testing.T) {
+	err := addHost(t.Context(), map[string][]byte{}, "s390x", []string{"iperf3"})
+	if err == nil || !strings.Contains(err.Error(), "-arch s390x") {
+		t.Errorf("%v", err)
+	}
+	if _, err := named("kubeveil-tool"); err == nil || !strings.Contains(err.Error(), "kubeveil-tools") {
+		t.Errorf("an unknown image: %v", err)
 	}
 }

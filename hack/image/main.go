@@ -1,10 +1,11 @@
-// Command image builds the container image of Kubeveil, without a container engine:
-// the programs and the reference CNI plugins, static and stripped, and nothing
-// else, no shell either. The same sources and Go version give the same bytes.
+// Command image builds the container images of Kubeveil, without a container engine. The product's, kubeveil, holds
+// the programs and the reference CNI plugins, static and stripped, and nothing else, no shell either. The other, kubeveil-tools,
+// holds what the suites and veilctl run in pods of their own. The same sources and Go version, and of the tools the same
+// release of Debian, give the same bytes.
 //
 // Usage:
 //
-//	go run ./hack/image [-arch amd64] [-tag localhost/kubeveil:dev] [-version V] [-out out/images/kubeveil.tar]
+//	go run ./hack/image [-image kubeveil] [-arch amd64] [-tag localhost/kubeveil:dev] [-version V] [-out out/images/kubeveil.tar]
 //
 // The result is an OCI image layout in a tar archive, which these read:
 //
@@ -25,29 +26,22 @@ import (
 	"syscall"
 )
 
-const (
-	module  = "github.com/kubeveil/kubeveil/"
-	plugins = "github.com/containernetworking/plugins/plugins/"
-)
-
-// programs are the packages whose programs the image holds, by the folder in it.
-var programs = map[string][]string{
-	"usr/local/bin": {module + "cmd/veild", module + "cmd/veil-wg", module + "cmd/veilctl"},
-	"opt/cni/bin": {
-		module + "plugins/veil",
-		plugins + "ipam/host-local", plugins + "main/loopback", plugins + "meta/bandwidth", plugins + "meta/portmap",
-	},
-}
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	image := flag.String("image", recipes[0].name, "which `image`: kubeveil or kubeveil-tools")
 	arch := flag.String("arch", runtime.GOARCH, "`architecture` as Go names it")
-	tag := flag.String("tag", "localhost/kubeveil:dev", "`name` under which a runtime that imports the image finds it")
-	out := flag.String("out", "out/images/kubeveil.tar", "`file` to write")
+	tag := flag.String("tag", "", "`name` under which a runtime that imports the image finds it (default localhost/IMAGE:dev)")
+	out := flag.String("out", "", "`file` to write (default out/images/IMAGE.tar)")
 	version := flag.String("version", "", "`version` of the programs (default: what hack/version.sh says)")
 	flag.Parse()
-	digest, err := run(ctx, *arch, *tag, *version, *out)
+	if *tag == "" {
+		*tag = "localhost/" + *image + ":dev"
+	}
+	if *out == "" {
+		*out = "out/images/" + *image + ".tar"
+	}
+	digest, err := run(ctx, *image, *arch, *tag, *version, *out)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
@@ -55,7 +49,11 @@ func main() {
 	fmt.Printf("%s %s in %s\n", *tag, digest, *out)
 }
 
-func run(ctx context.Context, arch, tag, version, out string) (digest string, err error) {
+func run(ctx context.Context, image, arch, tag, version, out string) (digest string, err error) {
+	r, err := named(image)
+	if err != nil {
+		return "", err
+	}
 	if version == "" {
 		said, err := exec.CommandContext(ctx, "hack/version.sh").Output()
 		if err != nil {
@@ -64,14 +62,17 @@ func run(ctx context.Context, arch, tag, version, out string) (digest string, er
 		version = strings.TrimSpace(string(said))
 	}
 	root := filepath.Join(filepath.Dir(out), "root-"+arch)
-	if err := compile(ctx, arch, version, root); err != nil {
+	if err := compile(ctx, r, arch, version, root); err != nil {
 		return "", err
 	}
-	files, err := readFiles(root)
+	files, err := readFiles(r, root)
 	if err != nil {
 		return "", err
 	}
-	img, err := newImage(arch, version, files)
+	if err := addHost(ctx, files, arch, r.host); err != nil {
+		return "", err
+	}
+	img, err := newImage(r, arch, version, files)
 	if err != nil {
 		return "", err
 	}
@@ -83,8 +84,8 @@ func run(ctx context.Context, arch, tag, version, out string) (digest string, er
 }
 
 // compile builds the programs into folders below root. What is there and up to date is not linked again.
-func compile(ctx context.Context, arch, version, root string) error {
-	for dir, packages := range programs {
+func compile(ctx context.Context, r recipe, arch, version, root string) error {
+	for dir, packages := range r.programs {
 		dir = filepath.Join(root, dir)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
@@ -101,9 +102,9 @@ func compile(ctx context.Context, arch, version, root string) error {
 }
 
 // readFiles reads the compiled programs and nothing else that may lie there.
-func readFiles(root string) (map[string][]byte, error) {
+func readFiles(r recipe, root string) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	for dir, packages := range programs {
+	for dir, packages := range r.programs {
 		for _, p := range packages {
 			name := filepath.Join(dir, filepath.Base(p))
 			b, err := os.ReadFile(filepath.Join(root, name))

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// addHost adds programs of this machine, their libraries and their loader, each where it is here. What Debian installs is
+// the same bytes on every machine of the same release.
+func addHost(ctx context.Context, files map[string][]byte, arch string, programs []string) error {
+	if len(programs) > 0 && arch != runtime.GOARCH {
+		return fmt.Errorf("-arch %s: the image holds %v of this machine, which is %s", arch, programs, runtime.GOARCH)
+	}
+	for _, program := range programs {
+		path, err := exec.LookPath(program)
+		if err != nil {
+			return fmt.Errorf("%w: run `make deps`, or install it", err)
+		}
+		out, err := exec.CommandContext(ctx, "ldd", path).Output()
+		if err != nil {
+			return fmt.Errorf("libraries of %s: %w", path, err)
+		}
+		libraries, err := parseLdd(string(out))
+		if err != nil {
+			return fmt.Errorf("libraries of %s: %w", path, err)
+		}
+		if files["usr/bin/"+program], err = os.ReadFile(path); err != nil {
+			return err
+		}
+		for _, l := range libraries {
+			if files[strings.TrimPrefix(l, "/")], err = os.ReadFile(l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// parseLdd gives the files that ldd(1) names: "name => file (address)", or "file (address)" for the loader. The kernel's
+// own library has no file.
+func parseLdd(out string) ([]string, error) {
+	var files []string
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "not found") {
+			return nil, errors.New(strings.TrimSpace(line))
+		}
+		for _, word := range strings.Fields(line) {
+			if filepath.IsAbs(word) {
+				files = append(files, filepath.Clean(word))
+			}
+		}
+	}
+	return files, nil
+}
