@@ -1,0 +1,404 @@
+package keyring
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/kubeveil/kubeveil/csi/internal/durable"
+)
+
+var (
+	here  = Binding{Cluster: "cluster-1", Volume: "pvc-1"}
+	there = Binding{Cluster: "cluster-1", Volume: "pvc-2"}
+)
+
+func TestSecretHasNoTextForm(t *testing.T) {
+	const canary = "correct horse battery staple"
+	s, err := NewSecret([]byte(canary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Wipe()
+	type holder struct {
+		S *Secret
+		s Secret
+	}
+	h := holder{s, *s}
+	var b bytes.Buffer
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%p", "%t", "%b"} {
+		fmt.Fprintf(&b, verb+verb+verb+verb, s, *s, h, &h)
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Write(text)
+	slog.New(slog.NewTextHandler(&b, nil)).Info("key", "a", s, "b", *s, "c", h)
+	slog.New(slog.NewJSONHandler(&b, nil)).Info("key", "a", s, "b", *s, "c", h)
+	for _, form := range []string{canary, canary[:8], fmt.Sprintf("%x", canary[:8]), base64.StdEncoding.EncodeToString([]byte(canary))[:12], fmt.Sprint([]byte(canary[:4]))[1:10]} {
+		if strings.Contains(strings.ToLower(b.String()), strings.ToLower(form)) {
+			t.Errorf("the key is printed as %q", form)
+		}
+	}
+	if !strings.Contains(b.String(), redacted) {
+		t.Error("nothing is redacted")
+	}
+}
+
+func TestSecretIsWiped(t *testing.T) {
+	source := bytes.Repeat([]byte{0xa5}, 64)
+	s, err := NewSecret(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if source[0] != 0 || s.Bytes()[0] != 0xa5 {
+		t.Error("the source was not moved")
+	}
+	memory := s.Bytes()
+	s.Wipe()
+	s.Wipe()
+	if s.Len() != 0 || !bytes.Equal(memory, make([]byte, 64)) {
+		t.Error("there is something left")
+	}
+	other, err := Generate(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Wipe()
+	if s.Len() != 0 || s.Equal(s) || other.Equal(s) || !other.Equal(other) {
+		t.Error("a wiped secret sees its successor")
+	}
+	var none *Secret
+	none.Wipe()
+	if none.Len() != 0 || none.Equal(none) {
+		t.Error("nil is something")
+	}
+	for _, n := range []int{-1, 0, MaxSize + 1} {
+		if _, err := Generate(n); err == nil {
+			t.Errorf("made a secret of %d bytes", n)
+		}
+	}
+}
+
+func TestSecretMemoryIsLocked(t *testing.T) {
+	s, err := Generate(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Wipe()
+	smaps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var flags string
+	addr, inside := uint64(uintptr(unsafe.Pointer(&s.Bytes()[0]))), false
+	for line := range strings.Lines(string(smaps)) {
+		var from, to uint64
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &from, &to); n == 2 {
+			inside = from <= addr && addr < to
+		} else if found, ok := strings.CutPrefix(line, "VmFlags:"); ok && inside {
+			flags = strings.TrimSpace(found)
+		}
+	}
+	for _, want := range []string{"lo", "dd", "dc"} {
+		if !strings.Contains(" "+flags+" ", " "+want+" ") {
+			t.Errorf("memory of the secret has flags %q, want %s", flags, want)
+		}
+	}
+}
+
+func TestDerive(t *testing.T) {
+	key := secret(t, bytes.Repeat([]byte{1}, 64))
+	a, err := key.Derive("a", 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, _ := key.Derive("a", 32)
+	b, _ := key.Derive("b", 32)
+	if !a.Equal(again) || a.Equal(b) || a.Len() != 32 {
+		t.Error("derivation is not a function of key and info")
+	}
+	if _, err := a.Derive("c", 32); err == nil {
+		t.Error("derived from a key that is too short")
+	}
+}
+
+// providers gives one of each kind, a further one with another key of the same kind.
+func providers(t *testing.T) map[string][2]Provider {
+	t.Helper()
+	fromSecrets := func(c byte) Provider {
+		p, err := FromSecrets(map[string]string{SecretKey: kekText(c)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	file := func() Provider {
+		path := filepath.Join(t.TempDir(), "kek")
+		if err := CreateFile(path); err != nil {
+			t.Fatal(err)
+		}
+		p, err := File(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	plugin := func() Provider {
+		p, _ := newPlugin(t)
+		return p
+	}
+	return map[string][2]Provider{
+		NameSecret: {fromSecrets(1), fromSecrets(2)},
+		NameFile:   {file(), file()},
+		NameKMS:    {plugin(), plugin()},
+	}
+}
+
+func TestProviders(t *testing.T) {
+	for name, p := range providers(t) {
+		t.Run(name, func(t *testing.T) {
+			key := secret(t, bytes.Repeat([]byte{7}, 64))
+			w, err := WrapChecked(t.Context(), p[0], here, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := json.Marshal(w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w = Wrapped{}
+			if err := json.Unmarshal(text, &w); err != nil || w.IsZero() || w.Provider != name || p[0].Name() != name {
+				t.Fatalf("through JSON: %v, provider %q", err, w.Provider)
+			}
+			got, err := p[0].Unwrap(t.Context(), here, w)
+			if err != nil || !got.Equal(key) {
+				t.Errorf("unwrap: %v", err)
+			}
+			got.Wipe()
+			var wrong *BindingError
+			if _, err := p[0].Unwrap(t.Context(), there, w); !errors.As(err, &wrong) || wrong.Expected != there || wrong.Found != here {
+				t.Errorf("another volume: %v", err)
+			}
+			if _, err := p[0].Unwrap(t.Context(), Binding{"cluster-2", here.Volume}, w); !errors.As(err, &wrong) {
+				t.Errorf("another cluster: %v", err)
+			}
+			if _, err := p[1].Unwrap(t.Context(), here, w); !errors.Is(err, ErrWrongKey) && !errors.Is(err, ErrUnavailable) {
+				t.Errorf("another key: %v", err)
+			}
+			w.Provider = "other"
+			if _, err := p[0].Unwrap(t.Context(), here, w); !errors.Is(err, ErrWrongKey) {
+				t.Errorf("another provider: %v", err)
+			}
+			if _, err := p[0].Wrap(t.Context(), Binding{}, key); err == nil {
+				t.Error("wrapped for nobody")
+			}
+		})
+	}
+}
+
+func TestRewrap(t *testing.T) {
+	for name, p := range providers(t) {
+		t.Run(name, func(t *testing.T) {
+			key := secret(t, bytes.Repeat([]byte{7}, 64))
+			old, err := p[0].Wrap(t.Context(), here, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if same, changed, err := Rewrap(t.Context(), p[0], p[0], here, old); changed || err != nil || !bytes.Equal(same.Blob, old.Blob) {
+				t.Errorf("under the same key: changed %v, %v", changed, err)
+			}
+			now, changed, err := Rewrap(t.Context(), p[0], p[1], here, old)
+			if err != nil || !changed {
+				t.Fatalf("changed %v, %v", changed, err)
+			}
+			for i, w := range []Wrapped{old, now} {
+				if got, err := p[i].Unwrap(t.Context(), here, w); err != nil || !got.Equal(key) {
+					t.Errorf("%d: %v", i, err)
+				}
+			}
+			if _, _, err := Rewrap(t.Context(), p[0], p[1], there, old); !errors.As(err, new(*BindingError)) {
+				t.Errorf("another volume's: %v", err)
+			}
+		})
+	}
+}
+
+func TestEachBitOfWrappedIsRefused(t *testing.T) {
+	p, err := FromSecrets(map[string]string{SecretKey: kekText(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := p.Wrap(t.Context(), here, secret(t, make([]byte, 64)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range w.Blob {
+		for bit := range 8 {
+			w.Blob[i] ^= 1 << bit
+			if _, err := p.Unwrap(t.Context(), here, w); !errors.Is(err, ErrCorrupt) {
+				t.Fatalf("byte %d bit %d: %v", i, bit, err)
+			}
+			w.Blob[i] ^= 1 << bit
+		}
+	}
+	for n := range w.Blob {
+		cut := w
+		cut.Blob = w.Blob[:n]
+		if _, err := p.Unwrap(t.Context(), here, cut); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+	}
+}
+
+func TestPreviousKeyOpens(t *testing.T) {
+	old, err := FromSecrets(map[string]string{SecretKey: kekText(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := old.Wrap(t.Context(), here, secret(t, make([]byte, 64)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, err := FromSecrets(map[string]string{SecretKey: kekText(2), SecretPreviousKey: kekText(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, changed, err := Rewrap(t.Context(), both, both, here, w); err != nil || !changed {
+		t.Errorf("changed %v, %v", changed, err)
+	}
+}
+
+func TestFromSecretsRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		secrets map[string]string
+		want    string
+	}{
+		"nothing":      {nil, `"key" of the secret is not base64 of 32`},
+		"misspelt":     {map[string]string{SecretKey: kekText(1), "prevKey": kekText(2)}, `unknown entry "prevKey"`},
+		"a passphrase": {map[string]string{SecretKey: "hunter2"}, "is not base64 of 32"},
+		"too long":     {map[string]string{SecretKey: base64.StdEncoding.EncodeToString(make([]byte, 33))}, "is not base64 of 32"},
+		"all zero":     {map[string]string{SecretKey: base64.StdEncoding.EncodeToString(make([]byte, 32))}, "not random"},
+		"bad previous": {map[string]string{SecretKey: kekText(1), SecretPreviousKey: ""}, `"previousKey" of the secret is not`},
+	} {
+		_, err := FromSecrets(c.secrets)
+		if !errors.Is(err, ErrSecret) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestFileRefuses(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "kek")
+	if _, err := File(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	if err := CreateFile(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := CreateFile(path); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("made again: %v", err)
+	}
+	if err := os.Symlink(path, path+".link"); err != nil {
+		t.Fatal(err)
+	}
+	if err := durable.Write(path+".bad", []byte("not a key\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path+".dir", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, suffix := range []string{".link", ".bad", ".dir"} {
+		if _, err := File(path + suffix); !errors.Is(err, ErrSecret) {
+			t.Errorf("%s: %v", suffix, err)
+		}
+	}
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := File(path); !errors.Is(err, ErrSecret) || !strings.Contains(err.Error(), "600") {
+		t.Errorf("readable by the group: %v", err)
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	key, err := NewSecret(bytes.Repeat([]byte{3}, 64))
+	if err != nil {
+		f.Fatal(err)
+	}
+	good, err := seal(here, key)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(bytes.Clone(good.Bytes()))
+	f.Add([]byte(envelopeMagic))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		in := bytes.Clone(p)
+		got, err := open(here, p)
+		if err != nil {
+			if !errors.Is(err, ErrCorrupt) && !errors.As(err, new(*BindingError)) {
+				t.Errorf("untyped: %v", err)
+			}
+			return
+		}
+		defer got.Wipe()
+		back, err := seal(here, got)
+		if err != nil || !bytes.Equal(back.Bytes(), in) {
+			t.Errorf("two encodings of one key: %x", in)
+		}
+		back.Wipe()
+	})
+}
+
+func secret(t *testing.T, b []byte) *Secret {
+	t.Helper()
+	s, err := NewSecret(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Wipe)
+	return s
+}
+
+// kekText is a key-encryption key as a CSI secret has it.
+func kekText(c byte) string {
+	b := bytes.Repeat([]byte{c}, KEKSize)
+	b[0] = 0xff
+	return base64.StdEncoding.EncodeToString(b)
+}
+
+func TestForgottenSecretIsCollected(t *testing.T) {
+	func() {
+		if _, err := Generate(64); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	vault.mu.Lock()
+	before := len(vault.free)
+	vault.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for ctx.Err() == nil {
+		runtime.GC()
+		vault.mu.Lock()
+		now := len(vault.free)
+		vault.mu.Unlock()
+		if now > before {
+			return
+		}
+		runtime.Gosched()
+	}
+}

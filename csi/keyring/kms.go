@@ -1,0 +1,122 @@
+package keyring
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	kms "k8s.io/kms/apis/v2"
+)
+
+// Limits that the KMS v2 API sets (k8s.io/kms/apis/v2/api.proto), bytes.
+const (
+	maxKeyID       = 1024
+	maxCiphertext  = 1024
+	maxAnnotations = 32 << 10
+)
+
+// kmsPatience bounds one call of a plugin.
+const kmsPatience = 5 * time.Second
+
+// KMS is a Provider that asks a Kubernetes KMS v2 plugin on a unix socket, the same programs that the API server uses. It connects when it is
+// needed and again when the plugin was away.
+type KMS struct {
+	conn    *grpc.ClientConn
+	service kms.KeyManagementServiceClient
+	socket  string
+}
+
+// NewKMS prepares to use the plugin that listens on socket, a path. It does not connect; Close releases it.
+func NewKMS(socket string) (*KMS, error) {
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("kms plugin %s: %w", socket, err)
+	}
+	return &KMS{conn, kms.NewKeyManagementServiceClient(conn), socket}, nil
+}
+
+// Close ends the connection.
+func (p *KMS) Close() error { return p.conn.Close() }
+
+// Name is kms.
+func (p *KMS) Name() string { return NameKMS }
+
+// KeyID is the present write key, as the plugin's status says; ErrUnavailable when the plugin is not healthy.
+func (p *KMS) KeyID(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, kmsPatience)
+	defer cancel()
+	s, err := p.service.Status(ctx, &kms.StatusRequest{})
+	if err != nil {
+		return "", p.unavailable("status", err)
+	}
+	if s.Version != "v2" && s.Version != "v2beta1" {
+		return "", fmt.Errorf("%w: kms plugin %s speaks version %q, want v2", ErrUnavailable, p.socket, s.Version)
+	}
+	if s.Healthz != "ok" {
+		return "", fmt.Errorf("%w: kms plugin %s says %q, want \"ok\"", ErrUnavailable, p.socket, s.Healthz)
+	}
+	if err := p.checkKeyID(s.KeyId); err != nil {
+		return "", err
+	}
+	return s.KeyId, nil
+}
+
+// Wrap has the plugin encrypt.
+func (p *KMS) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error) {
+	plain, err := seal(b, key)
+	if err != nil {
+		return Wrapped{}, err
+	}
+	defer plain.Wipe()
+	ctx, cancel := context.WithTimeout(ctx, kmsPatience)
+	defer cancel()
+	r, err := p.service.Encrypt(ctx, &kms.EncryptRequest{Plaintext: plain.Bytes(), Uid: rand.Text()})
+	if err != nil {
+		return Wrapped{}, p.unavailable("encrypt", err)
+	}
+	if err := p.checkKeyID(r.KeyId); err != nil {
+		return Wrapped{}, err
+	}
+	if n := len(r.Ciphertext); n == 0 || n > maxCiphertext || bytes.Contains(r.Ciphertext, plain.Bytes()) {
+		return Wrapped{}, fmt.Errorf("%w: kms plugin %s answered with %d bytes: want 1 to %d, not the plain text", ErrUnavailable, p.socket, n, maxCiphertext)
+	}
+	size := 0
+	for k, v := range r.Annotations {
+		size += len(k) + len(v)
+	}
+	if size > maxAnnotations {
+		return Wrapped{}, fmt.Errorf("%w: kms plugin %s wants %d bytes of annotations kept: at most %d", ErrUnavailable, p.socket, size, maxAnnotations)
+	}
+	return Wrapped{NameKMS, r.KeyId, r.Ciphertext, maps.Clone(r.Annotations)}, nil
+}
+
+// Unwrap has the plugin decrypt, and compares what the key is for.
+func (p *KMS) Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error) {
+	if w.Provider != NameKMS {
+		return nil, fmt.Errorf("%s: %w: expected provider %s, found %s", b, ErrWrongKey, NameKMS, w.Provider)
+	}
+	ctx, cancel := context.WithTimeout(ctx, kmsPatience)
+	defer cancel()
+	r, err := p.service.Decrypt(ctx, &kms.DecryptRequest{Ciphertext: w.Blob, Uid: rand.Text(), KeyId: w.KeyID, Annotations: w.Annotations})
+	if err != nil {
+		return nil, p.unavailable("decrypt", err)
+	}
+	return open(b, r.Plaintext)
+}
+
+func (p *KMS) checkKeyID(id string) error {
+	if id == "" || len(id) > maxKeyID {
+		return fmt.Errorf("%w: kms plugin %s names its key by %d bytes: want 1 to %d", ErrUnavailable, p.socket, len(id), maxKeyID)
+	}
+	return nil
+}
+
+// unavailable makes an error of a call. The API has no codes by which a refusal could be told from a failure.
+func (p *KMS) unavailable(call string, err error) error {
+	return fmt.Errorf("%w: kms plugin %s: %s: %w", ErrUnavailable, p.socket, call, err)
+}

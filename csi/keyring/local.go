@@ -1,0 +1,213 @@
+package keyring
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/internal/durable"
+)
+
+// KEKSize is the size of a key-encryption key, bytes (AES-256).
+const KEKSize = 32
+
+// Names of providers.
+const (
+	NameKMS    = "kms"
+	NameSecret = "secret"
+	NameFile   = "file"
+)
+
+// Keys of CSI node-stage secrets that FromSecrets knows: the key-encryption key, and one that was in use before and still opens. Each is base64 of
+// 32 random bytes.
+const (
+	SecretKey         = "key"
+	SecretPreviousKey = "previousKey"
+)
+
+// ErrSecret matches when node-stage secrets or a key file are not what they must be. Nothing of their values is in the message.
+var ErrSecret = errors.New("key-encryption key refused")
+
+// local is a Provider that has the key-encryption key itself: AES-256-GCM with a random nonce before the ciphertext.
+type local struct {
+	name string
+	// keys are those that open; the first wraps.
+	keys []kek
+}
+
+type kek struct {
+	id  string
+	key *Secret
+}
+
+// newKEK names key by a digest of it, which tells keys apart and gives nothing away.
+func newKEK(key *Secret) kek {
+	h := sha256.New()
+	h.Write([]byte("kubeveil key-encryption key id\x00"))
+	h.Write(key.Bytes())
+	return kek{"sha256:" + hex.EncodeToString(h.Sum(nil)[:8]), key}
+}
+
+// FromSecrets is a Provider whose key came with a CSI request. An unknown entry is an error: it would be one that is misspelt.
+func FromSecrets(secrets map[string]string) (Provider, error) {
+	p := &local{name: NameSecret}
+	for name := range secrets {
+		if name != SecretKey && name != SecretPreviousKey {
+			return nil, fmt.Errorf("%w: unknown entry %q of the secret: known are %q and %q", ErrSecret, name, SecretKey, SecretPreviousKey)
+		}
+	}
+	for _, name := range []string{SecretKey, SecretPreviousKey} {
+		text, ok := secrets[name]
+		if !ok && name == SecretPreviousKey {
+			continue
+		}
+		key, err := parseKEK([]byte(text))
+		if err != nil {
+			return nil, fmt.Errorf("%w: entry %q of the secret %w", ErrSecret, name, err)
+		}
+		p.keys = append(p.keys, newKEK(key))
+	}
+	return p, nil
+}
+
+// File is a Provider whose key is in a file. It protects nothing from the owner of that file's disk. The file must be a regular one of
+// mode 0600 that belongs to the user who runs this; one that is not is refused and left alone. It is never made here, see CreateFile.
+func File(path string) (Provider, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w; a new one opens no existing volume: make it only for a new installation", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSecret, err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, err
+	}
+	if st.Mode != unix.S_IFREG|0o600 || int(st.Uid) != os.Geteuid() {
+		return nil, fmt.Errorf("%w: %s: mode %o of user %d, want a regular file of mode 600 of user %d", ErrSecret, path, st.Mode, st.Uid, os.Geteuid())
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 1024))
+	if err != nil {
+		return nil, err
+	}
+	key, err := parseKEK(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s %w", ErrSecret, path, err)
+	}
+	return &local{NameFile, []kek{newKEK(key)}}, nil
+}
+
+// CreateFile makes a random key-encryption key in a new file of mode 0600. A file that is there already is left alone (fs.ErrExist).
+func CreateFile(path string) error {
+	key, err := Generate(KEKSize)
+	if err != nil {
+		return err
+	}
+	defer key.Wipe()
+	text := append(base64.StdEncoding.AppendEncode(nil, key.Bytes()), '\n')
+	defer clear(text)
+	return durable.Create(path, text)
+}
+
+// parseKEK reads base64 of 32 bytes, with or without a line break at the end. It wipes text; its errors hold nothing of it.
+func parseKEK(text []byte) (*Secret, error) {
+	defer clear(text)
+	if n := len(text); n > 0 && text[n-1] == '\n' {
+		text = text[:n-1]
+	}
+	b := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
+	defer clear(b)
+	// Decode skips line breaks within.
+	n, err := base64.StdEncoding.Strict().Decode(b, text)
+	if err != nil || n != KEKSize || len(text) != base64.StdEncoding.EncodedLen(KEKSize) {
+		return nil, fmt.Errorf("is not base64 of %d bytes: make one with `head -c %d /dev/urandom | base64`", KEKSize, KEKSize)
+	}
+	if !slices.ContainsFunc(b[:n], func(c byte) bool { return c != b[0] }) {
+		return nil, errors.New("repeats one byte: it is not random")
+	}
+	return NewSecret(b[:n])
+}
+
+// Name is secret or file.
+func (p *local) Name() string { return p.name }
+
+// KeyID is a digest of the key.
+func (p *local) KeyID(context.Context) (string, error) { return p.keys[0].id, nil }
+
+// Wrap encrypts; it needs nobody.
+func (p *local) Wrap(_ context.Context, b Binding, key *Secret) (Wrapped, error) {
+	plain, err := seal(b, key)
+	if err != nil {
+		return Wrapped{}, err
+	}
+	defer plain.Wipe()
+	k := p.keys[0]
+	c, err := k.aead()
+	if err != nil {
+		return Wrapped{}, err
+	}
+	nonce := make([]byte, c.NonceSize())
+	if _, err := rand.Read(nonce); err != nil {
+		return Wrapped{}, err
+	}
+	return Wrapped{Provider: p.name, KeyID: k.id, Blob: c.Seal(nonce, nonce, plain.Bytes(), k.extra())}, nil
+}
+
+// Unwrap decrypts; it needs nobody.
+func (p *local) Unwrap(_ context.Context, b Binding, w Wrapped) (*Secret, error) {
+	if w.Provider != p.name {
+		return nil, fmt.Errorf("%s: %w: expected provider %s, found %s", b, ErrWrongKey, p.name, w.Provider)
+	}
+	i := slices.IndexFunc(p.keys, func(k kek) bool { return k.id == w.KeyID })
+	if i < 0 {
+		return nil, fmt.Errorf("%s: %w: it needs key %s, at hand are %s", b, ErrWrongKey, w.KeyID, p.ids())
+	}
+	c, err := p.keys[i].aead()
+	if err != nil {
+		return nil, err
+	}
+	if len(w.Blob) < c.NonceSize() {
+		return nil, fmt.Errorf("%s: %w: %d bytes", b, ErrCorrupt, len(w.Blob))
+	}
+	plain, err := c.Open(nil, w.Blob[:c.NonceSize()], w.Blob[c.NonceSize():], p.keys[i].extra())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: it does not authenticate under key %s", b, ErrCorrupt, w.KeyID)
+	}
+	return open(b, plain)
+}
+
+func (p *local) ids() string {
+	var ids []string
+	for _, k := range p.keys {
+		ids = append(ids, k.id)
+	}
+	return strings.Join(ids, ", ")
+}
+
+func (k kek) aead() (cipher.AEAD, error) {
+	defer runtime.KeepAlive(k.key)
+	block, err := aes.NewCipher(k.key.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}
+
+// extra is the data that is authenticated beside the ciphertext.
+func (k kek) extra() []byte { return []byte("kubeveil wrapped key\x00" + k.id) }
