@@ -1,16 +1,25 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
+// podWait is how long a turn waits for plugins, all pods together: one that hangs must not
+// hold up the loop, and with it every other pod.
+const podWait = time.Second
+
 // keepPods repairs what was flushed of the pods on this node, and gives them the MTU
-// that is in force; 0 leaves it. A pod that is on its way out is no error.
-func (a *Agent) keepPods(mtu int) error {
+// that is in force; 0 leaves it. A pod that is on its way out is no error. One that a
+// plugin is at work on for longer than podWait is an error, and left to the next turn.
+func (a *Agent) keepPods(ctx context.Context, mtu int) error {
+	ctx, cancel := context.WithTimeout(ctx, podWait)
+	defer cancel()
 	records, err := a.pods.List()
 	errs := []error{err, a.pruneAddrs()}
 	timed := map[string]bool{}
@@ -22,7 +31,7 @@ func (a *Agent) keepPods(mtu int) error {
 				a.metrics.ObserveAdd(r.Took)
 			}
 		}
-		if err := a.keepPod(r, mtu); err != nil && !errors.Is(err, pod.ErrNotFound) {
+		if err := a.keepPod(ctx, r, mtu); err != nil && !errors.Is(err, pod.ErrNotFound) {
 			errs = append(errs, fmt.Errorf("pod %s: %w", r.ContainerID, err))
 		}
 	}
@@ -32,15 +41,15 @@ func (a *Agent) keepPods(mtu int) error {
 	return errors.Join(errs...)
 }
 
-func (a *Agent) keepPod(r pod.Record, mtu int) error {
-	changed, err := a.pods.Repair(r)
+func (a *Agent) keepPod(ctx context.Context, r pod.Record, mtu int) error {
+	changed, err := a.pods.Repair(ctx, r)
 	for _, c := range changed {
 		a.log.Warn("repaired a pod's link; something flushed it", "pod", r.ContainerID, "link", r.HostLink, "what", c)
 	}
 	if err != nil || mtu == 0 || r.MTU == mtu {
 		return err
 	}
-	if _, err := a.pods.SetMTU(r, mtu); err != nil {
+	if _, err := a.pods.SetMTU(ctx, r, mtu); err != nil {
 		return err
 	}
 	a.log.Info("changed a pod's MTU", "pod", r.ContainerID, "from", r.MTU, "to", mtu)

@@ -40,7 +40,7 @@ func (a *Agent) turn(ctx context.Context) error {
 	}
 	err = a.apply(ctx, in, d)
 	// One pod that cannot be put right holds up neither the snapshot nor the others.
-	podErr := a.keepPods(d.podMTU)
+	podErr := a.keepPods(ctx, d.podMTU)
 	if podErr != nil {
 		d.notes = append(d.notes, podErr.Error())
 	}

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -60,9 +61,10 @@ func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 // in the sets, group, link up, neighbours and host routes, in that order, so
 // that the pod is guarded before it is reachable. It says what it changed, nothing when all was well,
 // and leaves the pod's namespace alone. The error matches ErrNotFound when the
-// record or the link is gone: the pod is being removed.
-func (p Paths) Repair(r Record) (changed []string, err error) {
-	unlock, err := p.lock(r.HostLink)
+// record or the link is gone: the pod is being removed. It matches ErrBusy when a
+// plugin that is at work on the attachment had not ended when ctx did.
+func (p Paths) Repair(ctx context.Context, r Record) (changed []string, err error) {
+	unlock, err := p.lockUntil(ctx, r.HostLink)
 	if err != nil {
 		return nil, err
 	}

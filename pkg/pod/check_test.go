@@ -166,7 +166,7 @@ func (n *node) wantRepaired(r Record, want string) {
 	for i := range 2 {
 		var changed []string
 		n.must(func() (err error) {
-			changed, err = n.Repair(r)
+			changed, err = n.Repair(n.t.Context(), r)
 			return err
 		})
 		if i == 0 && !strings.Contains(strings.Join(changed, "; "), want) {
@@ -184,13 +184,13 @@ func (n *node) wantRepaired(r Record, want string) {
 func TestRepairOfAPodThatIsGone(t *testing.T) {
 	n := newNode(t)
 	r, ns := newRecord(t, "c1", pod4)
-	err := n.Do(func() error { _, err := n.Repair(r); return err })
+	err := n.Do(func() error { _, err := n.Repair(t.Context(), r); return err })
 	if !errors.Is(err, ErrNotFound) {
 		t.Errorf("without a record: %v, want %v", err, ErrNotFound)
 	}
 	n.attach(r, ns)
 	n.must(func() error { return deleteLink(r.HostLink) })
-	err = n.Do(func() error { _, err := n.Repair(r); return err })
+	err = n.Do(func() error { _, err := n.Repair(t.Context(), r); return err })
 	if !errors.Is(err, ErrNotFound) {
 		t.Errorf("without a link: %v, want %v", err, ErrNotFound)
 	}

@@ -1,41 +1,82 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
+// ErrBusy is that of an attachment that somebody else is at work on.
+var ErrBusy = errors.New("somebody else is at work on it")
+
+// busyPoll is how often a lock that is held is tried again.
+const busyPoll = 10 * time.Millisecond
+
 // lock keeps everybody else from the attachment of a host link until unlock is
 // called: the plugin's ADD and DEL from the daemon's Repair and SetMTU. It is
 // flock(2) on one of 256 files in PodDir, chosen by the link's name, so that
 // nothing has to be removed and unrelated pods seldom wait. Where PodDir does not exist there is nothing to keep.
 func (p Paths) lock(hostLink string) (unlock func(), err error) {
+	f, err := p.openLock(hostLink)
+	if err != nil || f == nil {
+		return func() {}, err
+	}
+	if err := flock(f, unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", hostLink, err), f.Close())
+	}
+	return func() { f.Close() }, nil
+}
+
+// lockUntil is lock, but one that is still held when ctx has ended is ErrBusy. It is
+// tried once in any case.
+func (p Paths) lockUntil(ctx context.Context, hostLink string) (unlock func(), err error) {
+	f, err := p.openLock(hostLink)
+	if err != nil || f == nil {
+		return func() {}, err
+	}
+	for {
+		err := flock(f, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", hostLink, err), f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("%s: %w", hostLink, ErrBusy), f.Close())
+		case <-time.After(busyPoll):
+		}
+	}
+}
+
+// openLock opens the file of a host link; nil where PodDir does not exist.
+func (p Paths) openLock(hostLink string) (*os.File, error) {
 	shard := "00"
 	if n := len(config.PodLinkPrefix); len(hostLink) >= n+2 {
 		shard = filepath.Base(hostLink[n : n+2])
 	}
 	f, err := os.OpenFile(filepath.Join(p.PodDir, ".lock-"+shard), os.O_CREATE|os.O_RDWR, 0o600)
 	if errors.Is(err, ErrNotFound) {
-		return func() {}, nil
+		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open lock of %s: %w", hostLink, err)
 	}
+	return f, nil
+}
+
+func flock(f *os.File, how int) error {
 	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
+		if err := unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
+			return err
 		}
 	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", hostLink, err)
-	}
-	return func() { f.Close() }, nil
 }

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -12,9 +13,10 @@ import (
 // routes in the pod, and the record, which it returns as it is then. The end
 // that receives the larger packets meanwhile is the larger one, so nothing in
 // flight is lost to the change. The error matches ErrNotFound when the record,
-// the link or the namespace is gone; an MTU below what IPv6 needs is refused.
-func (p Paths) SetMTU(r Record, mtu int) (Record, error) {
-	unlock, err := p.lock(r.HostLink)
+// the link or the namespace is gone, and ErrBusy as that of Repair does; an MTU below
+// what IPv6 needs is refused.
+func (p Paths) SetMTU(ctx context.Context, r Record, mtu int) (Record, error) {
+	unlock, err := p.lockUntil(ctx, r.HostLink)
 	if err != nil {
 		return r, err
 	}

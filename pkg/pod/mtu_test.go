@@ -12,7 +12,7 @@ import (
 func (n *node) setMTU(r Record, mtu int) (Record, error) {
 	var got Record
 	err := n.Do(func() (err error) {
-		got, err = n.SetMTU(r, mtu)
+		got, err = n.SetMTU(n.t.Context(), r, mtu)
 		return err
 	})
 	return got, err
