@@ -28,25 +28,28 @@ type Supervisor struct {
 	keepers map[string]*keeper
 	refused map[string]string // by file name: what was last said against it
 	done    chan string
+	// patience is handover; tests shorten it.
+	patience time.Duration
 }
 
 // rescan is the time after which Dir is read again when nothing was heard of it:
 // it may have been removed and made again.
 const rescan = time.Second
 
+// handover is how long a supervisor waits for one that is on its way out, which gives
+// its processes their grace.
+const handover = 2 * grace
+
 // Run serves the requests until ctx ends. Then it ends the processes; the
 // devices, their routes and their states stay. It refuses to run beside
-// another supervisor of the same directory.
+// another supervisor of the same directory, after it has waited a little for its end.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := prepareDir(s.Dir, s.TrustDisk); err != nil {
 		return err
 	}
-	own, held, err := tryLock(filepath.Join(s.Dir, "supervisor.lock"))
-	if err != nil {
+	own, err := s.takeOver(ctx)
+	if err != nil || own == nil {
 		return err
-	}
-	if !held {
-		return fmt.Errorf("another veil-wg serves %s", s.Dir)
 	}
 	defer own.Close()
 	s.keepers, s.refused, s.done = map[string]*keeper{}, map[string]string{}, make(chan string)
@@ -68,6 +71,34 @@ func (s *Supervisor) Run(ctx context.Context) error {
 			delete(s.keepers, name)
 		case <-changed:
 		case <-tick.C:
+		}
+	}
+}
+
+// takeOver takes the supervisor's lock; nil when ctx ended before.
+func (s *Supervisor) takeOver(ctx context.Context) (*os.File, error) {
+	patience := s.patience
+	if patience == 0 {
+		patience = handover
+	}
+	waited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for told := false; ; {
+		own, held, err := tryLock(filepath.Join(s.Dir, "supervisor.lock"))
+		if err != nil || held {
+			return own, err
+		}
+		if !told {
+			s.Log.Info("another veil-wg serves the directory, waiting for its end", "dir", s.Dir, "at_most", patience)
+			told = true
+		}
+		select {
+		case <-waited.Done():
+			if ctx.Err() != nil {
+				return nil, nil
+			}
+			return nil, fmt.Errorf("another veil-wg serves %s", s.Dir)
+		case <-time.After(adoptedPoll):
 		}
 	}
 }
