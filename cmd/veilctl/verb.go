@@ -36,6 +36,7 @@ func verbs() []group {
 				about:    "Stop veild and veil-wg before: they would put it back. It may be repeated.",
 				examples: "veilctl cleanup"},
 		}},
+		{"A cluster, by a kubeconfig", []verb{installVerb}},
 		{"", []verb{{name: "version", short: "which veilctl this is", register: showVersion, examples: "veilctl version"}}},
 	}
 }

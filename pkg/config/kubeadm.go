@@ -89,8 +89,8 @@ func subnets(key, list string) ([]netip.Prefix, error) {
 }
 
 // fillFromKubeadm sets the ranges that are not set from c.KubeadmConfig.
-func (c *Config) fillFromKubeadm() error {
-	text, err := readFile(c.KubeadmConfig)
+func (c *Config) fillFromKubeadm(read func(path string) ([]byte, error)) error {
+	text, err := read(c.KubeadmConfig)
 	if err != nil {
 		return fmt.Errorf("kubeadmConfig: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"reflect"
 	"strconv"
@@ -74,26 +75,43 @@ func RegisterFlags(fs *flag.FlagSet) *Flags {
 func (f *Flags) Load() (Config, error) { return load(f.File, f.given) }
 
 func load(path string, given []givenFlag) (Config, error) {
-	c := Default()
-	var problems []error
+	var text []byte
 	if path != "" {
-		text, err := readFile(path)
-		if err != nil {
-			return c, fmt.Errorf("configuration: %w", err)
+		var err error
+		if text, err = readFile(path); err != nil {
+			return Default(), fmt.Errorf("configuration: %w", err)
 		}
-		unreadable, bad := decode(text, &c)
-		if unreadable != nil {
-			return c, fmt.Errorf("%s: %w", path, unreadable)
+	}
+	return assemble(path, text, given, readFile)
+}
+
+// Parse is Load for who has the texts and not the files: what the veild of node would say of a configuration before it runs. Kubeadm
+// stands for the file KubeadmConfig; nil is a file that does not exist.
+func Parse(node string, text, kubeadm []byte) (Config, error) {
+	return assemble("configuration", text, []givenFlag{{"node", "node", node}}, func(path string) ([]byte, error) {
+		if kubeadm == nil {
+			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 		}
-		for _, err := range bad {
-			problems = append(problems, fmt.Errorf("%s: %w", path, err))
-		}
+		return kubeadm, nil
+	})
+}
+
+// assemble makes the configuration from the text of the file name, the flags over it, and the file of kubeadm, if it names one.
+func assemble(name string, text []byte, given []givenFlag, read func(path string) ([]byte, error)) (Config, error) {
+	c := Default()
+	unreadable, bad := decode(text, &c)
+	if unreadable != nil {
+		return c, fmt.Errorf("%s: %w", name, unreadable)
+	}
+	var problems []error
+	for _, err := range bad {
+		problems = append(problems, fmt.Errorf("%s: %w", name, err))
 	}
 	for _, g := range given {
 		problems = append(problems, g.apply(&c)...)
 	}
 	if c.KubeadmConfig != "" {
-		if err := c.fillFromKubeadm(); err != nil {
+		if err := c.fillFromKubeadm(read); err != nil {
 			problems = append(problems, err)
 		}
 	}

@@ -213,3 +213,25 @@ func TestKubeadmFillsWhatIsNotSet(t *testing.T) {
 		})
 	}
 }
+
+func TestParse(t *testing.T) {
+	const kubeadm = "kind: ClusterConfiguration\nnetworking: {podSubnet: 10.244.0.0/16, serviceSubnet: 10.96.0.0/12}\n"
+	c, err := config.Parse("node-1", []byte("kubeadmConfig: /etc/kubeveil/kubeadm.yaml"), []byte(kubeadm))
+	if err != nil || c.Node != "node-1" || len(c.ClusterRanges) != 1 || c.ClusterRanges[0].String() != "10.244.0.0/16" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	for name, tt := range map[string]struct {
+		text    string
+		kubeadm []byte
+		want    string
+	}{
+		"no such ConfigMap":    {"kubeadmConfig: /a", nil, "open /a: file does not exist"},
+		"no ranges at all":     {"", nil, "clusterRanges: no range is given"},
+		"kubeadm without pods": {"kubeadmConfig: /a", []byte("kind: ClusterConfiguration"), "networking.podSubnet"},
+		"no YAML":              {"{", nil, "configuration: "},
+	} {
+		if _, err := config.Parse("node-1", []byte(tt.text), tt.kubeadm); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %q", name, err, tt.want)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package preflight
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// judge is the state of one Judge.
+type judge struct {
+	f        Facts
+	cfg      config.Config
+	cfgErr   error
+	findings []Finding
+}
+
+func (j *judge) ok(check, format string, args ...any) {
+	j.findings = append(j.findings, Finding{check, OK, fmt.Sprintf(format, args...), ""})
+}
+
+func (j *judge) say(l Level, check, found, do string) {
+	j.findings = append(j.findings, Finding{check, l, found, do})
+}
+
+// unreadable is whether what is not there was not looked at.
+func (j *judge) unreadable(what string) bool { return j.f.Unread[what] != "" }
+
+// readConfig asks veild's own code what it makes of the configuration. Its node is of no matter here.
+func (j *judge) readConfig() {
+	j.cfg, j.cfgErr = config.Parse("any", []byte(j.f.Config), j.f.Kubeadm)
+}
+
+// server: ValidatingAdmissionPolicy is v1, and tokens name the node of their pod, from 1.30 on.
+func (j *judge) server() {
+	const check = "api server"
+	s := j.f.Server
+	old, known := older(s.Version, 1, 30)
+	switch {
+	case !known:
+		j.say(Warning, check, fmt.Sprintf("%s says that its version is %q", s.Address, s.Version), "see to it that it is Kubernetes 1.30 or newer")
+	case old:
+		j.say(Error, check, fmt.Sprintf("%s is Kubernetes %s", s.Address, s.Version),
+			"upgrade to 1.30 or newer: in older ones a token does not say on which node its pod is, and one node could speak for another")
+	case !s.Policies:
+		j.say(Error, check, fmt.Sprintf("%s (%s) has no ValidatingAdmissionPolicy in admissionregistration.k8s.io/v1", s.Address, s.Version),
+			"do not switch it off (--runtime-config, --feature-gates): without it one node could speak for another")
+	default:
+		j.ok(check, "%s, Kubernetes %s", s.Address, s.Version)
+	}
+}
+
+func (r Right) String() string {
+	what := r.Resource
+	if r.Group != "" {
+		what += "." + r.Group
+	}
+	if r.Namespace != "" {
+		what += " in " + r.Namespace
+	}
+	return what
+}
+
+// rights of who will apply the manifests.
+func (j *judge) rights() {
+	const check = "rights"
+	if j.unreadable(check) {
+		return
+	}
+	if len(j.f.Denied) > 0 {
+		verbs := map[string][]string{}
+		for _, r := range j.f.Denied {
+			verbs[r.String()] = append(verbs[r.String()], r.Verb)
+		}
+		var lines []string
+		for _, what := range slices.Sorted(maps.Keys(verbs)) {
+			lines = append(lines, strings.Join(verbs[what], ", ")+" "+what)
+		}
+		j.say(Error, check, "you may not "+strings.Join(lines, "; "), "use a kubeconfig of an administrator, such as /etc/kubernetes/admin.conf of a control-plane node")
+		return
+	}
+	if !j.f.Escalate && len(j.f.Ungiven) > 0 {
+		var missing []string
+		for _, r := range j.f.Ungiven {
+			missing = append(missing, r.Verb+" "+r.String())
+		}
+		j.say(Error, check, "you may make roles, but not give the rights that you lack yourself: "+strings.Join(missing, ", "),
+			"use a kubeconfig of an administrator: the API server refuses to let anybody give what he does not have")
+		return
+	}
+	j.ok(check, "you may create and change all that manifests/ holds")
+}
+
+func (j *judge) podSecurity() {
+	if l := j.f.PodSecurity; l != "" && l != "privileged" {
+		j.say(Error, "pod security", fmt.Sprintf("the namespace kube-system enforces %q", l),
+			"kubectl label namespace kube-system pod-security.kubernetes.io/enforce=privileged --overwrite: the daemons are on the host's network, with capabilities")
+	}
+}
+
+// kubeProxy: the way to the API server is that of kube-proxy (docs/design/0002-install.md).
+func (j *judge) kubeProxy() {
+	const check = "way to the API server"
+	const mounted = "/etc/kubeveil/kubeconfig"
+	if j.unreadable(check) {
+		return
+	}
+	switch given := j.cfg.Source.Kubeconfig; {
+	case given != mounted && given != "":
+		j.ok(check, "by the file %s of the configuration (%s), which is not looked at here", given, j.f.ConfigFrom)
+		return
+	case given == "":
+		j.say(Warning, check, "source.kubeconfig is empty: veild goes by the address of the service kubernetes",
+			"that address is closed on a node until its tunnel is up: name a kubeconfig with the API server's own address")
+		return
+	case j.f.Proxy == nil:
+		j.say(Error, check, "kube-system has no ConfigMap kube-proxy with kubeconfig.conf, from which veild would learn the API server's address",
+			"put a kubeconfig with that address and tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token into the ConfigMap kubeveil, name it as source.kubeconfig, and check that with -config FILE")
+		return
+	}
+	server, token, err := readKubeconfig(j.f.Proxy)
+	if err != nil {
+		j.say(Error, check, fmt.Sprintf("kubeconfig.conf of the ConfigMap kube-proxy cannot be read: %v", err), "repair it: kubeadm init phase addon kube-proxy writes it anew")
+		return
+	}
+	j.judgeServer(check, server, token)
+}
+
+// readKubeconfig gives the first server and the first token file; there is one of each in kube-proxy's.
+func readKubeconfig(text []byte) (server, token string, err error) {
+	var k struct {
+		Clusters []struct {
+			Cluster struct {
+				Server string `json:"server"`
+			} `json:"cluster"`
+		} `json:"clusters"`
+		Users []struct {
+			User struct {
+				TokenFile string `json:"tokenFile"`
+			} `json:"user"`
+		} `json:"users"`
+	}
+	if err := yaml.Unmarshal(text, &k); err != nil {
+		return "", "", err
+	}
+	if len(k.Clusters) > 0 {
+		server = k.Clusters[0].Cluster.Server
+	}
+	if len(k.Users) > 0 {
+		token = k.Users[0].User.TokenFile
+	}
+	return server, token, nil
+}
+
+func (j *judge) judgeServer(check, server, token string) {
+	u, err := url.Parse(server)
+	if err != nil || u.Hostname() == "" {
+		j.say(Error, check, fmt.Sprintf("the kubeconfig of kube-proxy has the server %q", server), "set clusters[0].cluster.server in the ConfigMap kube-proxy to the API server's address")
+		return
+	}
+	if token == "" {
+		j.say(Error, check, "the kubeconfig of kube-proxy has no tokenFile, and veild has credentials of no other kind",
+			"give veild a kubeconfig of its own, with tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token, and check that with -config FILE")
+		return
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	switch {
+	case err != nil:
+		j.ok(check, "%s, from the ConfigMap kube-proxy; every node must be able to resolve that name without cluster DNS", server)
+	case slices.ContainsFunc(slices.Concat(j.cfg.ServiceRanges, j.cfg.ClusterRanges), func(p netip.Prefix) bool { return p.Contains(addr) }):
+		j.say(Error, check, fmt.Sprintf("the ConfigMap kube-proxy has the server %s, an address of the cluster's own ranges", server),
+			"set it to the API server's address outside of the cluster: such an address is closed on a node until its tunnel is up, for which veild needs the API server")
+	default:
+		j.ok(check, "%s, from the ConfigMap kube-proxy", server)
+	}
+}
+
+// unread are the things of which nothing is known.
+func (j *judge) unread() {
+	for _, what := range slices.Sorted(maps.Keys(j.f.Unread)) {
+		j.say(Warning, what, "could not be looked at: "+j.f.Unread[what], "use a kubeconfig that may, or look yourself")
+	}
+}

@@ -1,0 +1,127 @@
+package preflight
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// network is how another network plugin is recognised.
+type network struct {
+	name string
+	// daemons are names of DaemonSets, or how they begin; groups how API groups end; annotations how keys on Nodes begin.
+	daemons, groups, annotations []string
+}
+
+var networks = []network{
+	{"Antrea", []string{"antrea-agent"}, []string{"antrea.io"}, []string{"node.antrea.io/"}},
+	{"AWS VPC CNI", []string{"aws-node"}, []string{"vpcresources.k8s.aws", "crd.k8s.amazonaws.com"}, nil},
+	{"Azure CNI", []string{"azure-cni", "azure-cns"}, nil, nil},
+	{"Calico", []string{"calico-node", "canal"}, []string{"projectcalico.org", "operator.tigera.io"}, []string{"projectcalico.org/"}},
+	{"Cilium", []string{"cilium", "anetd"}, []string{"cilium.io"}, []string{"network.cilium.io/", "io.cilium.network"}},
+	{"Flannel", []string{"kube-flannel", "flannel"}, nil, []string{"flannel.alpha.coreos.com/"}},
+	{"kindnet", []string{"kindnet"}, nil, nil},
+	{"Kube-OVN", []string{"kube-ovn-cni"}, []string{"kubeovn.io"}, []string{"ovn.kubernetes.io/"}},
+	{"kube-router", []string{"kube-router"}, nil, []string{"kube-router.io/"}},
+	{"OVN-Kubernetes", []string{"ovnkube"}, []string{"k8s.ovn.org"}, []string{"k8s.ovn.org/"}},
+	{"Terway", []string{"terway"}, []string{"network.alibabacloud.com"}, nil},
+	{"Weave Net", []string{"weave-net"}, nil, nil},
+}
+
+const removeIt = "remove it as its documentation says, then delete its file below /etc/cni/net.d and its interfaces on every node (a reboot does the latter); a node has one network plugin"
+
+// otherCNI looks for other network plugins: one that runs is an error, traces are a warning.
+func (j *judge) otherCNI() {
+	const check = "other CNI"
+	if j.unreadable("DaemonSets") {
+		return
+	}
+	found := false
+	for _, n := range networks {
+		running := matching(j.f.DaemonSets, func(ds string) bool {
+			_, name, _ := strings.Cut(ds, "/")
+			return begins(name, n.daemons)
+		})
+		if len(running) > 0 {
+			found = true
+			j.say(Error, check, fmt.Sprintf("%s is installed: DaemonSet %s", n.name, listed(running)), removeIt)
+			continue
+		}
+		var traces []string
+		groups := matching(j.f.Groups, func(g string) bool {
+			return slices.ContainsFunc(n.groups, func(end string) bool { return g == end || strings.HasSuffix(g, "."+end) })
+		})
+		if len(groups) > 0 {
+			traces = append(traces, "custom resources of "+listed(groups))
+		}
+		var nodes []string
+		for _, node := range j.f.Nodes {
+			if slices.ContainsFunc(node.Annotations, func(key string) bool { return begins(key, n.annotations) }) {
+				nodes = append(nodes, node.Name)
+			}
+		}
+		if len(nodes) > 0 {
+			traces = append(traces, "annotations on "+listed(nodes))
+		}
+		if len(traces) > 0 {
+			found = true
+			j.say(Warning, check, fmt.Sprintf("%s was installed: there are %s", n.name, strings.Join(traces, " and ")),
+				"see that no file of its is left below /etc/cni/net.d, and no interface, on any node; a reboot of each does the latter")
+		}
+	}
+	if m := matching(j.f.DaemonSets, func(ds string) bool { return strings.Contains(ds, "/kube-multus") }); len(m) > 0 {
+		found = true
+		j.say(Warning, check, "Multus is installed: DaemonSet "+listed(m), "it must take Kubeveil's file (05-kubeveil.conflist) for the default network; what other networks carry is not encrypted by Kubeveil")
+	}
+	if !found {
+		j.ok(check, "none of the well-known ones")
+	}
+}
+
+func matching(names []string, ok func(string) bool) []string {
+	var out []string
+	for _, n := range names {
+		if ok(n) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func begins(s string, with []string) bool {
+	return slices.ContainsFunc(with, func(w string) bool { return strings.HasPrefix(s, w) })
+}
+
+// strangers are pods, and nodes, that some other network serves: seen even where it is not a well-known one.
+func (j *judge) strangers() {
+	const check = "other CNI"
+	if j.cfgErr == nil {
+		var outside []string
+		for name, a := range j.f.PodAddrs {
+			if !slices.ContainsFunc(j.cfg.ClusterRanges, func(p netip.Prefix) bool { return p.Contains(a) }) {
+				outside = append(outside, fmt.Sprintf("%s (%s)", name, a))
+			}
+		}
+		if len(outside) > 0 {
+			j.say(Error, check, fmt.Sprintf("pods have addresses outside of the cluster ranges: %s", listed(outside)),
+				"what such pods send is not Kubeveil's to encrypt: correct the ranges, or delete those pods once their network is removed")
+		}
+	}
+	if len(j.f.Daemons) > 0 {
+		return // Kubeveil itself makes nodes Ready and gives pods their addresses
+	}
+	var ready []string
+	for _, n := range j.chosen() {
+		if n.Ready {
+			ready = append(ready, n.Name)
+		}
+	}
+	if len(ready) > 0 {
+		j.say(Warning, check, fmt.Sprintf("%s: Ready before Kubeveil is installed, so a CNI configuration is there", listed(ready)),
+			"look into /etc/cni/net.d of each: a file that sorts before 05-kubeveil.conflist would be taken instead; veild refuses to start beside one")
+	}
+	if len(j.f.PodAddrs) > 0 {
+		j.say(Warning, check, fmt.Sprintf("%d pods or more have their network from another plugin", len(j.f.PodAddrs)), "delete them after the installation, so that they get Kubeveil's; or reboot the nodes")
+	}
+}

@@ -1,0 +1,169 @@
+package preflight
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Facts are what is known of a cluster. What could not be read is in Unread and else as if it were not there.
+type Facts struct {
+	Server Server
+	// Config is the text that the ConfigMap kubeveil will hold as veild.yaml; ConfigFrom says where it is from.
+	Config, ConfigFrom string
+	// Denied are the rights of Needed that the user lacks; Escalate is whether he may give rights that he does not have, and
+	// Ungiven are the ones of Granted that he lacks.
+	Denied, Ungiven []Right
+	Escalate        bool
+	// Kubeadm is the ClusterConfiguration of the ConfigMap kubeadm-config, nil when there is none.
+	Kubeadm []byte
+	// Proxy is the kubeconfig of the ConfigMap kube-proxy, nil when there is none.
+	Proxy []byte
+	// PodSecurity is what the label pod-security.kubernetes.io/enforce of kube-system says, mostly nothing.
+	PodSecurity string
+	// Controller is what is seen of kube-controller-manager.
+	Controller Controller
+	Nodes      []Node
+	// APIServers are the endpoints, ServiceAddrs the addresses of the service default/kubernetes.
+	APIServers, ServiceAddrs []netip.Addr
+	// DaemonSets are the names of all in the cluster, as namespace/name; Groups the API groups of custom resources.
+	DaemonSets, Groups []string
+	// PodAddrs are the addresses of pods that are not on their host's network, by namespace/name: at most some hundred.
+	PodAddrs map[string]netip.Addr
+	// Objects are those of the manifests that are there, Daemons what is to be said of the DaemonSets among them.
+	Objects []Object
+	Daemons []Daemon
+	// Cleaning is whether the DaemonSet of manifests/uninstall is there.
+	Cleaning bool
+	// Definition is the CustomResourceDefinition, nil when there is none.
+	Definition *Definition
+	// Unread says of what could not be read why.
+	Unread map[string]string
+}
+
+// Server is the API server.
+type Server struct {
+	// Address is as the kubeconfig has it, Version as the server says, such as v1.36.3. Err is why it cannot be asked.
+	Address, Version, Err string
+	// Policies is whether admissionregistration.k8s.io/v1 has ValidatingAdmissionPolicies.
+	Policies bool
+}
+
+// Right is one that RBAC may give. Namespace is empty for what is cluster-scoped, Name for all names.
+type Right struct{ Verb, Group, Resource, Namespace, Name string }
+
+// Controller is what is seen of kube-controller-manager: on clusters whose control plane is hidden, nothing.
+type Controller struct {
+	Seen bool
+	// Allocates is --allocate-node-cidrs, ClusterCIDR --cluster-cidr.
+	Allocates   bool
+	ClusterCIDR string
+}
+
+// Node is a Node object.
+type Node struct {
+	Name         string
+	Created      time.Time
+	ControlPlane bool
+	Addresses    []netip.Addr
+	PodCIDRs     []netip.Prefix
+	// Ready is the condition of that name.
+	Ready bool
+	// OS is its label kubernetes.io/os, by which the DaemonSets choose it.
+	OS                             string
+	Arch, Kernel, Runtime, Kubelet string
+	// Annotations are the keys only.
+	Annotations []string
+	// MTU is that of the underlay as its VeilNode says, 0 when it has none.
+	MTU int
+}
+
+// Object is an object of the manifests.
+type Object struct{ Group, Resource, Namespace, Name string }
+
+// Daemon is one of the DaemonSets.
+type Daemon struct {
+	Name, Image    string
+	Desired, Ready int
+}
+
+// Definition is what is said of the CustomResourceDefinition.
+type Definition struct {
+	// Versions are those that are served.
+	Versions    []string
+	Established bool
+	// Leaving is whether it is being deleted.
+	Leaving bool
+}
+
+const (
+	rbac      = "rbac.authorization.k8s.io"
+	admission = "admissionregistration.k8s.io"
+	system    = "kube-system"
+	version   = "v1alpha1"
+)
+
+// Manifests is what manifests/ holds, in its order: Kustomize applies them so.
+var Manifests = []Object{
+	{"apiextensions.k8s.io", "customresourcedefinitions", "", "veilnodes.kubeveil.io"},
+	{admission, "validatingadmissionpolicies", "", "kubeveil-veilnode-own"},
+	{admission, "validatingadmissionpolicybindings", "", "kubeveil-veilnode-own"},
+	{"", "serviceaccounts", system, "veild"},
+	{rbac, "clusterroles", "", "kubeveil-veild"},
+	{rbac, "clusterrolebindings", "", "kubeveil-veild"},
+	{rbac, "roles", "default", "kubeveil-veild-apiserver"},
+	{rbac, "rolebindings", "default", "kubeveil-veild-apiserver"},
+	{"", "configmaps", system, "kubeveil"},
+	{"apps", "daemonsets", system, "veil-wg"},
+	{"apps", "daemonsets", system, "veild"},
+}
+
+// Config is veild's configuration as the manifests have it.
+const Config = `kubeadmConfig: /etc/kubeveil/kubeadm.yaml
+source:
+  kind: kubernetes
+  kubeconfig: /etc/kubeveil/kubeconfig
+`
+
+// Needed are the rights that `kubectl apply -k manifests/` needs.
+func Needed() []Right {
+	var out []Right
+	seen := map[Right]bool{}
+	for _, o := range Manifests {
+		for _, verb := range []string{"get", "create", "patch"} {
+			r := Right{Verb: verb, Group: o.Group, Resource: o.Resource, Namespace: o.Namespace}
+			if !seen[r] {
+				seen[r] = true
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+// Granted are the rights that the manifests give to veild. The API server lets nobody give what he does not have.
+func Granted() []Right {
+	var out []Right
+	for _, g := range []struct {
+		right Right
+		verbs []string
+	}{
+		{Right{Resource: "nodes"}, []string{"get", "list", "watch"}},
+		{Right{Group: "kubeveil.io", Resource: "veilnodes"}, []string{"get", "list", "watch", "create", "update", "delete"}},
+		{Right{Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "default", Name: "kubernetes"}, []string{"get", "list", "watch"}},
+	} {
+		for _, verb := range g.verbs {
+			r := g.right
+			r.Verb = verb
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Escalating are the rights that let somebody give what he does not have.
+func Escalating() []Right {
+	return []Right{
+		{Verb: "escalate", Group: rbac, Resource: "clusterroles"}, {Verb: "bind", Group: rbac, Resource: "clusterroles"},
+		{Verb: "escalate", Group: rbac, Resource: "roles", Namespace: "default"}, {Verb: "bind", Group: rbac, Resource: "roles", Namespace: "default"},
+	}
+}

@@ -1,0 +1,110 @@
+package preflight
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// The oldest kernel that veild runs on is 5.10, the oldest containerd that reads CNI 1.0.0 is 1.6.
+const (
+	kernelMajor, kernelMinor         = 5, 10
+	containerdMajor, containerdMinor = 1, 6
+	// crioMinor is the first of CRI-O 1.x that reads CNI 1.0.0.
+	crioMinor = 24
+)
+
+// chosen are the nodes that the DaemonSets choose.
+func (j *judge) chosen() []Node {
+	var out []Node
+	for _, n := range j.f.Nodes {
+		if n.OS == "linux" {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func (j *judge) kernels() {
+	const check = "kernels"
+	if j.unreadable("nodes") || len(j.f.Nodes) == 0 {
+		return
+	}
+	seen, bad := map[string][]string{}, false
+	var other []string
+	for _, n := range j.f.Nodes {
+		if n.OS != "linux" {
+			other = append(other, n.Name)
+			continue
+		}
+		seen[n.Kernel] = append(seen[n.Kernel], n.Name)
+	}
+	for _, kernel := range slices.Sorted(maps.Keys(seen)) {
+		names := seen[kernel]
+		switch old, known := older(kernel, kernelMajor, kernelMinor); {
+		case !known:
+			bad = true
+			j.say(Warning, check, fmt.Sprintf("%s: the kernel says that it is %q", listed(names), kernel), "see to it that it is Linux 5.10 or newer")
+		case old:
+			bad = true
+			j.say(Error, check, fmt.Sprintf("%s: Linux %s", listed(names), kernel), "upgrade to Linux 5.10 or newer: the guard's programs do not load there")
+		}
+	}
+	if len(other) > 0 {
+		j.say(Warning, check, fmt.Sprintf("%s: the label kubernetes.io/os is not linux, so no DaemonSet of Kubeveil's chooses them", listed(other)),
+			"nothing, if veild runs there otherwise; else pods cannot reach them, nor they pods: nothing is sent in clear")
+	}
+	if !bad && len(seen) > 0 {
+		j.ok(check, "Linux %s; whether BPF, nftables and WireGuard are in it, %s says on each node", listed(slices.Collect(maps.Keys(seen))), "`veild check`")
+	}
+}
+
+func (j *judge) runtimes() {
+	const check = "container runtimes"
+	seen, bad := map[string][]string{}, false
+	for _, n := range j.chosen() {
+		seen[n.Runtime] = append(seen[n.Runtime], n.Name)
+	}
+	for _, runtime := range slices.Sorted(maps.Keys(seen)) {
+		names := seen[runtime]
+		name, version, _ := strings.Cut(runtime, "://")
+		var old, known bool
+		switch name {
+		case "containerd":
+			old, known = older(version, containerdMajor, containerdMinor)
+		case "cri-o":
+			old, known = older(version, 1, crioMinor)
+		}
+		switch {
+		case !known:
+			bad = true
+			j.say(Warning, check, fmt.Sprintf("%s: %q, with which Kubeveil has not been tried", listed(names), runtime), "it must read CNI 1.0.0 and take the first file of /etc/cni/net.d by name")
+		case old:
+			bad = true
+			j.say(Error, check, fmt.Sprintf("%s: %s does not read CNI 1.0.0", listed(names), runtime), "upgrade to containerd 1.6 or CRI-O 1.24, or newer")
+		}
+	}
+	if !bad && len(seen) > 0 {
+		j.ok(check, "%s", listed(slices.Collect(maps.Keys(seen))))
+	}
+}
+
+// kubelets: what the API server accepts, an older kubelet may leave out silently.
+func (j *judge) kubelets() {
+	const check = "kubelets"
+	var old, archs []string
+	for _, n := range j.chosen() {
+		if o, known := older(n.Kubelet, 1, 30); o && known {
+			old = append(old, n.Name)
+		}
+		archs = append(archs, n.Arch)
+	}
+	if len(old) > 0 {
+		j.say(Warning, check, fmt.Sprintf("%s: older than 1.30, where the AppArmor profile of a container is an annotation", listed(old)),
+			"upgrade them; with AppArmor in force veild could not write below /sys/fs/bpf there")
+	}
+	if kinds := listed(archs); strings.Contains(kinds, ",") {
+		j.say(Warning, check, "nodes of several architectures: "+kinds, "build an image for each (hack/image -arch), or one index of both in your registry")
+	}
+}
