@@ -130,19 +130,23 @@ func TestValidate(t *testing.T) {
 		change  func(*bench.Result)
 		wantErr string
 	}{
-		"valid":                    {func(*bench.Result) {}, ""},
-		"another schema":           {func(r *bench.Result) { r.Schema = "v2" }, `schema "v2"`},
-		"unknown platform":         {func(r *bench.Result) { r.Platform = "cloud" }, `platform "cloud"`},
-		"unknown unit":             {func(r *bench.Result) { r.Cases[0].Unit = "furlong" }, `unit "furlong"`},
-		"base without ratio":       {func(r *bench.Result) { r.Cases[0].Ratio = nil }, "want all or none"},
-		"base without name":        {func(r *bench.Result) { r.Cases[0].BaseName = "" }, "want all or none"},
-		"rounds of one side only":  {func(r *bench.Result) { r.Cases[0].Base.N = 4 }, "ours has 5 rounds, base 4"},
-		"no rounds":                {func(r *bench.Result) { r.Cases[0].Ours.N = 0 }, "n 0"},
-		"median above the maximum": {func(r *bench.Result) { r.Cases[0].Ours.Median = 4 }, "out of order"},
-		"not a number":             {func(r *bench.Result) { r.Cases[0].Ratio.Max = math.NaN() }, "NaN"},
-		"a case there twice":       {func(r *bench.Result) { r.Cases = append(r.Cases, r.Cases[0]) }, "there twice"},
-		"a gate without figures":   {func(r *bench.Result) { r.Gates[0].Got = "" }, `gate "g"`},
-		"a skip without a reason":  {func(r *bench.Result) { r.Tests.Skipped = []bench.Skip{{Name: "T"}} }, `skipped test "T"`},
+		"valid":                     {func(*bench.Result) {}, ""},
+		"another schema":            {func(r *bench.Result) { r.Schema = "v2" }, `schema "v2"`},
+		"unknown platform":          {func(r *bench.Result) { r.Platform = "cloud" }, `platform "cloud"`},
+		"unknown unit":              {func(r *bench.Result) { r.Cases[0].Unit = "furlong" }, `unit "furlong"`},
+		"base without ratio":        {func(r *bench.Result) { r.Cases[0].Ratio = nil }, "want all or none"},
+		"base without name":         {func(r *bench.Result) { r.Cases[0].BaseName = "" }, "want all or none"},
+		"rounds of one side only":   {func(r *bench.Result) { r.Cases[0].Base.N = 4 }, "ours has 5 rounds, base 4"},
+		"no rounds":                 {func(r *bench.Result) { r.Cases[0].Ours.N = 0 }, "n 0"},
+		"median above the maximum":  {func(r *bench.Result) { r.Cases[0].Ours.Median = 4 }, "out of order"},
+		"not a number":              {func(r *bench.Result) { r.Cases[0].Ratio.Max = math.NaN() }, "NaN"},
+		"a case there twice":        {func(r *bench.Result) { r.Cases = append(r.Cases, r.Cases[0]) }, "there twice"},
+		"a gate without figures":    {func(r *bench.Result) { r.Gates[0].Got = "" }, `gate "g"`},
+		"more failures than failed": {func(r *bench.Result) { r.Tests.Failures = []bench.Failure{{Name: "T", Reason: "r"}} }, "1 failures of 0"},
+		"a failure without a reason": {func(r *bench.Result) {
+			r.Tests = bench.Tests{Failed: 1, Failures: []bench.Failure{{Name: "T"}}}
+		}, `failed test "T"`},
+		"a skip without a reason": {func(r *bench.Result) { r.Tests.Skipped = []bench.Skip{{Name: "T"}} }, `skipped test "T"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := valid()
@@ -162,7 +166,7 @@ func TestWriteThenRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want.Tests.Skipped = []bench.Skip{}
+	want.Tests.Skipped, want.Tests.Failures = []bench.Skip{}, []bench.Failure{}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -33,7 +33,8 @@
 //	  control_plaintext  the same on the network in clear: 0 means that the
 //	                     oracle can not see, so nothing was proven
 //	gates     name, want and got as text with units, ok
-//	tests     passed and failed (numbers), skipped (name and reason of each)
+//	tests     passed and failed (numbers), skipped (name and reason of each),
+//	          failures (name and reason of the failed, in runs that know why)
 //
 // A case is one quantity:
 //

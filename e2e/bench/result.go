@@ -74,10 +74,18 @@ type Tests struct {
 	Passed  int    `json:"passed"`
 	Failed  int    `json:"failed"`
 	Skipped []Skip `json:"skipped"`
+	// Failures names the failed, in runs that know why; at most Failed.
+	Failures []Failure `json:"failures"`
 }
 
 // Skip is a test that was not run, and why.
 type Skip struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// Failure is a test that failed, and why.
+type Failure struct {
 	Name   string `json:"name"`
 	Reason string `json:"reason"`
 }
@@ -140,6 +148,14 @@ func (r *Result) Validate() error {
 			bad("skipped test %q: name and reason must be set", s.Name)
 		}
 	}
+	if len(r.Tests.Failures) > r.Tests.Failed {
+		bad("%d failures of %d failed tests", len(r.Tests.Failures), r.Tests.Failed)
+	}
+	for _, f := range r.Tests.Failures {
+		if f.Name == "" || f.Reason == "" {
+			bad("failed test %q: name and reason must be set", f.Name)
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -200,6 +216,7 @@ func (r *Result) Write(path string) error {
 	out.Cases = orEmpty(out.Cases)
 	out.Gates = orEmpty(out.Gates)
 	out.Tests.Skipped = orEmpty(out.Tests.Skipped)
+	out.Tests.Failures = orEmpty(out.Tests.Failures)
 	b, err := json.MarshalIndent(out, "", "  ")
 	if err != nil {
 		return fmt.Errorf("result for %s: %w", path, err)
