@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,6 +122,15 @@ func (n *Namespace) Run(ctx context.Context, p *Pod) error {
 	}
 	n.Cluster.Log.Debug("pod created", "namespace", n.Name, "pod", p.Name, "node", p.Node)
 	return p.WaitReady(ctx, PodPatience)
+}
+
+// RunAll is Run for several pods at once.
+func (n *Namespace) RunAll(ctx context.Context, pods ...*Pod) error {
+	var group errgroup.Group
+	for _, p := range pods {
+		group.Go(func() error { return n.Run(ctx, p) })
+	}
+	return group.Wait()
 }
 
 // WaitReady waits until the pod is Ready and learns its addresses anew.

@@ -96,18 +96,27 @@ type Oracle struct {
 	result Result
 }
 
-// Start makes an Oracle for the network namespace at a path. It sees nothing before Watch.
+// Start makes an Oracle for the network namespace at a path, or that of the caller if it is "", which takes no more than
+// CAP_NET_RAW. It sees nothing before Watch.
 func Start(netnsPath string, rules Rules) (*Oracle, error) {
 	o := &Oracle{netns: netnsPath, stop: make(chan struct{}), kept: map[string]int{}, seen: Result{Kinds: map[Kind]uint64{}}}
 	o.rules.Store(rules.clone())
-	return o, netns.Do(netnsPath, func() error { return nil })
+	return o, o.inside(func() error { return nil })
+}
+
+// inside runs fn in the namespace.
+func (o *Oracle) inside(fn func() error) error {
+	if o.netns == "" {
+		return fn()
+	}
+	return netns.Do(o.netns, fn)
 }
 
 // Watch watches a link from now until Stop, both directions. A link that is gone is no error later: what it
 // carried counts.
 func (o *Oracle) Watch(link string) error {
 	var r *ring
-	err := netns.Do(o.netns, func() error {
+	err := o.inside(func() error {
 		var err error
 		r, err = openRing(link, ringBlocks)
 		return err

@@ -25,11 +25,15 @@ var commands = map[string]command{
 	"hold":    hold,
 	"flow":    flow,
 	"webhook": webhook,
+	"ask":     ask,
+	"meet":    meet,
 	"source":  source,
 	"sink":    sink,
 	"raw":     raw,
 	"cni":     cni,
 	"pause":   pause,
+	"watch":   watch,
+	"knock":   knock,
 }
 
 func main() {
