@@ -19,6 +19,10 @@ import (
 // seconds. It fails when both sides begin at once: each answer then refers to an
 // initiation that has been given up. Under steady traffic both would begin again in
 // the same millisecond 5 seconds later, so the pauses are random.
+//
+// A handshake that succeeded is confirmed a few times: the peer goes on with its old
+// keys until it has received a packet under the new ones, and the library sends one only.
+// Were that lost, a peer that only sends would find out after 15 seconds.
 type greeter struct {
 	dev *device.Device
 	// changed asks for greetings; it holds at most one request.
@@ -28,10 +32,12 @@ type greeter struct {
 	greeted map[device.NoisePublicKey]greeting
 }
 
-// greeting is how often a peer was greeted at an endpoint.
+// greeting is how often a peer was greeted at an endpoint, and how often the handshake
+// was confirmed since.
 type greeting struct {
-	endpoint string
-	times    int
+	endpoint  string
+	times     int
+	confirmed int
 }
 
 func newGreeter(dev *device.Device) *greeter {
@@ -50,8 +56,9 @@ func (g *greeter) greet() {
 // each made longer or shorter by up to half, until rounds are over. The first
 // is longer than the 20 ms within which a peer takes a second one for a flood.
 const (
-	rounds     = 6
-	firstPause = 150 * time.Millisecond
+	rounds        = 6
+	firstPause    = 150 * time.Millisecond
+	confirmations = 3
 )
 
 // Many greetings are spread, so that the answers do not put this process
@@ -78,7 +85,8 @@ func (g *greeter) run(ctx context.Context) {
 }
 
 // round begins a handshake with each stranger that was not greeted often enough,
-// and forgets the one that was begun before. It is false when there was none.
+// and forgets the one that was begun before; and it confirms those that succeeded.
+// It is false when there was neither.
 func (g *greeter) round(ctx context.Context) bool {
 	var get bytes.Buffer
 	if err := g.dev.IpcGetOperation(&get); err != nil {
@@ -87,10 +95,21 @@ func (g *greeter) round(ctx context.Context) bool {
 	before := g.greeted
 	g.greeted = map[device.NoisePublicKey]greeting{}
 	sent := 0
-	for key, endpoint := range strangers(get.Bytes()) {
+	unknown := strangers(get.Bytes())
+	for key, done := range before {
+		p := g.dev.LookupPeer(key)
+		if _, ok := unknown[key]; ok || p == nil || done.confirmed == confirmations {
+			continue
+		}
+		p.SendKeepalive()
+		done.confirmed++
+		g.greeted[key] = done
+		sent++
+	}
+	for key, endpoint := range unknown {
 		done := before[key]
 		if done.endpoint != endpoint {
-			done = greeting{endpoint, 0}
+			done = greeting{endpoint: endpoint}
 		}
 		g.greeted[key] = done
 		p := g.dev.LookupPeer(key)
@@ -105,7 +124,7 @@ func (g *greeter) round(ctx context.Context) bool {
 		}
 		// Its error is a lost packet, and the library has logged it.
 		_ = p.SendHandshakeInitiation(false)
-		g.greeted[key] = greeting{endpoint, done.times + 1}
+		g.greeted[key] = greeting{endpoint: endpoint, times: done.times + 1}
 	}
 	return sent > 0
 }
