@@ -1,0 +1,195 @@
+// Package crypttest has an Engine that keeps mappings in memory, for tests of what uses one. It encrypts nothing. Imported by tests only.
+package crypttest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// Engine is the fake. Use New.
+type Engine struct {
+	mu       sync.Mutex
+	mappings map[string]*mapping
+	created  int
+
+	// Hook, when set, is asked before each method ("create", "lookup", "list", "probe", "resize", "fence", "remove") of a name; an error of it is the method's.
+	Hook func(op, name string) error
+}
+
+type mapping struct {
+	crypt.Mapping
+	table crypt.Table
+	key   []byte
+	dead  bool
+}
+
+// New gives one without mappings.
+func New() *Engine { return &Engine{mappings: map[string]*mapping{}} }
+
+// begin locks, asks the hook, and gives the mapping, which may be nil.
+func (e *Engine) begin(op, name string) (*mapping, func(), error) {
+	e.mu.Lock()
+	if e.Hook != nil {
+		if err := e.Hook(op, name); err != nil {
+			e.mu.Unlock()
+			return nil, nil, err
+		}
+	}
+	return e.mappings[name], e.mu.Unlock, nil
+}
+
+// need is begin for a mapping that must exist.
+func (e *Engine) need(op, name string) (*mapping, func(), error) {
+	m, end, err := e.begin(op, name)
+	if err == nil && m == nil {
+		end()
+		err = fmt.Errorf("mapping %s: %w", name, crypt.ErrNoMapping)
+	}
+	return m, end, err
+}
+
+// Create implements crypt.Engine.
+func (e *Engine) Create(_ context.Context, t crypt.Table, key *keyring.Secret) (crypt.Mapping, error) {
+	m, end, err := e.begin("create", t.Name)
+	if err != nil {
+		return crypt.Mapping{}, err
+	}
+	defer end()
+	if m != nil {
+		return crypt.Mapping{}, fmt.Errorf("mapping %s: %w", t.Name, crypt.ErrExists)
+	}
+	e.created++
+	m = &mapping{table: t, key: slices.Clone(key.Bytes())}
+	m.Mapping = t.Mapping()
+	m.Number = unix.Mkdev(253, uint32(e.created))
+	m.Path = fmt.Sprintf("/dev/dm-%d", e.created)
+	e.mappings[t.Name] = m
+	return m.Mapping, nil
+}
+
+// Lookup implements crypt.Engine.
+func (e *Engine) Lookup(_ context.Context, name string) (crypt.Mapping, error) {
+	m, end, err := e.need("lookup", name)
+	if err != nil {
+		return crypt.Mapping{}, err
+	}
+	defer end()
+	return m.Mapping, nil
+}
+
+// List implements crypt.Engine.
+func (e *Engine) List(_ context.Context, prefix string) ([]string, error) {
+	_, end, err := e.begin("list", prefix)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	var names []string
+	for name := range e.mappings {
+		if strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Probe implements crypt.Engine.
+func (e *Engine) Probe(_ context.Context, name string) error {
+	m, end, err := e.need("probe", name)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if m.dead || m.fenced() {
+		return fmt.Errorf("probe %s: %w", name, unix.EIO)
+	}
+	return nil
+}
+
+// Resize implements crypt.Engine.
+func (e *Engine) Resize(_ context.Context, t crypt.Table, key *keyring.Secret) error {
+	m, end, err := e.need("resize", t.Name)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if !slices.Equal(m.key, key.Bytes()) {
+		return fmt.Errorf("resize %s: another key", t.Name)
+	}
+	m.table, m.Targets = t, t.Mapping().Targets
+	return nil
+}
+
+// Fence implements crypt.Engine.
+func (e *Engine) Fence(_ context.Context, name string) error {
+	m, end, err := e.need("fence", name)
+	if err != nil {
+		return err
+	}
+	defer end()
+	m.key = nil
+	m.Targets = []crypt.Target{{Length: m.table.Payload, Type: "error"}}
+	return nil
+}
+
+// Remove implements crypt.Engine.
+func (e *Engine) Remove(_ context.Context, name string) (bool, error) {
+	m, end, err := e.begin("remove", name)
+	if err != nil {
+		return false, err
+	}
+	defer end()
+	if m != nil && m.Open > 0 {
+		return false, nil
+	}
+	delete(e.mappings, name)
+	return true, nil
+}
+
+func (m *mapping) fenced() bool { return len(m.Targets) == 1 && m.Targets[0].Type == "error" }
+
+// Edit changes the mapping of that name, if there is one: its state as somebody else left it.
+func (e *Engine) Edit(name string, edit func(m *crypt.Mapping)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if m := e.mappings[name]; m != nil {
+		edit(&m.Mapping)
+	}
+}
+
+// Kill makes reads of the mapping fail: its disk has died.
+func (e *Engine) Kill(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mappings[name].dead = true
+}
+
+// Live gives the names of mappings that have a key and whose disk lives.
+func (e *Engine) Live() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var names []string
+	for name, m := range e.mappings {
+		if !m.dead && !m.fenced() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Reboot forgets everything, as a machine does.
+func (e *Engine) Reboot() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	clear(e.mappings)
+}

@@ -1,0 +1,226 @@
+package crypt
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The interface of /dev/mapper/control (include/uapi/linux/dm-ioctl.h).
+const (
+	dmControl = "/dev/mapper/control"
+
+	dmIoctlSize  = 312
+	dmTargetSize = 40
+	dmNameLen    = 128
+	dmUUIDLen    = 129
+
+	dmListDevices = 2
+	dmDevCreate   = 3
+	dmDevRemove   = 4
+	dmDevSuspend  = 6
+	dmTableLoad   = 9
+	dmTableStatus = 12
+
+	dmReadOnlyFlag      = 1 << 0
+	dmSuspendFlag       = 1 << 1
+	dmStatusTableFlag   = 1 << 4
+	dmInactiveFlag      = 1 << 6
+	dmBufferFullFlag    = 1 << 8
+	dmSkipLockFSFlag    = 1 << 10
+	dmNoFlushFlag       = 1 << 11
+	dmSecureDataFlag    = 1 << 15
+	dmDeferredFlag      = 1 << 17
+	dmUdevFlags         = (dmUdevNoSubsystem | dmUdevNoDisk | dmUdevNoOther | dmUdevPrimary) << 16
+	dmUdevNoSubsystem   = 0x02
+	dmUdevNoDisk        = 0x04
+	dmUdevNoOther       = 0x08
+	dmUdevPrimary       = 0x40
+	dmMinBuffer         = 16 << 10
+	dmMaxBuffer         = 16 << 20
+	dmIoctlBase         = 0xc0000000 | dmIoctlSize<<16 | 0xfd<<8
+	offDataSize         = 12
+	offDataStart        = 16
+	offTargetCount      = 20
+	offOpenCount        = 24
+	offFlags            = 28
+	offEventNr          = 32
+	offDev              = 40
+	offName             = 48
+	offUUID             = offName + dmNameLen
+	offTargetNext       = 20
+	offTargetType       = 24
+	dmTargetTypeLen     = 16
+	dmNameListNameStart = 12
+)
+
+// dmRequest is one call of device-mapper.
+type dmRequest struct {
+	command    uint
+	name, uuid string
+	flags      uint32
+	// targets are the table of dmTableLoad.
+	targets []dmTarget
+	// udev tells udev to leave the device alone; no semaphore is used, so nobody waits for it.
+	udev bool
+}
+
+// dmTarget is a line of a table, in sectors.
+type dmTarget struct {
+	start, length uint64
+	kind, params  string
+}
+
+// dmReply is what the kernel answered. Its buffer may hold what a table says, so it is wiped by who has read it.
+type dmReply struct {
+	open  int
+	flags uint32
+	dev   uint64
+	count int
+	uuid  string
+	name  string
+	data  []byte
+}
+
+// call makes the request with all buffers marked as secret.
+func (q dmRequest) call() (*dmReply, error) {
+	f, err := os.OpenFile(dmControl, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: device-mapper: %w; load the module dm_mod", ErrNotSupported, err)
+	}
+	defer f.Close()
+	for size := dmMinBuffer; ; size *= 4 {
+		b := make([]byte, size)
+		if err := q.encode(b); err != nil {
+			return nil, err
+		}
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(dmIoctlBase|q.command), uintptr(unsafe.Pointer(&b[0])))
+		runtime.KeepAlive(b)
+		if errno != 0 {
+			clear(b)
+			return nil, q.explain(errno)
+		}
+		if r := parseReply(b); r.flags&dmBufferFullFlag == 0 || size >= dmMaxBuffer {
+			return r, nil
+		}
+		clear(b)
+	}
+}
+
+// explain makes the kernel's answer one that callers can tell apart.
+func (q dmRequest) explain(errno unix.Errno) error {
+	switch {
+	case errno == unix.ENXIO:
+		return fmt.Errorf("mapping %s: %w", q.name, ErrNoMapping)
+	case errno == unix.EBUSY && q.command == dmDevCreate:
+		return fmt.Errorf("mapping %s: %w", q.name, ErrExists)
+	}
+	return fmt.Errorf("mapping %s: device-mapper command %d: %w", q.name, q.command, errno)
+}
+
+func (q dmRequest) encode(b []byte) error {
+	if len(q.name) >= dmNameLen || len(q.uuid) >= dmUUIDLen {
+		return fmt.Errorf("mapping %q with uuid %q: name or uuid too long", q.name, q.uuid)
+	}
+	ne := binary.NativeEndian
+	ne.PutUint32(b, 4) // Version 4.0.0: what every kernel takes.
+	ne.PutUint32(b[offDataSize:], uint32(len(b)))
+	ne.PutUint32(b[offDataStart:], dmIoctlSize)
+	ne.PutUint32(b[offTargetCount:], uint32(len(q.targets)))
+	ne.PutUint32(b[offFlags:], q.flags|dmSecureDataFlag)
+	if q.udev {
+		ne.PutUint32(b[offEventNr:], dmUdevFlags)
+	}
+	copy(b[offName:], q.name)
+	copy(b[offUUID:], q.uuid)
+	rest := b[dmIoctlSize:]
+	for _, t := range q.targets {
+		next := (dmTargetSize + len(t.params) + 1 + 7) &^ 7
+		if next > len(rest) {
+			return fmt.Errorf("mapping %s: table too long", q.name)
+		}
+		ne.PutUint64(rest, t.start)
+		ne.PutUint64(rest[8:], t.length)
+		ne.PutUint32(rest[offTargetNext:], uint32(next))
+		copy(rest[offTargetType:offTargetType+dmTargetTypeLen-1], t.kind)
+		copy(rest[dmTargetSize:], t.params)
+		rest = rest[next:]
+	}
+	return nil
+}
+
+func parseReply(b []byte) *dmReply {
+	ne := binary.NativeEndian
+	r := &dmReply{
+		open: int(int32(ne.Uint32(b[offOpenCount:]))), flags: ne.Uint32(b[offFlags:]), dev: ne.Uint64(b[offDev:]), count: int(ne.Uint32(b[offTargetCount:])),
+		name: cString(b[offName : offName+dmNameLen]), uuid: cString(b[offUUID : offUUID+dmUUIDLen]),
+	}
+	from, to := ne.Uint32(b[offDataStart:]), ne.Uint32(b[offDataSize:])
+	if from <= to && int(to) <= len(b) {
+		r.data = b[from:to]
+	}
+	return r
+}
+
+// errReply matches an answer of the kernel that does not hang together.
+var errReply = errors.New("device-mapper's answer cannot be read")
+
+// targets reads the table that dmTableStatus gave, without keys, and wipes the answer.
+func (r *dmReply) targets() ([]Target, error) {
+	defer clear(r.data)
+	ne := binary.NativeEndian
+	var out []Target
+	for at, i := 0, 0; i < r.count; i++ {
+		if at+dmTargetSize > len(r.data) {
+			return nil, errReply
+		}
+		t := r.data[at:]
+		kind := cString(t[offTargetType : offTargetType+dmTargetTypeLen])
+		// A copy, so that wiping the buffer does not take it.
+		params := redactParams(kind, strings.Clone(cString(t[dmTargetSize:])))
+		out = append(out, Target{int64(ne.Uint64(t)) << sectorBits, int64(ne.Uint64(t[8:])) << sectorBits, kind, params})
+		// In an answer, next counts from the first target.
+		next := int(ne.Uint32(t[offTargetNext:]))
+		if i+1 < r.count && (next <= at || next > len(r.data)) {
+			return nil, errReply
+		}
+		at = next
+	}
+	return out, nil
+}
+
+// names reads what dmListDevices gave.
+func (r *dmReply) names() ([]string, error) {
+	ne := binary.NativeEndian
+	var out []string
+	for at := 0; ; {
+		if at+dmNameListNameStart > len(r.data) {
+			return nil, errReply
+		}
+		e := r.data[at:]
+		if ne.Uint64(e) == 0 {
+			return out, nil // No devices at all.
+		}
+		out = append(out, strings.Clone(cString(e[dmNameListNameStart:])))
+		next := int(ne.Uint32(e[8:]))
+		if next == 0 {
+			return out, nil
+		}
+		if next < dmNameListNameStart {
+			return nil, errReply
+		}
+		at += next
+	}
+}
+
+func cString(b []byte) string {
+	s, _, _ := bytes.Cut(b, []byte{0})
+	return string(s)
+}

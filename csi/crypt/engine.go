@@ -1,0 +1,206 @@
+package crypt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// Errors of engines.
+var (
+	// ErrNoMapping matches when there is no mapping of that name.
+	ErrNoMapping = errors.New("no such mapping")
+	// ErrExists matches when there is one already.
+	ErrExists = errors.New("mapping exists")
+	// ErrNotSupported matches when this kernel, or what confines the process, lacks what is needed; the message says what.
+	ErrNotSupported = errors.New("not supported here")
+)
+
+// Class says which work a volume is tuned for.
+type Class string
+
+// The classes.
+const (
+	// Throughput leaves dm-crypt its queues and has writes sent by the processors that encrypted them.
+	Throughput Class = "throughput"
+	// Latency encrypts where the request was made, without queues: for small requests on fast disks.
+	Latency Class = "latency"
+)
+
+// flags are the dm-crypt arguments of the class. A kernel that lacks one gets none of them.
+func (c Class) flags() []string {
+	switch c {
+	case Latency:
+		return []string{"no_read_workqueue", "no_write_workqueue"}
+	case Throughput:
+		return []string{"submit_from_crypt_cpus"}
+	}
+	return nil
+}
+
+// tuning are flags that change how fast a mapping is and nothing else.
+var tuning = append(Throughput.flags(), Latency.flags()...)
+
+// Engine makes mappings. Its methods may be called from several goroutines, for different names.
+type Engine interface {
+	// Create makes the mapping of t live, with key, and gives it. On error there is none. A mapping of that name is ErrExists.
+	Create(ctx context.Context, t Table, key *keyring.Secret) (Mapping, error)
+	// Lookup gives the mapping of that name; ErrNoMapping when there is none.
+	Lookup(ctx context.Context, name string) (Mapping, error)
+	// List gives the names of all mappings that begin with prefix.
+	List(ctx context.Context, prefix string) ([]string, error)
+	// Probe reads the first sectors of the mapping from its disk.
+	Probe(ctx context.Context, name string) error
+	// Resize replaces the table of t.Name by t, which differs in size alone.
+	Resize(ctx context.Context, t Table, key *keyring.Secret) error
+	// Fence makes every request to the mapping fail, those that wait included, and makes the kernel forget the key.
+	Fence(ctx context.Context, name string) error
+	// Remove removes the mapping; one that is open goes with its last close, and gone is false. None is no error.
+	Remove(ctx context.Context, name string) (gone bool, err error)
+}
+
+// Table is a dm-crypt mapping as it should be.
+type Table struct {
+	// Name and UUID are device-mapper's names of it.
+	Name, UUID string
+	// Device is the number of the block device below.
+	Device uint64
+	// Payload is the size, bytes; Offset is where it begins on the device.
+	Payload, Offset int64
+	// Volume is the LUKS UUID, by which the key is named in the keyring.
+	Volume  UUID
+	Class   Class
+	Discard bool
+}
+
+// Prefixes of the names that device-mapper knows our mappings by.
+const (
+	namePrefix = "kubeveil-"
+	uuidPrefix = "KUBEVEIL-"
+	keyPrefix  = "kubeveil:"
+)
+
+// NamePrefix begins the names of all mappings that the volume has had.
+func NamePrefix(u UUID) string { return namePrefix + u.String() + "-" }
+
+// NewTable gives the table of a verified record on the device of that number. Each epoch has names of its own, so a former mapping
+// that somebody still holds open is in nobody's way.
+func NewTable(r Record, device uint64, class Class, discard bool) Table {
+	epoch := strconv.FormatUint(r.Epoch, 10)
+	return Table{
+		Name: NamePrefix(r.UUID) + epoch, UUID: uuidPrefix + r.UUID.String() + "-" + epoch,
+		Device: device, Payload: r.Payload, Offset: int64(r.offset), Volume: r.UUID, Class: class, Discard: discard,
+	}
+}
+
+// sectorBits: device-mapper counts in sectors of 512 bytes.
+const sectorBits = 9
+
+// params is the target's argument line (Documentation/admin-guide/device-mapper/dm-crypt.rst) with those flags.
+func (t Table) params(flags []string) string {
+	args := append([]string{"sector_size:" + strconv.Itoa(SectorSize)}, flags...)
+	if t.Discard {
+		args = append(args, "allow_discards")
+	}
+	return fmt.Sprintf("%s %s 0 %d:%d %d %d %s", Cipher, t.keyField(), unix.Major(t.Device), unix.Minor(t.Device), t.Offset>>sectorBits,
+		len(args), strings.Join(args, " "))
+}
+
+// keyField names the key: its size, type and description in the keyring.
+func (t Table) keyField() string { return fmt.Sprintf(":%d:logon:%s%s", KeySize, keyPrefix, t.Volume) }
+
+// Mapping is a mapping as the kernel has it. It holds no key.
+type Mapping struct {
+	Name, UUID string
+	// Number is its device number, Path its node.
+	Number uint64
+	Path   string
+	// Open is how often it is open.
+	Open int
+	// Suspended: requests wait. Inactive: a second table waits.
+	Suspended, Inactive, ReadOnly bool
+	Targets                       []Target
+}
+
+// Target is one line of a table.
+type Target struct {
+	// Start and Length are bytes.
+	Start, Length int64
+	Type          string
+	// params is the argument line; a key in it was replaced.
+	params string
+}
+
+// Differs says how m is not the live mapping of t; empty when it is. Flags that only tune are not compared.
+func (t Table) Differs(m Mapping) string {
+	switch {
+	case m.UUID != t.UUID:
+		return fmt.Sprintf("uuid: expected %s, found %q", t.UUID, m.UUID)
+	case m.Suspended || m.Inactive || m.ReadOnly:
+		return fmt.Sprintf("state: expected live and writable, found suspended %v, second table %v, read-only %v", m.Suspended, m.Inactive, m.ReadOnly)
+	case len(m.Targets) != 1 || m.Targets[0].Type != "crypt":
+		return fmt.Sprintf("table: expected one crypt target, found %v", m.kinds())
+	case m.Targets[0].Start != 0 || m.Targets[0].Length != t.Payload:
+		return fmt.Sprintf("size: expected %d bytes, found %d from %d", t.Payload, m.Targets[0].Length, m.Targets[0].Start)
+	}
+	return differs(strings.Fields(t.params(nil)), strings.Fields(m.Targets[0].params))
+}
+
+// argNames name the words of a crypt target, for messages.
+var argNames = []string{"cipher", "key", "IV offset", "device", "offset"}
+
+func differs(want, have []string) string {
+	const fixedArgs = 5
+	if len(have) < fixedArgs {
+		return fmt.Sprintf("table: expected %d arguments, found %d", len(want), len(have))
+	}
+	for i, name := range argNames {
+		if want[i] != have[i] {
+			return fmt.Sprintf("%s: expected %s, found %s", name, want[i], have[i])
+		}
+	}
+	options := func(args []string) []string {
+		if len(args) > fixedArgs {
+			args = args[fixedArgs+1:]
+		} else {
+			args = nil
+		}
+		args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return slices.Contains(tuning, a) })
+		slices.Sort(args)
+		return args
+	}
+	if w, h := options(want), options(have); !slices.Equal(w, h) {
+		return fmt.Sprintf("options: expected %v, found %v", w, h)
+	}
+	return ""
+}
+
+func (m Mapping) kinds() []string {
+	var kinds []string
+	for _, t := range m.Targets {
+		kinds = append(kinds, t.Type)
+	}
+	return kinds
+}
+
+// redactParams takes a key out of the argument line of a crypt target. One that is named by the keyring is no key and stays.
+func redactParams(targetType, params string) string {
+	f := strings.Fields(params)
+	if targetType != "crypt" || len(f) < 2 || strings.HasPrefix(f[1], ":") {
+		return params
+	}
+	f[1] = "redacted"
+	return strings.Join(f, " ")
+}
+
+// Mapping gives what the kernel shows of t once it is live; number, path and count of opens excepted.
+func (t Table) Mapping() Mapping {
+	return Mapping{Name: t.Name, UUID: t.UUID, Targets: []Target{{Length: t.Payload, Type: "crypt", params: t.params(t.Class.flags())}}}
+}

@@ -1,0 +1,212 @@
+package crypt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// Kernel is the Engine of this machine's device-mapper. The zero value is ready. It needs CAP_SYS_ADMIN, /dev/mapper/control, the module dm_crypt,
+// and add_key(2) and keyctl(2), which the usual seccomp profiles of containers deny. It starts no program and waits for no udev.
+type Kernel struct{}
+
+// Create implements Engine.
+func (Kernel) Create(_ context.Context, t Table, key *keyring.Secret) (Mapping, error) {
+	if _, err := (dmRequest{command: dmDevCreate, name: t.Name, uuid: t.UUID}).call(); err != nil {
+		return Mapping{}, err
+	}
+	m, err := create(t, key)
+	if err != nil {
+		_, gone := remove(t.Name, 0)
+		return Mapping{}, errors.Join(err, gone)
+	}
+	return m, nil
+}
+
+func create(t Table, key *keyring.Secret) (Mapping, error) {
+	if err := load(t, key); err != nil {
+		return Mapping{}, err
+	}
+	if err := resume(t.Name); err != nil {
+		return Mapping{}, err
+	}
+	m, err := lookup(t.Name)
+	if err != nil {
+		return m, err
+	}
+	if d := t.Differs(m); d != "" {
+		return Mapping{}, fmt.Errorf("mapping %s is not what was asked for: %s", t.Name, d)
+	}
+	return m, nil
+}
+
+// load gives the mapping its table. The key is in the keyring of a thread that ends with this call.
+func load(t Table, key *keyring.Secret) error {
+	done := make(chan error, 1)
+	go func() {
+		// Never unlocked: the thread ends with the goroutine, and its keyring with it.
+		runtime.LockOSThread()
+		done <- loadOnThread(t, key)
+	}()
+	return <-done
+}
+
+func loadOnThread(t Table, key *keyring.Secret) error {
+	defer runtime.KeepAlive(key)
+	if err := checkHalves(key.Bytes()); err != nil {
+		return fmt.Errorf("mapping %s: %w", t.Name, err)
+	}
+	id, err := unix.AddKey("logon", keyPrefix+t.Volume.String(), key.Bytes(), unix.KEY_SPEC_THREAD_KEYRING)
+	if err != nil {
+		return fmt.Errorf("mapping %s: hand the key to the kernel: %w: add_key: %w; the process must be allowed add_key and keyctl", t.Name, ErrNotSupported, err)
+	}
+	err = loadTable(t, t.Class.flags())
+	if errors.Is(err, unix.EINVAL) && len(t.Class.flags()) > 0 {
+		// A kernel that lacks a flag says EINVAL, as for everything else it does not know: try once more without.
+		err = loadTable(t, nil)
+	}
+	if _, gone := unix.KeyctlInt(unix.KEYCTL_REVOKE, id, 0, 0, 0); gone != nil {
+		err = errors.Join(err, fmt.Errorf("mapping %s: revoke the key: %w", t.Name, gone))
+	}
+	return err
+}
+
+func loadTable(t Table, flags []string) error {
+	q := dmRequest{command: dmTableLoad, name: t.Name, targets: []dmTarget{{0, uint64(t.Payload) >> sectorBits, "crypt", t.params(flags)}}}
+	_, err := q.call()
+	return err
+}
+
+func resume(name string) error {
+	_, err := dmRequest{command: dmDevSuspend, name: name, udev: true}.call()
+	return err
+}
+
+// Lookup implements Engine.
+func (Kernel) Lookup(_ context.Context, name string) (Mapping, error) { return lookup(name) }
+
+func lookup(name string) (Mapping, error) {
+	r, err := dmRequest{command: dmTableStatus, name: name, flags: dmStatusTableFlag | dmNoFlushFlag}.call()
+	if err != nil {
+		return Mapping{}, err
+	}
+	targets, err := r.targets()
+	if err != nil {
+		return Mapping{}, fmt.Errorf("mapping %s: %w", name, err)
+	}
+	// The kernel packs device numbers as in stat(2): old_encode_dev has 8 bits of minor, huge_encode_dev the rest above.
+	number := unix.Mkdev(uint32(r.dev>>8&0xfff), uint32(r.dev&0xff|r.dev>>12&0xfff00))
+	return Mapping{
+		Name: r.name, UUID: r.uuid, Number: number, Path: fmt.Sprintf("/dev/dm-%d", unix.Minor(number)), Open: r.open,
+		Suspended: r.flags&dmSuspendFlag != 0, Inactive: r.flags&dmInactiveFlag != 0, ReadOnly: r.flags&dmReadOnlyFlag != 0, Targets: targets,
+	}, nil
+}
+
+// List implements Engine.
+func (Kernel) List(_ context.Context, prefix string) ([]string, error) {
+	r, err := dmRequest{command: dmListDevices}.call()
+	if err != nil {
+		return nil, err
+	}
+	names, err := r.names()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, prefix) }), nil
+}
+
+// Probe implements Engine.
+func (Kernel) Probe(_ context.Context, name string) error {
+	m, err := lookup(name)
+	if err != nil {
+		return err
+	}
+	if n, err := blk.Number(m.Path); err != nil {
+		return fmt.Errorf("mapping %s: %w", name, err)
+	} else if n != m.Number {
+		return fmt.Errorf("mapping %s: %s is another device", name, m.Path)
+	}
+	return probe(m.Path)
+}
+
+// probe reads past the cache. The mapping may be mounted, so it is not opened exclusively.
+func probe(path string) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("probe %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	b := blk.Buffer(blk.Align)
+	n, err := unix.Pread(fd, b, 0)
+	clear(b) // It is plain text.
+	if err == nil && n < blk.Align {
+		err = fmt.Errorf("%d of %d bytes", n, blk.Align)
+	}
+	if err != nil {
+		return fmt.Errorf("probe %s: %w", path, err)
+	}
+	return nil
+}
+
+// Resize implements Engine.
+func (Kernel) Resize(_ context.Context, t Table, key *keyring.Secret) error {
+	if err := load(t, key); err != nil {
+		return err
+	}
+	return swap(t.Name, dmSkipLockFSFlag)
+}
+
+// swap makes the second table the live one: suspend and resume.
+func swap(name string, flags uint32) error {
+	if _, err := (dmRequest{command: dmDevSuspend, name: name, flags: dmSuspendFlag | flags}).call(); err != nil {
+		return err
+	}
+	return resume(name)
+}
+
+// Fence implements Engine. Requests that wait in the device are failed and not written (noflush), so a dead disk does not hold it up.
+func (Kernel) Fence(_ context.Context, name string) error {
+	m, err := lookup(name)
+	if err != nil {
+		return err
+	}
+	var size int64
+	for _, t := range m.Targets {
+		size = max(size, t.Start+t.Length)
+	}
+	if size > 0 {
+		q := dmRequest{command: dmTableLoad, name: name, targets: []dmTarget{{0, uint64(size) >> sectorBits, "error", ""}}}
+		if _, err := q.call(); err != nil {
+			return err
+		}
+	}
+	return swap(name, dmSkipLockFSFlag|dmNoFlushFlag)
+}
+
+// Remove implements Engine.
+func (Kernel) Remove(_ context.Context, name string) (bool, error) {
+	gone, err := remove(name, 0)
+	if errors.Is(err, unix.EBUSY) {
+		gone, err = remove(name, dmDeferredFlag)
+	}
+	if errors.Is(err, ErrNoMapping) {
+		return true, nil
+	}
+	return gone, err
+}
+
+func remove(name string, flags uint32) (bool, error) {
+	r, err := dmRequest{command: dmDevRemove, name: name, flags: flags, udev: true}.call()
+	if err != nil {
+		return false, err
+	}
+	return r.flags&dmDeferredFlag == 0, nil
+}

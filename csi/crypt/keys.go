@@ -1,0 +1,121 @@
+package crypt
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/base32"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// Identity is which volume, as the trusted state says.
+type Identity struct {
+	keyring.Binding
+	UUID UUID
+}
+
+// Labels of derived keys. One that changes makes every existing volume unreadable.
+const (
+	volumeLabel   = "kubeveil volume key v1"
+	recordLabel   = "kubeveil record key v1"
+	recoveryLabel = "kubeveil recovery key v1"
+	streamLabel   = "kubeveil header stream v1"
+)
+
+// Keys are what is derived from the data key of a volume. Wipe them after use.
+type Keys struct {
+	// Volume is dm-crypt's key.
+	Volume *keyring.Secret
+	// record authenticates the sealed record.
+	record *keyring.Secret
+}
+
+// NewDataKey makes the random key of a new volume.
+func NewDataKey() (*keyring.Secret, error) { return keyring.Generate(DataKeySize) }
+
+// DeriveKeys derives the keys of the volume from its data key, which stays the caller's.
+func DeriveKeys(data *keyring.Secret, b keyring.Binding) (*Keys, error) {
+	volume, err := data.Derive(volumeLabel, KeySize)
+	if err != nil {
+		return nil, fmt.Errorf("keys of %s: %w", b, err)
+	}
+	record, err := data.Derive(bound(recordLabel, b), 32)
+	if err != nil {
+		volume.Wipe()
+		return nil, fmt.Errorf("keys of %s: %w", b, err)
+	}
+	return &Keys{Volume: volume, record: record}, nil
+}
+
+// Wipe overwrites the keys. It may be called on nil.
+func (k *Keys) Wipe() {
+	if k != nil {
+		k.Volume.Wipe()
+		k.record.Wipe()
+	}
+}
+
+// RecoveryKey is the passphrase by which stock cryptsetup opens the volume: 13 groups of 4 letters and digits with dashes between, 256 bits.
+func RecoveryKey(data *keyring.Secret, b keyring.Binding) (*keyring.Secret, error) {
+	raw, err := data.Derive(bound(recoveryLabel, b), 32)
+	if err != nil {
+		return nil, fmt.Errorf("recovery key of %s: %w", b, err)
+	}
+	defer raw.Wipe()
+	plain := base32.StdEncoding.WithPadding(base32.NoPadding).AppendEncode(nil, raw.Bytes())
+	defer clear(plain)
+	text := make([]byte, 0, 64)
+	for i := 0; i < len(plain); i += 4 {
+		if i > 0 {
+			text = append(text, '-')
+		}
+		text = append(text, plain[i:i+4]...)
+	}
+	return keyring.NewSecret(text)
+}
+
+// bound is a label of a key that is this volume's alone: names of different volumes give different labels.
+func bound(label string, b keyring.Binding) string {
+	out := append([]byte(label), 0)
+	for _, s := range []string{b.Cluster, b.Volume} {
+		out = binary.BigEndian.AppendUint16(out, uint16(len(s)))
+		out = append(out, s...)
+	}
+	return string(out)
+}
+
+// headerStream gives the bytes that a header has from random numbers elsewhere: AES-256-CTR under a key of this data key and UUID alone.
+func headerStream(data *keyring.Secret, u UUID) (io.Reader, error) {
+	key, err := data.Derive(streamLabel+"\x00"+string(u[:]), 32)
+	if err != nil {
+		return nil, err
+	}
+	defer key.Wipe()
+	block, err := aes.NewCipher(key.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	return cipher.StreamReader{S: cipher.NewCTR(block, make([]byte, aes.BlockSize)), R: zeros{}}, nil
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// checkHalves refuses what XTS must not be used with (FIPS 140: the two keys differ). Random keys never meet it.
+func checkHalves(key []byte) error {
+	if len(key) != KeySize {
+		return fmt.Errorf("volume key has %d bytes, want %d", len(key), KeySize)
+	}
+	if string(key[:KeySize/2]) == string(key[KeySize/2:]) {
+		return errors.New("volume key is two equal halves")
+	}
+	return nil
+}

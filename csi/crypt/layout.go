@@ -1,0 +1,93 @@
+package crypt
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+)
+
+// Where things are on a disk, bytes from its start.
+const (
+	// luksHeaderSize is one copy of the LUKS2 header: binary part and JSON.
+	luksHeaderSize = 16 << 10
+	luksBinarySize = 4 << 10
+	keyslotOffset  = 2 * luksHeaderSize
+	// keyslotSize is what cryptsetup gives a key of 64 bytes in 4000 stripes, rounded up to 4096.
+	keyslotSize = 258048
+	headerEnd   = keyslotOffset + keyslotSize
+
+	recordSize = 4 << 10
+	recordA    = 288 << 10
+	recordB    = 304 << 10
+	// MetadataSize is all that is read and believed of a disk.
+	MetadataSize = recordB + recordSize
+	// DataOffset is where the ciphertext begins, and so what a volume needs beyond its payload.
+	DataOffset = 4 << 20
+)
+
+// The one cipher.
+const (
+	Cipher = "aes-xts-plain64"
+	// KeySize is the size of the volume key, bytes: two AES-256 keys.
+	KeySize = 64
+	// SectorSize is the unit of encryption, bytes.
+	SectorSize = 4096
+	// DataKeySize is the size of the key from which all others of a volume are derived, bytes.
+	DataKeySize = 64
+)
+
+// PayloadSize is the size of the volume for somebody who asked for n bytes: at least that, in whole sectors.
+func PayloadSize(n int64) int64 { return blk.RoundUp(max(n, SectorSize)) }
+
+// DeviceSize is the size of the device that holds a payload, bytes.
+func DeviceSize(payload int64) int64 { return DataOffset + PayloadSize(payload) }
+
+// UUID is the LUKS UUID of a volume: random, made once for each format, unique.
+type UUID [16]byte
+
+// NewUUID makes a random one (RFC 9562, version 4).
+func NewUUID() (UUID, error) {
+	var u UUID
+	if _, err := rand.Read(u[:]); err != nil {
+		return u, fmt.Errorf("make uuid: %w", err)
+	}
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return u, nil
+}
+
+// ParseUUID reads what String gives, and nothing else.
+func ParseUUID(s string) (UUID, error) {
+	var u UUID
+	b, err := hex.DecodeString(stripDashes(s))
+	if err != nil || len(b) != len(u) || UUID(b).String() != s {
+		return UUID{}, fmt.Errorf("uuid %q: want 32 lower-case hexadecimal digits in groups of 8, 4, 4, 4 and 12", s)
+	}
+	return UUID(b), nil
+}
+
+func stripDashes(s string) string {
+	b := make([]byte, 0, len(s))
+	for i := range len(s) {
+		if s[i] != '-' {
+			b = append(b, s[i])
+		}
+	}
+	return string(b)
+}
+
+// String is the usual form, lower case.
+func (u UUID) String() string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// MarshalText gives String.
+func (u UUID) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// UnmarshalText reads String.
+func (u *UUID) UnmarshalText(text []byte) error {
+	v, err := ParseUUID(string(text))
+	*u = v
+	return err
+}

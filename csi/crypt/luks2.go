@@ -1,0 +1,238 @@
+package crypt
+
+import (
+	"crypto/aes"
+	"crypto/pbkdf2"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/crypto/xts"
+
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// The LUKS2 on-disk format, version 2.1 (LUKS2 On-Disk Format Specification by M. Brož).
+const (
+	luksMagic  = "LUKS\xba\xbe"
+	luksMagic2 = "SKUL\xba\xbe"
+	// iterations is the least that cryptsetup writes for PBKDF2. The passphrase has 256 random bits: stretching adds nothing.
+	iterations = 1000
+	// stripes of the anti-forensic splitter; cryptsetup knows no other number.
+	stripes = 4000
+	// keyslotSector is the unit in which keyslots are encrypted, bytes.
+	keyslotSector = 512
+	subsystem     = "kubeveil"
+)
+
+// JSON of the header, in the order in which it is written. Sizes beyond 32 bits are strings in LUKS2.
+type (
+	luksJSON struct {
+		Keyslots map[string]luksKeyslot `json:"keyslots"`
+		Tokens   struct{}               `json:"tokens"`
+		Segments map[string]luksSegment `json:"segments"`
+		Digests  map[string]luksDigest  `json:"digests"`
+		Config   luksConfig             `json:"config"`
+	}
+	luksKeyslot struct {
+		Type    string   `json:"type"`
+		KeySize int      `json:"key_size"`
+		AF      luksAF   `json:"af"`
+		Area    luksArea `json:"area"`
+		KDF     luksKDF  `json:"kdf"`
+	}
+	luksAF struct {
+		Type    string `json:"type"`
+		Stripes int    `json:"stripes"`
+		Hash    string `json:"hash"`
+	}
+	luksArea struct {
+		Type       string `json:"type"`
+		Offset     string `json:"offset"`
+		Size       string `json:"size"`
+		Encryption string `json:"encryption"`
+		KeySize    int    `json:"key_size"`
+	}
+	luksKDF struct {
+		Type       string `json:"type"`
+		Hash       string `json:"hash"`
+		Iterations int    `json:"iterations"`
+		Salt       string `json:"salt"`
+	}
+	luksSegment struct {
+		Type       string `json:"type"`
+		Offset     string `json:"offset"`
+		Size       string `json:"size"`
+		IVTweak    string `json:"iv_tweak"`
+		Encryption string `json:"encryption"`
+		SectorSize int    `json:"sector_size"`
+	}
+	luksDigest struct {
+		Type       string   `json:"type"`
+		Keyslots   []string `json:"keyslots"`
+		Segments   []string `json:"segments"`
+		Hash       string   `json:"hash"`
+		Iterations int      `json:"iterations"`
+		Salt       string   `json:"salt"`
+		Digest     string   `json:"digest"`
+	}
+	luksConfig struct {
+		JSONSize     string `json:"json_size"`
+		KeyslotsSize string `json:"keyslots_size"`
+	}
+)
+
+// HeaderSize is the size of what Header gives, bytes.
+const HeaderSize = headerEnd
+
+// Header gives the LUKS2 header of the volume, keyslot included: what stock cryptsetup needs beside the RecoveryKey. It is a pure function of
+// its arguments.
+func Header(data *keyring.Secret, id Identity) ([]byte, error) {
+	defer runtime.KeepAlive(data)
+	volume, err := data.Derive(volumeLabel, KeySize)
+	if err != nil {
+		return nil, fmt.Errorf("header of %s: %w", id, err)
+	}
+	defer volume.Wipe()
+	if err := checkHalves(volume.Bytes()); err != nil {
+		return nil, fmt.Errorf("header of %s: %w", id, err)
+	}
+	recovery, err := RecoveryKey(data, id.Binding)
+	if err != nil {
+		return nil, err
+	}
+	defer recovery.Wipe()
+	stream, err := headerStream(data, id.UUID)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]byte, headerEnd)
+	if err := writeHeader(out, stream, volume, recovery, id.UUID); err != nil {
+		return nil, fmt.Errorf("header of %s: %w", id, err)
+	}
+	return out, nil
+}
+
+func writeHeader(out []byte, stream io.Reader, volume, recovery *keyring.Secret, id UUID) error {
+	// The order in which the stream is used is part of the format.
+	var salts [2][64]byte
+	var kdfSalt, digestSalt [32]byte
+	for _, p := range [][]byte{salts[0][:], salts[1][:], kdfSalt[:], digestSalt[:]} {
+		if _, err := io.ReadFull(stream, p); err != nil {
+			return err
+		}
+	}
+	slotKey, err := stretch(recovery, kdfSalt[:], KeySize)
+	if err != nil {
+		return err
+	}
+	defer clear(slotKey)
+	if err := writeKeyslot(out[keyslotOffset:], stream, volume.Bytes(), slotKey); err != nil {
+		return err
+	}
+	digest, err := stretch(volume, digestSalt[:], sha256.Size)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(newJSON(kdfSalt[:], digestSalt[:], digest))
+	if err != nil {
+		return err
+	}
+	for i, magic := range []string{luksMagic, luksMagic2} {
+		writeBinary(out[i*luksHeaderSize:][:luksHeaderSize], magic, uint64(i*luksHeaderSize), salts[i], id, text)
+	}
+	return nil
+}
+
+// stretch is PBKDF2, on the locked memory of the secret itself: the function takes a string, and a copy in one could not be wiped.
+func stretch(s *keyring.Secret, salt []byte, n int) ([]byte, error) {
+	defer runtime.KeepAlive(s)
+	b := s.Bytes()
+	return pbkdf2.Key(sha256.New, unsafe.String(unsafe.SliceData(b), len(b)), salt, iterations, n)
+}
+
+func newJSON(kdfSalt, digestSalt, digest []byte) luksJSON {
+	b64 := base64.StdEncoding.EncodeToString
+	return luksJSON{
+		Keyslots: map[string]luksKeyslot{"0": {
+			Type: "luks2", KeySize: KeySize,
+			AF:   luksAF{"luks1", stripes, "sha256"},
+			Area: luksArea{"raw", strconv.Itoa(keyslotOffset), strconv.Itoa(keyslotSize), Cipher, KeySize},
+			KDF:  luksKDF{"pbkdf2", "sha256", iterations, b64(kdfSalt)},
+		}},
+		Segments: map[string]luksSegment{"0": {"crypt", strconv.Itoa(DataOffset), "dynamic", "0", Cipher, SectorSize}},
+		Digests:  map[string]luksDigest{"0": {"pbkdf2", []string{"0"}, []string{"0"}, "sha256", iterations, b64(digestSalt), b64(digest)}},
+		Config:   luksConfig{strconv.Itoa(luksHeaderSize - luksBinarySize), strconv.Itoa(keyslotSize)},
+	}
+}
+
+// writeBinary fills one copy of the header, checksum last (specification, 2.1).
+func writeBinary(out []byte, magic string, offset uint64, salt [64]byte, id UUID, text []byte) {
+	copy(out, magic)
+	binary.BigEndian.PutUint16(out[6:], 2)
+	binary.BigEndian.PutUint64(out[8:], luksHeaderSize)
+	binary.BigEndian.PutUint64(out[16:], 1) // Sequence: written once.
+	copy(out[72:], "sha256")
+	copy(out[104:], salt[:])
+	copy(out[168:], id.String())
+	copy(out[208:], subsystem)
+	binary.BigEndian.PutUint64(out[256:], offset)
+	copy(out[luksBinarySize:], text)
+	sum := sha256.Sum256(out)
+	copy(out[448:], sum[:])
+}
+
+// writeKeyslot splits the volume key and encrypts the stripes.
+func writeKeyslot(out []byte, stream io.Reader, volume, slotKey []byte) error {
+	split := make([]byte, KeySize*stripes)
+	defer clear(split)
+	if err := splitKey(split, volume, stream); err != nil {
+		return err
+	}
+	c, err := xts.NewCipher(aes.NewCipher, slotKey)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(split); i += keyslotSector {
+		c.Encrypt(out[i:i+keyslotSector], split[i:i+keyslotSector], uint64(i/keyslotSector))
+	}
+	return nil
+}
+
+// splitKey is the anti-forensic splitter of LUKS1 with SHA-256: all stripes but the last are from the stream, the last makes their diffused
+// sum the key.
+func splitKey(out, key []byte, stream io.Reader) error {
+	last := len(out) - len(key)
+	if _, err := io.ReadFull(stream, out[:last]); err != nil {
+		return err
+	}
+	sum := make([]byte, len(key))
+	defer clear(sum)
+	for i := 0; i < last; i += len(key) {
+		for j := range sum {
+			sum[j] ^= out[i+j]
+		}
+		diffuse(sum)
+	}
+	for j := range sum {
+		out[last+j] = sum[j] ^ key[j]
+	}
+	return nil
+}
+
+// diffuse replaces each block of b by the hash of its number and itself.
+func diffuse(b []byte) {
+	var in [4 + sha256.Size]byte
+	for i := 0; i*sha256.Size < len(b); i++ {
+		binary.BigEndian.PutUint32(in[:], uint32(i))
+		n := copy(in[4:], b[i*sha256.Size:])
+		sum := sha256.Sum256(in[:4+n])
+		copy(b[i*sha256.Size:], sum[:])
+	}
+}

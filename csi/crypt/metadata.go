@@ -1,0 +1,302 @@
+package crypt
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// chunk is the most that is read at a time when a disk is looked through, bytes.
+const chunk = 64 << 10
+
+// Metadata is the beginning of a disk as it was read, once.
+type Metadata struct {
+	bytes []byte
+	size  int64
+}
+
+// Want is what the trusted state says of the record.
+type Want struct {
+	// Epoch is what the record says when no writing was cut; PendingEpoch, unless 0, is what it may say, too.
+	Epoch, PendingEpoch uint64
+	// Payload is the size, bytes; PendingPayload, unless 0, is what it may be, too.
+	Payload, PendingPayload int64
+}
+
+// cut is whether a writing may have been cut short, so that one copy may be torn or older.
+func (w Want) cut() bool { return w.PendingEpoch != 0 || w.PendingPayload != 0 }
+
+// Read reads the metadata of a disk in one read. A disk too small for any is Truncated.
+func Read(d blk.Disk) (*Metadata, error) {
+	size, err := d.Size()
+	if err != nil {
+		return nil, err
+	}
+	if size < DataOffset+SectorSize {
+		return nil, refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", DataOffset+SectorSize), "%d", size)
+	}
+	m := &Metadata{bytes: blk.Buffer(MetadataSize), size: size}
+	if err := readFull(d, m.bytes, 0); err != nil {
+		return nil, fmt.Errorf("read metadata: %w", err)
+	}
+	return m, nil
+}
+
+// Verify gives the record of the disk, when it is the one of volume id that w describes and all that it says is so.
+func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
+	a, errA := decode(m.bytes[recordA:][:recordSize], keys, id, recordA)
+	b, errB := decode(m.bytes[recordB:][:recordSize], keys, id, recordB)
+	r := a
+	switch {
+	case errA != nil && errB != nil:
+		return Record{}, m.explain(errA)
+	case (errA != nil || errB != nil) && !w.cut():
+		return Record{}, errors.Join(errA, errB)
+	case errA != nil || errB == nil && b.Sequence > a.Sequence:
+		r = b
+	}
+	if errA == nil && errB == nil && a != b && !w.cut() {
+		return Record{}, refuse(Tampered, "sealed records", "two equal copies", "sequence %d and %d", a.Sequence, b.Sequence)
+	}
+	if err := w.check(r); err != nil {
+		return Record{}, err
+	}
+	if need := DataOffset + r.Payload; m.size < need {
+		return Record{}, refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", need), "%d", m.size)
+	}
+	if sum := sha256.Sum256(m.bytes[:headerEnd]); sum != r.HeaderDigest {
+		return Record{}, refuse(Tampered, "LUKS2 header", fmt.Sprintf("SHA-256 %x", r.HeaderDigest), "%x: %s", sum, Describe(m.bytes[:headerEnd]))
+	}
+	return r, nil
+}
+
+// explain says what is on a disk that has no record of ours at all.
+func (m *Metadata) explain(err error) error {
+	var e *RefusedError
+	if errors.As(err, &e) && (e.Kind == Blank || e.Kind == Foreign) {
+		kind := Foreign
+		if isZero(m.bytes) {
+			kind = Blank
+		}
+		return refuse(kind, "first "+fmt.Sprint(MetadataSize)+" bytes", e.Expected, "%s", Describe(m.bytes))
+	}
+	return err
+}
+
+func (w Want) check(r Record) error {
+	const what = "epoch of the sealed record"
+	if r.Epoch != w.Epoch && (w.PendingEpoch == 0 || r.Epoch != w.PendingEpoch) {
+		kind := OlderImage
+		if r.Epoch > max(w.Epoch, w.PendingEpoch) {
+			kind = NewerThanState
+		}
+		return refuse(kind, what, w.epochs(), "%d", r.Epoch)
+	}
+	if r.Payload != w.Payload && (w.PendingPayload == 0 || r.Payload != w.PendingPayload) {
+		return refuse(OlderImage, "size in the sealed record", fmt.Sprintf("%d bytes", w.Payload), "%d", r.Payload)
+	}
+	return nil
+}
+
+func (w Want) epochs() string {
+	if w.PendingEpoch == 0 {
+		return fmt.Sprint(w.Epoch)
+	}
+	return fmt.Sprintf("%d or %d", w.Epoch, w.PendingEpoch)
+}
+
+// Seal writes the record next, which must come of the one that was verified in m, and reads everything back: first one copy, then the other,
+// each flushed. A disk that then shows anything else than m with that record is refused as Changed. After an error m is of no more use.
+func (m *Metadata) Seal(d blk.Disk, keys *Keys, next Record) error {
+	for _, at := range []int64{recordA, recordB} {
+		b := next.encode(keys, uint64(at))
+		copy(m.bytes[at:], b)
+		if _, err := d.WriteAt(b, at); err != nil {
+			return fmt.Errorf("write sealed record at %d: %w", at, err)
+		}
+		if err := d.Sync(); err != nil {
+			return fmt.Errorf("flush sealed record at %d: %w", at, err)
+		}
+	}
+	return compare(d, m.bytes)
+}
+
+// compare reads the disk again.
+func compare(d blk.Disk, want []byte) error {
+	b := blk.Buffer(chunk)
+	for at := 0; at < len(want); at += chunk {
+		p := b[:min(chunk, len(want)-at)]
+		if err := readFull(d, p, int64(at)); err != nil {
+			return fmt.Errorf("read back: %w", err)
+		}
+		if i := difference(p, want[at:]); i >= 0 {
+			return refuse(Changed, fmt.Sprintf("byte %d", at+i), fmt.Sprintf("%#02x as was read or written before", want[at+i]), "%#02x", p[i])
+		}
+	}
+	return nil
+}
+
+// difference is the index of the first byte in which p differs from the beginning of q, or -1.
+func difference(p, q []byte) int {
+	for i := range p {
+		if p[i] != q[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// CheckBlank refuses (NotEmpty) a disk on which anything is found: everything before the data, the last MiB and 64 places in between must read
+// as zero. A disk smaller than size is Truncated.
+func CheckBlank(d blk.Disk, size int64) error {
+	have, err := d.Size()
+	if err != nil {
+		return err
+	}
+	if have < size {
+		return refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", size), "%d", have)
+	}
+	have &^= SectorSize - 1
+	if err := scan(d, 0, min(DataOffset, have), notZero); err != nil {
+		return err
+	}
+	const tail, samples = 1 << 20, 64
+	if err := scan(d, max(0, have-tail), have, notZero); err != nil {
+		return err
+	}
+	for i := range int64(samples) {
+		at := (have / samples * i) &^ (SectorSize - 1)
+		if err := scan(d, at, min(at+SectorSize, have), notZero); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scan hands the disk's sectors of 512 bytes between from and to to accept, with their offsets.
+func scan(d blk.Disk, from, to int64, accept func(at int64, sector []byte) error) error {
+	b := blk.Buffer(chunk)
+	for at := from; at < to; at += chunk {
+		p := b[:min(chunk, to-at)]
+		if err := readFull(d, p, at); err != nil {
+			return fmt.Errorf("look through disk: %w", err)
+		}
+		for i := 0; i < len(p); i += keyslotSector {
+			if err := accept(at+int64(i), p[i:i+keyslotSector]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func notZero(at int64, sector []byte) error {
+	if isZero(sector) {
+		return nil
+	}
+	return refuse(NotEmpty, fmt.Sprintf("disk at %d", at), "zeros", "%s", Describe(sector))
+}
+
+// Format writes the metadata of volume id with payload bytes, epoch 1, and reads it back. The disk must be blank where it is not already what Format
+// writes, so it may be repeated after it was cut short; anything else is NotEmpty and nothing is written. It looks at nothing beyond DataOffset: see CheckBlank.
+func Format(d blk.Disk, data *keyring.Secret, id Identity, payload int64) error {
+	image, err := image(data, id, payload)
+	if err != nil {
+		return err
+	}
+	if size, err := d.Size(); err != nil {
+		return err
+	} else if size < DeviceSize(payload) {
+		return refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", DeviceSize(payload)), "%d", size)
+	}
+	err = scan(d, 0, DataOffset, func(at int64, sector []byte) error {
+		if at < MetadataSize && bytes.Equal(sector, image[at:at+keyslotSector]) {
+			return nil
+		}
+		return notZero(at, sector)
+	})
+	if err != nil {
+		return fmt.Errorf("format %s: %w", id, err)
+	}
+	for _, part := range [][2]int64{{0, recordA}, {recordA, recordB}, {recordB, MetadataSize}} {
+		if _, err := d.WriteAt(image[part[0]:part[1]], part[0]); err != nil {
+			return fmt.Errorf("format %s: %w", id, err)
+		}
+		if err := d.Sync(); err != nil {
+			return fmt.Errorf("format %s: flush: %w", id, err)
+		}
+	}
+	if err := compare(d, image); err != nil {
+		return fmt.Errorf("format %s: %w", id, err)
+	}
+	return nil
+}
+
+// image is the metadata of a new volume.
+func image(data *keyring.Secret, id Identity, payload int64) ([]byte, error) {
+	header, err := Header(data, id)
+	if err != nil {
+		return nil, err
+	}
+	r, err := newRecord(id, payload)
+	if err != nil {
+		return nil, err
+	}
+	r.HeaderDigest = sha256.Sum256(header)
+	keys, err := DeriveKeys(data, id.Binding)
+	if err != nil {
+		return nil, err
+	}
+	defer keys.Wipe()
+	out := blk.Buffer(MetadataSize)
+	copy(out, header)
+	for _, at := range []uint64{recordA, recordB} {
+		copy(out[at:], r.encode(keys, at))
+	}
+	return out, nil
+}
+
+// Shred overwrites keyslot and records with zeros, so that not even a key that was kept somewhere finds them. The record must claim to be of b; a blank disk is
+// done already, anything else is refused and left alone.
+func Shred(d blk.Disk, b keyring.Binding) error {
+	m, err := Read(d)
+	if err != nil {
+		return err
+	}
+	claims, ok := Claims(m.bytes)
+	switch {
+	case !ok && isZero(m.bytes):
+		return nil
+	case !ok:
+		return refuse(Foreign, "sealed records", "the record of "+b.String(), "%s", Describe(m.bytes))
+	case claims != b:
+		return refuse(OtherVolume, "sealed records", "the record of "+b.String(), "one that says %s", claims)
+	}
+	// The copy by which we know it goes last, so that a shredding that was cut short is continued.
+	for _, part := range [][2]int64{{0, recordA}, {recordB, MetadataSize}, {recordA, recordB}} {
+		if _, err := d.WriteAt(blk.Buffer(int(part[1]-part[0])), part[0]); err != nil {
+			return fmt.Errorf("shred %s: %w", b, err)
+		}
+		if err := d.Sync(); err != nil {
+			return fmt.Errorf("shred %s: flush: %w", b, err)
+		}
+	}
+	return nil
+}
+
+// readFull reads all of p or gives an error.
+func readFull(d blk.Disk, p []byte, at int64) error {
+	n, err := d.ReadAt(p, at)
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,447 @@
+package crypt
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+const testPayload = 8 << 20
+
+var testWant = Want{Epoch: 1, Payload: testPayload}
+
+// formatted gives a disk with the volume, made with the key of bytes c.
+func formatted(t testing.TB, c byte, id Identity) *blktest.Disk {
+	t.Helper()
+	d := blktest.New(DeviceSize(testPayload))
+	if err := Format(d, dataKey(t, c), id, testPayload); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func read(t testing.TB, d blk.Disk) *Metadata {
+	t.Helper()
+	m, err := Read(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestFormatThenOpenThenSeal(t *testing.T) {
+	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
+	m := read(t, d)
+	r, err := m.Verify(keys, testID, testWant)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Epoch != 1 || r.Payload != testPayload || r.Identity != testID {
+		t.Errorf("record %+v", r)
+	}
+	if err := m.Seal(d, keys, r.Next(2, testPayload)); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = read(t, d).Verify(keys, testID, Want{Epoch: 2, Payload: testPayload}); err != nil || r.Epoch != 2 || r.Sequence != 2 {
+		t.Errorf("after sealing: %+v, %v", r, err)
+	}
+	if got, ok := Claims(m.bytes); !ok || got != testID.Binding {
+		t.Errorf("claims %v, %v", got, ok)
+	}
+}
+
+// The disk as its owner may present it. Each is refused, for its reason, and nothing is written.
+func TestRefused(t *testing.T) {
+	other, cluster, reformatted := testID, testID, testID
+	other.Volume, cluster.Cluster, reformatted.UUID = "pvc-2", "another", UUID{7}
+	fill := func(at int64, content string) func(t *testing.T, d *blktest.Disk) {
+		return func(t *testing.T, d *blktest.Disk) {
+			d.Become(blktest.New(DeviceSize(testPayload)))
+			b := make([]byte, 4096)
+			copy(b[at%4096:], content)
+			if _, err := d.WriteAt(b, at&^4095); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	become := func(c byte, id Identity) func(t *testing.T, d *blktest.Disk) {
+		return func(t *testing.T, d *blktest.Disk) { d.Become(formatted(t, c, id)) }
+	}
+	for name, c := range map[string]struct {
+		spoil func(t *testing.T, d *blktest.Disk)
+		want  Kind
+	}{
+		"blank disk":             {func(_ *testing.T, d *blktest.Disk) { d.Become(blktest.New(DeviceSize(testPayload))) }, Blank},
+		"reads zeros":            {func(_ *testing.T, d *blktest.Disk) { d.Tamper = func(_ int, _ int64, p []byte) { clear(p) } }, Blank},
+		"swapped with another":   {become(2, other), OtherVolume},
+		"another, same key":      {become(1, other), OtherVolume},
+		"another cluster":        {become(1, cluster), OtherCluster},
+		"same name, another key": {become(2, testID), Tampered},
+		"an earlier format":      {become(1, reformatted), OlderImage},
+		"truncated":              {func(_ *testing.T, d *blktest.Disk) { d.Resize(DeviceSize(testPayload) - 4096) }, Truncated},
+		"truncated to nothing":   {func(_ *testing.T, d *blktest.Disk) { d.Resize(0) }, Truncated},
+		"ext4":                   {fill(1080, "\x53\xef"), Foreign},
+		"cryptsetup's":           {fill(0, luksMagic+"\x00\x02"), Foreign},
+		"null cipher in the JSON": {func(t *testing.T, d *blktest.Disk) {
+			replaceHeader(t, d, func(h []byte) []byte {
+				return bytes.Replace(h, []byte(`"encryption":"aes-xts-plain64","sector_size"`), []byte(`"encryption":"cipher_null-ecb","sector_size"`), 2)
+			})
+		}, Tampered},
+		"header of another volume": {func(t *testing.T, d *blktest.Disk) {
+			replaceHeader(t, d, func([]byte) []byte { return header(t, 2, other) })
+		}, Tampered},
+		"record A over B": {func(t *testing.T, d *blktest.Disk) { copyRecord(t, d, recordA, recordB) }, Tampered},
+		"one bit of A":    {func(_ *testing.T, d *blktest.Disk) { d.Flip(recordA+100, 4) }, Tampered},
+		"one bit of B":    {func(_ *testing.T, d *blktest.Disk) { d.Flip(recordB+4095, 128) }, Tampered},
+		"A is zero":       {func(t *testing.T, d *blktest.Disk) { zero(t, d, recordA) }, Blank},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
+			c.spoil(t, d)
+			before := d.Writes()
+			err := open(d, keys, testWant)
+			var refused *RefusedError
+			if !errors.Is(err, c.want) || !errors.As(err, &refused) || refused.Expected == "" || refused.Found == "" {
+				t.Errorf("%v; want %v", err, c.want)
+			}
+			if d.Writes() != before {
+				t.Error("the disk was written")
+			}
+			t.Log(err)
+		})
+	}
+}
+
+func open(d blk.Disk, keys *Keys, w Want) error {
+	m, err := Read(d)
+	if err != nil {
+		return err
+	}
+	_, err = m.Verify(keys, testID, w)
+	return err
+}
+
+func replaceHeader(t *testing.T, d *blktest.Disk, change func([]byte) []byte) {
+	t.Helper()
+	h := change(bytes.Clone(read(t, d).bytes[:headerEnd]))
+	if _, err := d.WriteAt(h, 0); err != nil || len(h) != headerEnd {
+		t.Fatal(err, len(h))
+	}
+}
+
+func copyRecord(t *testing.T, d *blktest.Disk, from, to int64) {
+	t.Helper()
+	b := make([]byte, recordSize)
+	if _, err := d.ReadAt(b, from); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.WriteAt(b, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func zero(t *testing.T, d *blktest.Disk, at int64) {
+	t.Helper()
+	if _, err := d.WriteAt(make([]byte, recordSize), at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEpochs(t *testing.T) {
+	keys := deriveKeys(t, 1, testID.Binding)
+	// at gives a disk whose copies have those epochs; 0 is a torn copy.
+	at := func(a, b uint64) *blktest.Disk {
+		d := formatted(t, 1, testID)
+		r, err := read(t, d).Verify(keys, testID, testWant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for pos, epoch := range map[int64]uint64{recordA: a, recordB: b} {
+			r.Epoch, r.Sequence = epoch, epoch
+			raw := r.encode(keys, uint64(pos))
+			if epoch == 0 {
+				rand.NewChaCha8([32]byte{}).Read(raw[512:1024])
+			}
+			if _, err := d.WriteAt(raw, pos); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return d
+	}
+	for name, c := range map[string]struct {
+		a, b  uint64
+		want  Want
+		kind  Kind
+		epoch uint64
+	}{
+		"as the state says":                    {5, 5, Want{Epoch: 5}, "", 5},
+		"older":                                {4, 4, Want{Epoch: 5}, OlderImage, 0},
+		"newer":                                {6, 6, Want{Epoch: 5}, NewerThanState, 0},
+		"writing was not begun":                {5, 5, Want{Epoch: 5, PendingEpoch: 6}, "", 5},
+		"writing was cut between the copies":   {6, 5, Want{Epoch: 5, PendingEpoch: 6}, "", 6},
+		"writing was cut within the first":     {0, 5, Want{Epoch: 5, PendingEpoch: 6}, "", 5},
+		"writing was cut within the second":    {6, 0, Want{Epoch: 5, PendingEpoch: 6}, "", 6},
+		"writing was done":                     {6, 6, Want{Epoch: 5, PendingEpoch: 6}, "", 6},
+		"older while a writing was cut":        {4, 4, Want{Epoch: 5, PendingEpoch: 6}, OlderImage, 0},
+		"newer while a writing was cut":        {7, 7, Want{Epoch: 5, PendingEpoch: 6}, NewerThanState, 0},
+		"both torn":                            {0, 0, Want{Epoch: 5, PendingEpoch: 6}, Tampered, 0},
+		"copies differ and nothing was cut":    {6, 5, Want{Epoch: 5}, Tampered, 0},
+		"one copy torn and nothing was cut":    {5, 0, Want{Epoch: 5}, Tampered, 0},
+		"only the older copy, writing was cut": {0, 4, Want{Epoch: 5, PendingEpoch: 6}, OlderImage, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.want.Payload = testPayload
+			r, err := read(t, at(c.a, c.b)).Verify(keys, testID, c.want)
+			if c.kind == "" && (err != nil || r.Epoch != c.epoch) {
+				t.Errorf("epoch %d, %v; want %d", r.Epoch, err, c.epoch)
+			}
+			if c.kind != "" && !errors.Is(err, c.kind) {
+				t.Errorf("%v; want %v", err, c.kind)
+			}
+		})
+	}
+}
+
+func TestSizeIsTheStates(t *testing.T) {
+	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
+	if err := open(d, keys, Want{Epoch: 1, Payload: 2 * testPayload}); !errors.Is(err, OlderImage) {
+		t.Errorf("before the expansion: %v", err)
+	}
+	if err := open(d, keys, Want{Epoch: 1, Payload: testPayload, PendingPayload: 2 * testPayload}); err != nil {
+		t.Errorf("during the expansion: %v", err)
+	}
+}
+
+// A disk that shows one thing when it is read and another afterwards gets no further than Seal.
+func TestChangedBetweenTwoReads(t *testing.T) {
+	for name, at := range map[string]int64{"header": 5000, "keyslot": keyslotOffset + 7, "record": recordA + 60, "between": headerEnd + 1} {
+		d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
+		m := read(t, d)
+		r, err := m.Verify(keys, testID, testWant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Tamper = func(_ int, off int64, p []byte) {
+			if i := at - off; i >= 0 && i < int64(len(p)) {
+				p[i] ^= 1
+			}
+		}
+		if err := m.Seal(d, keys, r.Next(2, testPayload)); !errors.Is(err, Changed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// What was read first is all that counts for Verify.
+	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
+	m := read(t, d)
+	d.Become(blktest.New(DeviceSize(testPayload)))
+	if _, err := m.Verify(keys, testID, testWant); err != nil {
+		t.Errorf("verified something else than was read: %v", err)
+	}
+}
+
+func TestFormatWritesOverNothingElse(t *testing.T) {
+	for name, at := range map[string]int64{"first byte": 0, "keyslot": keyslotOffset + 600, "between": headerEnd + 513, "record": recordB + 5, "last before the data": DataOffset - 1} {
+		d := blktest.New(DeviceSize(testPayload))
+		d.Flip(at, 1)
+		if err := Format(d, dataKey(t, 1), testID, testPayload); !errors.Is(err, NotEmpty) || d.Writes() != 0 {
+			t.Errorf("%s: %v, %d writes", name, err, d.Writes())
+		}
+	}
+	if d := formatted(t, 2, testID); !errors.Is(Format(d, dataKey(t, 1), testID, testPayload), NotEmpty) {
+		t.Error("formatted over the same volume under another key")
+	}
+	d := blktest.New(DeviceSize(testPayload) - 1)
+	if err := Format(d, dataKey(t, 1), testID, testPayload); !errors.Is(err, Truncated) || d.Writes() != 0 {
+		t.Errorf("too small: %v", err)
+	}
+	lost := blktest.New(DeviceSize(testPayload))
+	lost.Tamper = func(_ int, _ int64, p []byte) { clear(p) }
+	if err := Format(lost, dataKey(t, 1), testID, testPayload); !errors.Is(err, Changed) {
+		t.Errorf("a disk that keeps nothing: %v", err)
+	}
+}
+
+// Formatting is cut short by a power failure at each operation, with any part of what was not flushed on the disk, and repeated.
+func TestFormatIsRepeated(t *testing.T) {
+	for seed := range uint64(8) {
+		for cut := 1; ; cut++ {
+			d := blktest.New(DeviceSize(testPayload))
+			n := 0
+			d.Hook = func(op string, _ int64, _ int) error {
+				if n++; op != "read" && n > 64 && n-64 >= cut {
+					return errors.New("power is gone")
+				}
+				return nil
+			}
+			err := Format(d, dataKey(t, 1), testID, testPayload)
+			d.Hook = nil
+			if err == nil {
+				break
+			}
+			d.PowerCut(rand.New(rand.NewPCG(seed, uint64(cut))))
+			if err := Format(d, dataKey(t, 1), testID, testPayload); err != nil {
+				t.Fatalf("seed %d, cut at %d: %v", seed, cut, err)
+			}
+			if err := open(d, deriveKeys(t, 1, testID.Binding), testWant); err != nil {
+				t.Fatalf("seed %d, cut at %d: %v", seed, cut, err)
+			}
+		}
+	}
+}
+
+// A seal is cut short at each operation: what is there opens, with the old epoch or the new one.
+func TestSealIsCut(t *testing.T) {
+	keys := deriveKeys(t, 1, testID.Binding)
+	for seed := range uint64(8) {
+		for cut := 1; ; cut++ {
+			d := formatted(t, 1, testID)
+			m := read(t, d)
+			r, err := m.Verify(keys, testID, testWant)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			d.Hook = func(string, int64, int) error {
+				if n++; n >= cut {
+					return errors.New("power is gone")
+				}
+				return nil
+			}
+			done := m.Seal(d, keys, r.Next(2, testPayload)) == nil
+			d.Hook = nil
+			d.PowerCut(rand.New(rand.NewPCG(seed, uint64(cut))))
+			m = read(t, d)
+			if r, err = m.Verify(keys, testID, Want{Epoch: 1, PendingEpoch: 2, Payload: testPayload}); err != nil {
+				t.Fatalf("seed %d, cut at %d: %v", seed, cut, err)
+			}
+			if done {
+				break
+			}
+			if err := m.Seal(d, keys, r.Next(2, testPayload)); err != nil {
+				t.Fatalf("seed %d, cut at %d, again: %v", seed, cut, err)
+			}
+			if err := open(d, keys, Want{Epoch: 2, Payload: testPayload}); err != nil {
+				t.Fatalf("seed %d, cut at %d, again: %v", seed, cut, err)
+			}
+		}
+	}
+}
+
+func TestCheckBlank(t *testing.T) {
+	const size = 64 << 20
+	for name, c := range map[string]struct {
+		at   int64
+		want Kind
+	}{
+		"nothing": {-1, ""}, "first": {0, NotEmpty}, "before the data": {DataOffset - 1, NotEmpty}, "last": {size - 1, NotEmpty}, "sample": {32 << 20, NotEmpty},
+	} {
+		d := blktest.New(size)
+		if c.at >= 0 {
+			d.Flip(c.at, 1)
+		}
+		if err := CheckBlank(d, size); c.want == "" && err != nil || c.want != "" && !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := CheckBlank(blktest.New(size-4096), size); !errors.Is(err, Truncated) {
+		t.Errorf("too small: %v", err)
+	}
+}
+
+func TestShred(t *testing.T) {
+	keys := deriveKeys(t, 1, testID.Binding)
+	for cut := 1; ; cut++ {
+		d := formatted(t, 1, testID)
+		n := 0
+		d.Hook = func(op string, _ int64, _ int) error {
+			if n++; n >= cut {
+				return errors.New("power is gone")
+			}
+			return nil
+		}
+		done := Shred(d, testID.Binding) == nil
+		d.Hook = nil
+		d.PowerCut(nil)
+		if err := Shred(d, testID.Binding); err != nil {
+			t.Fatalf("cut at %d, again: %v", cut, err)
+		}
+		if err := open(d, keys, testWant); !errors.Is(err, Blank) {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+		if done {
+			break
+		}
+	}
+	d := formatted(t, 1, testID)
+	before := d.Writes()
+	if err := Shred(d, keyring.Binding{Cluster: testID.Cluster, Volume: "pvc-2"}); !errors.Is(err, OtherVolume) || d.Writes() != before {
+		t.Errorf("another volume's disk: %v", err)
+	}
+	foreign := blktest.New(DeviceSize(testPayload))
+	foreign.Flip(0, 1)
+	if err := Shred(foreign, testID.Binding); !errors.Is(err, Foreign) || foreign.Writes() != 0 {
+		t.Errorf("somebody's disk: %v", err)
+	}
+}
+
+func TestEachBitOfTheRecordIsRefused(t *testing.T) {
+	keys := deriveKeys(t, 1, testID.Binding)
+	raw := read(t, formatted(t, 1, testID)).bytes[recordA:][:recordSize]
+	for i := range raw {
+		for bit := range 8 {
+			raw[i] ^= 1 << bit
+			if _, err := decode(raw, keys, testID, recordA); !errors.As(err, new(*RefusedError)) {
+				t.Fatalf("byte %d, bit %d: %v", i, bit, err)
+			}
+			raw[i] ^= 1 << bit
+		}
+	}
+	if _, err := decode(raw, keys, testID, recordA); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEachByteOfTheHeaderIsRefused(t *testing.T) {
+	keys := deriveKeys(t, 1, testID.Binding)
+	m := read(t, formatted(t, 1, testID))
+	// All that a parser would look at, and a part of what is random or zero: each flip costs a hash of 284 KiB.
+	for i := 0; i < headerEnd; {
+		m.bytes[i] ^= byte(1 + i%255)
+		if _, err := m.Verify(keys, testID, testWant); !errors.Is(err, Tampered) {
+			t.Fatalf("byte %d: %v", i, err)
+		}
+		m.bytes[i] ^= byte(1 + i%255)
+		if i < 512 || i > luksBinarySize && i < luksBinarySize+1024 {
+			i++
+		} else {
+			i += 2003
+		}
+	}
+	if _, err := m.Verify(keys, testID, testWant); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	keys := deriveKeys(f, 1, testID.Binding)
+	good := read(f, formatted(f, 1, testID)).bytes[recordA:][:recordSize]
+	f.Add(good)
+	f.Add(make([]byte, recordSize))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		b = append(b, make([]byte, recordSize)...)[:recordSize]
+		_, err := decode(b, keys, testID, recordA)
+		if bytes.Equal(b, good) != (err == nil) {
+			t.Errorf("%v", err)
+		}
+		if err != nil && !errors.As(err, new(*RefusedError)) {
+			t.Errorf("untyped: %v", err)
+		}
+		Describe(b)
+		Claims(append(make([]byte, recordA), b...))
+	})
+}

@@ -1,0 +1,122 @@
+package crypt
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"strings"
+)
+
+// Kind is why a disk is refused. It is an error, so that errors.Is(err, crypt.Blank) holds for a *RefusedError of that kind.
+type Kind string
+
+// The kinds.
+const (
+	// Blank: zeros where a volume should be.
+	Blank Kind = "disk is blank"
+	// Foreign: something that is none of our volumes.
+	Foreign Kind = "disk holds something else"
+	// OtherCluster, OtherVolume: the record says that it is another's.
+	OtherCluster Kind = "disk is of another cluster"
+	OtherVolume  Kind = "disk is another volume"
+	// Tampered: record or header is not what was written.
+	Tampered Kind = "disk was changed"
+	// OlderImage: authentic, and from before the volume was last opened, closed or expanded.
+	OlderImage Kind = "disk is an older image"
+	// NewerThanState: authentic, and ahead of the trusted state, which must have been restored from a backup.
+	NewerThanState Kind = "disk is newer than the state of the volume"
+	// Truncated: the device is too small.
+	Truncated Kind = "disk is too small"
+	// Changed: the disk shows something else than was just read or written.
+	Changed Kind = "disk changed between two reads"
+	// Unsupported: authentic, and of a format that this version does not know.
+	Unsupported Kind = "disk has an unknown format"
+	// NotEmpty: there is data where a new volume was to be made.
+	NotEmpty Kind = "disk is not empty"
+)
+
+// Error is the kind itself.
+func (k Kind) Error() string { return string(k) }
+
+// RefusedError is a disk that is not what it should be. Nothing was written to it.
+type RefusedError struct {
+	Kind Kind
+	// What is the part that was looked at.
+	What string
+	// Expected and Found are for people. Found may hold what an unverified disk claims.
+	Expected, Found string
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%s: %s: expected %s, found %s", e.Kind, e.What, e.Expected, e.Found)
+}
+
+// Is holds for the kind.
+func (e *RefusedError) Is(target error) bool { return e.Kind == target }
+
+func refuse(kind Kind, what, expected, found string, args ...any) error {
+	return &RefusedError{kind, what, expected, fmt.Sprintf(found, args...)}
+}
+
+// signatures are beginnings of what is often on disks; all that they are used for is the message of an error.
+var signatures = []struct {
+	offset int
+	magic  string
+	name   string
+}{
+	{1080, "\x53\xef", "an ext2, ext3 or ext4 file system"},
+	{0, "XFSB", "an XFS file system"},
+	{0x10040, "_BHRfS_M", "a btrfs file system"},
+	{536, "LVM2 001", "an LVM physical volume"},
+	{0, "\xeb\x3c\x90", "a FAT file system"},
+	{4086, "SWAPSPACE2", "swap space"},
+	{512, "EFI PART", "a GPT partition table"},
+	{510, "\x55\xaa", "a partition table"},
+}
+
+// Describe says in words what the beginning of a disk looks like. It believes and decides nothing.
+func Describe(b []byte) string {
+	if isZero(b) {
+		return "zeros"
+	}
+	if s := describeLUKS(b); s != "" {
+		return s
+	}
+	for _, s := range signatures {
+		if len(b) >= s.offset+len(s.magic) && string(b[s.offset:s.offset+len(s.magic)]) == s.magic {
+			return s.name
+		}
+	}
+	return fmt.Sprintf("unknown data, beginning with %x", b[:min(len(b), 8)])
+}
+
+func describeLUKS(b []byte) string {
+	if len(b) < luksBinarySize || string(b[:6]) != luksMagic {
+		return ""
+	}
+	version, field := binary.BigEndian.Uint16(b[6:]), b[168:208]
+	id, _, _ := bytes.Cut(field, []byte{0})
+	clean := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, string(id))
+	return fmt.Sprintf("a LUKS%d header of uuid %q", version, clean)
+}
+
+// isZero is whether all of b is.
+func isZero(b []byte) bool {
+	for len(b) >= 8 {
+		if binary.NativeEndian.Uint64(b) != 0 {
+			return false
+		}
+		b = b[8:]
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
