@@ -1,0 +1,153 @@
+package redact
+
+import (
+	"bytes"
+	"regexp"
+)
+
+// Mark stands where a secret was.
+const Mark = "REDACTED"
+
+// Redactor takes secrets out. The zero value knows no public key; it may be used from several goroutines.
+type Redactor struct {
+	public   map[string]bool
+	literals []string
+}
+
+// New gives a Redactor that leaves the WireGuard keys named as public, in base64, and takes out literals wherever they stand, whatever
+// their form. Literals of fewer than eight bytes are too likely to be something else, and left.
+func New(public, literals []string) *Redactor {
+	r := &Redactor{public: map[string]bool{}}
+	for _, k := range public {
+		r.public[k] = true
+	}
+	for _, l := range literals {
+		if len(l) >= 8 {
+			r.literals = append(r.literals, l)
+		}
+	}
+	return r
+}
+
+// secretName is how names of secret values end or what they are, without regard to case, - and _.
+const secretName = `(?:private[-_]?key|preshared[-_]?key|secret[-_]?key|api[-_]?key|access[-_]?key|client[-_]?key(?:[-_]?data)?|client[-_]?certificate[-_]?data|certificate[-_]?key|token|token[-_]?data|password|passwd|passphrase|secret|credentials?|authorization)`
+
+// before a secret word there is the beginning, or something that no secret word holds.
+const before = `(^|[^A-Za-z0-9+/_=-])`
+
+// rules are asked in order: what spans lines comes before what stands in one.
+var rules = []struct {
+	find *regexp.Regexp
+	with string
+}{
+	// A block that is cut off goes to its end: its key material is in the lines that are there.
+	{regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)`), Mark},
+	// The end of a block whose beginning a log has lost.
+	{regexp.MustCompile(`(?:[A-Za-z0-9+/=]{4,}(?:\\n|\s)+)+-----END [A-Z0-9 ]*PRIVATE KEY-----`), Mark},
+	// Any PEM as base64, as kubeconfigs have it, also wrapped.
+	{regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/=]*(?:(?:\\n|\s)+[A-Za-z0-9+/=]{40,})*`), Mark},
+	{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?`), Mark},
+	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`), `${1} ` + Mark},
+	{regexp.MustCompile(`(://[^\s/:@"']*:)[^\s/@"']+@`), `${1}` + Mark + `@`},
+	// kubeadm's: six and sixteen.
+	{regexp.MustCompile(before + `[a-z0-9]{6}\.[a-z0-9]{16}($|[^A-Za-z0-9-])`), `${1}` + Mark + `${2}`},
+	{named, `${1}` + Mark},
+	{regexp.MustCompile(`(?i)(--[a-z-]*` + secretName + `[ =])\S+`), `${1}` + Mark},
+}
+
+// named is name: value, "name": "value" or name=value; the value in quotes, also escaped ones, or one word.
+var named = regexp.MustCompile(`(?i)(` + secretName + `\\*["']?\s*[:=][ \t]*)(\\*"(?:[^"\\\n]|\\[^"\n])*\\*"|'[^'\n]*'|[^\s"',;}\]]+)`)
+
+// harmless values say how a secret is handled and are none.
+var harmless = regexp.MustCompile(`(?i)[:=][ \t]*(?:true|false|null|none|\d{1,3})$`)
+
+// key is a word of 32 bytes in base64: 43 digits, the last of which holds four bits and so is one of sixteen, and a =.
+var key = regexp.MustCompile(`[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=`)
+
+// hexKey is a word of 32 bytes in hexadecimal, as WireGuard's configuration socket has keys.
+var hexKey = regexp.MustCompile(`(^|[^0-9A-Fa-f])([0-9A-Fa-f]{64})($|[^0-9A-Fa-f])`)
+
+// Text gives text without secrets, and how many were taken out. It does not change its argument.
+func (r *Redactor) Text(text []byte) ([]byte, int) {
+	out, n := text, 0
+	for _, l := range r.literals {
+		if c := bytes.Count(out, []byte(l)); c > 0 {
+			out, n = bytes.ReplaceAll(out, []byte(l), []byte(Mark)), n+c
+		}
+	}
+	for _, rule := range rules {
+		out = rule.find.ReplaceAllFunc(out, func(found []byte) []byte {
+			if rule.find == named && harmless.Match(found) {
+				return found
+			}
+			with := rule.find.ReplaceAll(found, []byte(rule.with))
+			if !bytes.Equal(with, found) {
+				n++
+			}
+			return with
+		})
+	}
+	out = key.ReplaceAllFunc(out, func(found []byte) []byte {
+		if r.public[string(found)] {
+			return found
+		}
+		n++
+		return []byte(Mark)
+	})
+	return r.hex(out, &n), n
+}
+
+// hex takes out 64 hexadecimal digits, other than digests and names of containers.
+func (r *Redactor) hex(text []byte, n *int) []byte {
+	var out bytes.Buffer
+	for len(text) > 0 {
+		at := hexKey.FindSubmatchIndex(text)
+		if at == nil {
+			break
+		}
+		start, end := at[4], at[5]
+		out.Write(text[:start])
+		if before := text[:start]; bytes.HasSuffix(before, []byte("sha256:")) || bytes.HasSuffix(before, []byte("://")) {
+			out.Write(text[start:end])
+		} else {
+			out.WriteString(Mark)
+			*n++
+		}
+		text = text[end:]
+	}
+	out.Write(text)
+	return out.Bytes()
+}
+
+var secretField = regexp.MustCompile(`(?i)^(?:.*[-_.])?` + secretName + `$|(?:Token|Password|Passphrase|PrivateKey|SecretKey|ApiKey)$`)
+
+// Object gives a copy of what JSON or YAML decodes into, without secrets: values under names of secrets, values of environment variables
+// with such names, and what Text finds in every string.
+func (r *Redactor) Object(v any) (any, int) {
+	switch v := v.(type) {
+	case string:
+		text, n := r.Text([]byte(v))
+		return string(text), n
+	case []any:
+		out, n := make([]any, len(v)), 0
+		for i, e := range v {
+			c, k := r.Object(e)
+			out[i], n = c, n+k
+		}
+		return out, n
+	case map[string]any:
+		out, n := make(map[string]any, len(v)), 0
+		name, _ := v["name"].(string)
+		for k, e := range v {
+			text, isText := e.(string)
+			if isText && text != "" && (secretField.MatchString(k) || k == "value" && secretField.MatchString(name)) {
+				out[k], n = Mark, n+1
+				continue
+			}
+			c, more := r.Object(e)
+			out[k], n = c, n+more
+		}
+		return out, n
+	}
+	return v, 0
+}
