@@ -75,6 +75,7 @@ bench-lab: deps build kubernetes ## measure against bare wireguard-go and the cl
 cluster-image: deps build ## what the VM lab needs: Kubernetes, the machines' disk, the image (12 minutes cold)
 	@hack/vm/deps.sh
 	@hack/build-kubernetes.sh all
+	@hack/build-node.sh
 	@hack/vm/image.sh
 	@$(GO) run ./hack/image
 

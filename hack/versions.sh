@@ -3,7 +3,8 @@
 #
 # Pinned by modules instead:
 #   the product, the reference CNI plugins, bpf2go  go.mod
-#   kube-apiserver                                  hack/tools/kubernetes/go.mod
+#   Kubernetes                                      hack/tools/kubernetes/go.mod
+#   containerd 2, CoreDNS                           hack/tools/{containerd,coredns}/go.mod
 #   golangci-lint, govulncheck                      hack/tools/lint/go.mod
 
 # The compiler of the BPF programs: Debian 12's.

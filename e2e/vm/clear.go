@@ -26,6 +26,13 @@ func (c *Cluster) InstallClear(ctx context.Context) error {
 		if err := m.Put(ctx, config.CNIConfDir+"/10-clear.conflist", 0o644, strings.NewReader(conflist)); err != nil {
 			return err
 		}
+		// The control plane's host is a node without pods: it needs routes, and a file that makes it Ready.
+		if err := c.host.writeFile(config.CNIConfDir+"/10-clear.conflist", []byte(conflist)); err != nil {
+			return err
+		}
+		if err := c.Control.IP(ctx, fmt.Sprintf("route replace %s via %s", prefix, m.Addrs[0])); err != nil {
+			return err
+		}
 		for _, other := range c.Machines {
 			if other == m {
 				continue

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +27,8 @@ type Options struct {
 	Accel Accel
 	// UnderlayMTU is the MTU between machines, bytes; 0 is 1500.
 	UnderlayMTU int
+	// Userspace are the numbers of machines whose kernel's WireGuard cannot be loaded.
+	Userspace []int
 	// Bare leaves out Kubernetes and Kubeveil: machines that answer ssh.
 	Bare bool
 	// NoVeil leaves out Kubeveil: nodes that wait for a network.
@@ -43,7 +47,7 @@ type Cluster struct {
 	Lab *lab.Lab
 	// Control is the host of the control plane, from which machines are reached.
 	Control *lab.Host
-	// Machines are the nodes, first to last.
+	// Machines are the nodes that are there, first to last; Join and Leave change it.
 	Machines []*Machine
 	// Accel is how they run.
 	Accel Accel
@@ -57,8 +61,15 @@ type Cluster struct {
 	forward net.Listener
 	// version is that of Kubernetes, as kubeadm says it.
 	version string
+	// dnsTag is that of CoreDNS's image.
+	dnsTag string
 	// images are archives that every machine's containerd is given.
 	images []string
+	// made is how many machines there have been.
+	made int
+	// host is the control plane's host as a node, api its API server.
+	host *hostNode
+	api  *lab.Process
 }
 
 // New makes a cluster. It needs root. On error nothing is left but artefacts.
@@ -99,11 +110,8 @@ func (c *Cluster) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Lab.Oracle.Update(func(r *oracle.Rules) {
-		for _, a := range c.Lab.Family().Underlay(lab.ControlByte) {
-			r.Flows = append(r.Flows, oracle.Flow{Name: "kube-apiserver", Proto: oracle.TCP, Addr: a.Addr(), Port: lab.APIPort})
-		}
-	})
+	// The flow to the API server is among the lab's own.
+	c.Lab.Oracle.Update(func(r *oracle.Rules) { r.Nodes = append(r.Nodes, c.controlAddrs()...) })
 	if c.Control, err = c.Lab.AddHost(ctx, "control", lab.ControlByte); err != nil {
 		return err
 	}
@@ -130,8 +138,8 @@ func (c *Cluster) make(ctx context.Context) error {
 
 // boot starts all machines and waits until each answers.
 func (c *Cluster) boot(ctx context.Context) error {
-	for i := range c.opts.Nodes {
-		m, err := c.addMachine(ctx, i+1)
+	for range c.opts.Nodes {
+		m, err := c.addMachine(ctx)
 		if err != nil {
 			return err
 		}
@@ -154,6 +162,8 @@ func (c *Cluster) need() error {
 	for _, need := range [][2]string{
 		{c.image("root.ext4"), "hack/vm/image.sh"},
 		{c.program("kubelet"), "hack/build-kubernetes.sh all"},
+		{c.program("containerd"), "hack/build-node.sh"},
+		{c.program("coredns"), "hack/build-node.sh"},
 		{filepath.Join(c.root, veilImage), "go run ./hack/image"},
 	} {
 		if _, err := os.Stat(need[0]); errors.Is(err, fs.ErrNotExist) {
@@ -195,7 +205,15 @@ func (c *Cluster) seed(m *Machine) seed {
 		"/root/.ssh/authorized_keys":           {from: c.file("ssh.pub"), mode: 0o600},
 		"/etc/ssh/lab_host_ed25519":            {from: c.file("host"), mode: 0o600},
 	}
+	// A name server that does not answer, as for a cluster without a way out.
+	s["/etc/resolv.conf"] = file{content: "nameserver " + c.Lab.OutsideAddrs()[0].String() + "\n"}
+	if slices.Contains(c.opts.Userspace, m.Number) {
+		s["/etc/modprobe.d/no-wireguard.conf"] = file{content: "install wireguard /bin/false\n"}
+	}
 	if !c.opts.Bare {
+		if m.hasContainerd2() {
+			maps.Copy(s, c.containerd2())
+		}
 		for _, name := range []string{"kubelet", "kubeadm"} {
 			s["/usr/bin/"+name] = file{from: c.program(name), mode: 0o755}
 		}
@@ -224,6 +242,7 @@ func (c *Cluster) Close() (oracle.Result, error) {
 	if c.forward != nil {
 		errs = append(errs, c.forward.Close())
 	}
+	c.host.stop()
 	for _, m := range c.Machines {
 		errs = append(errs, m.Off(ctx))
 	}
@@ -234,11 +253,7 @@ func (c *Cluster) Close() (oracle.Result, error) {
 		errs = append(errs, err)
 	}
 	for _, m := range c.Machines {
-		for _, name := range []string{"disk.qcow2", "seed.tar"} {
-			if err := os.Remove(filepath.Join(m.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
+		errs = append(errs, m.removeDisks())
 	}
 	return result, errors.Join(errs...)
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/compression"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -33,6 +34,9 @@ const imageDir = "/var/lib/lab/"
 // veilImage is the archive that hack/image writes.
 const veilImage = "out/images/kubeveil.tar"
 
+// toolsImage is the archive of what suites run in pods, also by hack/image.
+const toolsImage = "out/images/kubeveil-tools.tar"
+
 // collectImages writes the archives that machines are given.
 func (c *Cluster) collectImages(ctx context.Context) error {
 	version, err := c.Control.Exec(ctx, c.program("kubeadm"), "version", "-o", "short")
@@ -40,15 +44,30 @@ func (c *Cluster) collectImages(ctx context.Context) error {
 		return err
 	}
 	c.version = strings.TrimSpace(string(version))
+	// "CoreDNS-1.2.3" is its first line.
+	dns, err := c.Control.Exec(ctx, c.program("coredns"), "-version")
+	if err != nil {
+		return err
+	}
+	line, _, _ := strings.Cut(string(dns), "\n")
+	c.dnsTag = "v" + strings.TrimPrefix(line, "CoreDNS-")
 	c.images = []string{c.file("lab.tar")}
 	if !c.opts.NoVeil {
 		c.images = append(c.images, filepath.Join(c.root, veilImage))
 	}
-	return c.writeImages(ctx, c.version, c.images[0])
+	if tools := filepath.Join(c.root, toolsImage); exists(tools) {
+		c.images = append(c.images, tools)
+	}
+	return c.writeImages(ctx, c.images[0])
 }
 
-// writeImages writes the lab's own images into one archive: sandbox, labtool, kube-proxy.
-func (c *Cluster) writeImages(ctx context.Context, version, path string) error {
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// writeImages writes the lab's own images into one archive: sandbox, labtool, kube-proxy, CoreDNS.
+func (c *Cluster) writeImages(ctx context.Context, path string) error {
 	tool := map[string]string{"labtool": c.program("labtool")}
 	proxy := map[string]string{"usr/local/bin/kube-proxy": c.program("kube-proxy")}
 	// kube-proxy's nftables mode runs nft(8), which is no static program.
@@ -63,7 +82,9 @@ func (c *Cluster) writeImages(ctx context.Context, version, path string) error {
 	}{
 		{pauseImage, tool, []string{"/labtool", "pause"}},
 		{toolImage, tool, []string{"/labtool"}},
-		{registry + "/kube-proxy:" + version, proxy, []string{"/usr/local/bin/kube-proxy"}},
+		{registry + "/kube-proxy:" + c.version, proxy, []string{"/usr/local/bin/kube-proxy"}},
+		// The name that kubeadm gives it where imageRepository is one's own.
+		{registry + "/coredns:" + c.dnsTag, map[string]string{"coredns": c.program("coredns")}, []string{"/coredns"}},
 	} {
 		ref, err := name.ParseReference(i.ref)
 		if err != nil {
@@ -96,7 +117,9 @@ func newImage(files map[string]string, entry []string) (v1.Image, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
+	// Not compressed: an emulated machine would spend seconds on it, and no network is saved.
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
+		tarball.WithCompression(compression.None))
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,8 @@ kind: ClusterConfiguration
 kubernetesVersion: {{.Version}}
 controlPlaneEndpoint: {{.API}}:{{.Port}}
 imageRepository: {{.Registry}}
+dns:
+  imageTag: {{.DNS}}
 networking:
   podSubnet: {{.Pods}}
   serviceSubnet: {{.Services}}
@@ -90,6 +92,9 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.startHostNode(ctx); err != nil {
+		return err
+	}
 	joined := make(chan error, len(c.Machines))
 	for _, m := range c.Machines {
 		go func() { joined <- c.join(ctx, m, hash) }()
@@ -109,7 +114,7 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	c.token = randomHex(3) + "." + randomHex(8)
 	family := c.Lab.Family()
 	err := c.render(initConfig, "kubeadm.yaml", map[string]any{
-		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Version": c.version, "Registry": registry,
+		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Version": c.version, "Registry": registry, "DNS": c.dnsTag,
 		"Pods": commas(family.ClusterRanges()), "Services": commas(family.ServiceRanges()),
 	})
 	if err != nil {
@@ -123,7 +128,7 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	if err := c.startControl(ctx); err != nil {
 		return err
 	}
-	for _, phase := range []string{"upload-config all", "bootstrap-token", "addon kube-proxy"} {
+	for _, phase := range []string{"upload-config all", "bootstrap-token", "addon kube-proxy", "addon coredns"} {
 		// The hooks of the API server have still to make RBAC and priority levels in the first seconds.
 		err := lab.Until(ctx, time.Minute, func() error { return c.phase(ctx, phase, "--kubeconfig="+superAdmin) })
 		if err != nil {
@@ -171,7 +176,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Control.Start(ctx, c.program("kube-apiserver"),
+	c.api, err = c.Control.Start(ctx, c.program("kube-apiserver"),
 		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=::", fmt.Sprintf("--secure-port=%d", lab.APIPort),
 		"--advertise-address="+c.apiAddr().String(), "--service-cluster-ip-range="+commas(family.ServiceRanges()),
 		"--allow-privileged=true", "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
@@ -188,12 +193,8 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = lab.Until(ctx, 2*time.Minute, func() error {
-		_, err := c.Kubectl(ctx, "get", "--raw=/readyz")
+	if err := c.waitAPI(ctx); err != nil {
 		return err
-	})
-	if err != nil {
-		return fmt.Errorf("wait for the API server: %w", err)
 	}
 	manager := "--kubeconfig=/etc/kubernetes/controller-manager.conf"
 	_, err = c.Control.Start(ctx, c.program("kube-controller-manager"), manager,
@@ -278,7 +279,31 @@ func (c *Cluster) render(t *template.Template, name string, data any) error {
 	return os.WriteFile(c.file(name), b.Bytes(), 0o600)
 }
 
-func (c *Cluster) apiAddr() netip.Addr { return c.Lab.Family().Underlay(lab.ControlByte)[0].Addr() }
+// waitAPI waits until the API server says that it is ready.
+func (c *Cluster) waitAPI(ctx context.Context) error {
+	err := lab.Until(ctx, 2*time.Minute, func() error {
+		if !c.api.Running() {
+			return lab.Stop(errors.New("it has ended, see its log"))
+		}
+		_, err := c.Kubectl(ctx, "get", "--raw=/readyz")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the API server: %w", err)
+	}
+	return nil
+}
+
+// controlAddrs are the addresses of the control plane's host on the underlay, IPv4 first.
+func (c *Cluster) controlAddrs() []netip.Addr {
+	var addrs []netip.Addr
+	for _, p := range c.Lab.Family().Underlay(lab.ControlByte) {
+		addrs = append(addrs, p.Addr())
+	}
+	return addrs
+}
+
+func (c *Cluster) apiAddr() netip.Addr { return c.controlAddrs()[0] }
 
 func commas(prefixes []netip.Prefix) string {
 	words := make([]string, len(prefixes))

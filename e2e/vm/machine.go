@@ -43,7 +43,9 @@ const (
 const bootPatience = 5 * time.Minute
 
 // addMachine gives a machine its port, disk and seed, all watched before it can send, and does not start it.
-func (c *Cluster) addMachine(ctx context.Context, number int) (*Machine, error) {
+func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
+	c.made++
+	number := c.made
 	m := &Machine{Name: fmt.Sprintf("node-%d", number), Number: number, cluster: c}
 	m.Dir = filepath.Join(c.Dir, m.Name)
 	for _, p := range c.Lab.Family().Underlay(lab.NodeByte(number)) {
@@ -122,6 +124,7 @@ func (m *Machine) Kill(ctx context.Context) error {
 	if m.process == nil {
 		return nil
 	}
+	defer m.hangUp(ctx)
 	return m.process.Kill(ctx)
 }
 

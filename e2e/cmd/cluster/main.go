@@ -2,13 +2,14 @@
 //
 // Usage:
 //
-//	cluster up [-nodes N] [-bare] [-no-veil]   start it and return when its nodes are ready
-//	cluster ssh node-1 [COMMAND]               a shell on a node
-//	cluster kubectl ARGS                       as the cluster's administrator
-//	cluster down                               end it; says what its leak oracle saw
+//	cluster up [-nodes N] [-userspace N,…] [-bare] [-no-veil]
+//	                                start it and return when its nodes are ready
+//	cluster ssh node-1 [COMMAND]    a shell on a node
+//	cluster kubectl ARGS            as the cluster's administrator
+//	cluster down                    end it and say what its leak oracle saw; 1 when that was plaintext, or not all
 //
 // The cluster belongs to one process that stays in the background; its end, however
-// that comes, ends every machine. Everything is in out/vm/cluster.
+// that comes, ends every machine. Everything is in out/vm/cluster, or in DIR of `cluster -dir DIR VERB …`.
 package main
 
 import (
@@ -24,6 +25,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -56,11 +59,25 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(root, "out/vm/cluster")
-	verb := ""
-	if len(args) > 0 {
-		verb, args = args[0], args[1:]
+	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
+	dir := flags.String("dir", filepath.Join(root, "out/vm/cluster"), "`folder` of the cluster")
+	flags.Usage = func() {
+		fmt.Fprintln(flags.Output(), "usage: cluster [-dir DIR] up|ssh|kubectl|down")
+		flags.PrintDefaults()
 	}
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *dir, err = filepath.Abs(*dir); err != nil {
+		return err
+	}
+	if flags.NArg() == 0 {
+		return errors.New("write up, ssh, kubectl or down")
+	}
+	return do(*dir, flags.Arg(0), flags.Args()[1:])
+}
+
+func do(dir, verb string, args []string) error {
 	switch verb {
 	case "up":
 		return up(dir, args)
@@ -98,7 +115,7 @@ func up(dir string, args []string) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(os.Args[0], append([]string{"serve"}, args...)...)
+	cmd := exec.Command(os.Args[0], append([]string{"-dir", dir, "serve"}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -143,6 +160,16 @@ func serve(dir string, args []string) error {
 	flags := flag.NewFlagSet("cluster up", flag.ContinueOnError)
 	o := vm.Options{Dir: dir, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	flags.IntVar(&o.Nodes, "nodes", 2, "number of machines")
+	flags.Func("userspace", "comma-separated `numbers` of machines that cannot load the kernel's WireGuard", func(list string) error {
+		for _, word := range strings.Split(list, ",") {
+			n, err := strconv.Atoi(word)
+			if err != nil {
+				return err
+			}
+			o.Userspace = append(o.Userspace, n)
+		}
+		return nil
+	})
 	flags.BoolVar(&o.Bare, "bare", false, "without Kubernetes")
 	flags.BoolVar(&o.NoVeil, "no-veil", false, "without Kubeveil")
 	if err := flags.Parse(args); err != nil {

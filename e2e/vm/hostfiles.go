@@ -1,0 +1,167 @@
+package vm
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Files of the control plane's host.
+const (
+	hostConfig  = "/etc/kubeveil/"
+	veildConfig = hostConfig + "veild.yaml"
+	proxyConfig = "/run/lab/kube-proxy/kubeconfig"
+	// accountDir is where a pod finds its account, and what the kubeconfig of kubeadm's kube-proxy says.
+	accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+)
+
+// token is what a program of the host has of its service account.
+type token struct {
+	account types.UID
+	renew   time.Time
+}
+
+// tokenLife is what a kubelet asks for, in seconds; it renews at four fifths.
+const tokenLife = 3607
+
+// mount writes what the pods of a program would have mounted.
+func (h *hostNode) mount(ctx context.Context, name string) error {
+	switch name {
+	case "kube-proxy":
+		if err := h.account(ctx, name); err != nil {
+			return err
+		}
+		return h.kubeconfig(ctx, name, proxyConfig)
+	case "veild":
+		if err := h.account(ctx, name); err != nil {
+			return err
+		}
+		if err := h.configFile(ctx, "kubeveil", "veild.yaml", veildConfig); err != nil {
+			return err
+		}
+		if err := h.configFile(ctx, "kubeadm-config", "ClusterConfiguration", hostConfig+"kubeadm.yaml"); err != nil {
+			return err
+		}
+		return h.kubeconfig(ctx, name, hostConfig+"kubeconfig")
+	}
+	return nil
+}
+
+// configFile keeps a file as a key of a ConfigMap of kube-system says.
+func (h *hostNode) configFile(ctx context.Context, configMap, key, path string) error {
+	m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	return h.writeFile(path, []byte(m.Data[key]))
+}
+
+// kubeconfig is kube-proxy's, with the account of a program.
+func (h *hostNode) kubeconfig(ctx context.Context, name, path string) error {
+	m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	return h.writeFile(path, []byte(strings.ReplaceAll(m.Data["kubeconfig.conf"], accountDir, "/run/lab/"+name)))
+}
+
+// account keeps a token of the service account of that name, bound to the Node, as a kubelet gets it for a pod there; and the
+// authority of the API server beside it.
+func (h *hostNode) account(ctx context.Context, name string) error {
+	accounts := h.client.CoreV1().ServiceAccounts(metav1.NamespaceSystem)
+	account, err := accounts.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if t := h.tokens[name]; t != nil && t.account == account.UID && time.Now().Before(t.renew) {
+		return nil
+	}
+	life := int64(tokenLife)
+	got, err := accounts.CreateToken(ctx, name, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: &life,
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: hostName, UID: h.node},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("token of %s: %w", name, err)
+	}
+	ca, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if err := h.writeFile("/run/lab/"+name+"/ca.crt", []byte(ca.Data["ca.crt"])); err != nil {
+		return err
+	}
+	if err := h.writeFile("/run/lab/"+name+"/token", []byte(got.Status.Token)); err != nil {
+		return err
+	}
+	h.tokens[name] = &token{account.UID, time.Now().Add(tokenLife * time.Second * 4 / 5)}
+	return nil
+}
+
+// proxyArguments are those of kubeadm's kube-proxy, but for the size of the connection table, which is the machine's.
+func (h *hostNode) proxyArguments() []string {
+	return []string{
+		"--kubeconfig=" + proxyConfig, "--hostname-override=" + hostName, "--proxy-mode=nftables",
+		"--cluster-cidr=" + commas(h.cluster.Lab.Family().ClusterRanges()),
+		"--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
+	}
+}
+
+// heartbeat keeps the Node and its lease, and makes them where they are missing.
+func (h *hostNode) heartbeat(ctx context.Context, ready bool) error {
+	nodes := h.client.CoreV1().Nodes()
+	node, err := nodes.Get(ctx, hostName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		node, err = nodes.Create(ctx, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: hostName,
+				// Without kubernetes.io/os, which DaemonSets select by: nobody runs pods here.
+				Labels: map[string]string{corev1.LabelHostname: hostName, "node-role.kubernetes.io/control-plane": ""},
+			},
+			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}}},
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return err
+	}
+	h.node = node.UID
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: hostName}}
+	for _, p := range h.cluster.controlAddrs() {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.String()})
+	}
+	node.Status.Conditions = []corev1.NodeCondition{readyCondition(ready, node.Status.Conditions)}
+	if _, err := nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	return h.renewLease(ctx)
+}
+
+func (h *hostNode) renewLease(ctx context.Context) error {
+	leases := h.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	lease, err := leases.Get(ctx, hostName, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	missing := err != nil
+	holder, seconds, now := hostName, int32(40), metav1.NowMicro()
+	if missing {
+		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: hostName, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Node", Name: hostName, UID: h.node},
+		}}}
+	}
+	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &holder, &seconds, &now
+	if missing {
+		_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
+	} else {
+		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+	}
+	return err
+}

@@ -1,0 +1,254 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// hostNode makes the control plane's host a node of the cluster without a kubelet. It does what a kubelet would for the
+// pods of Kubeveil and kube-proxy there: the Node with its lease, configuration and tokens as files, the programs for as long as their
+// DaemonSet exists, the clean-up when it is asked for.
+type hostNode struct {
+	cluster *Cluster
+	client  kubernetes.Interface
+	node    types.UID
+	beat    time.Time // the next heartbeat
+	ready   bool      // what the last one said
+	tokens  map[string]*token
+	daemons []*daemon
+	cleaned types.UID // the DaemonSet for which the host was cleaned up
+	last    string    // problem that was told
+
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// daemon is a program that runs while its DaemonSet exists, "" always.
+type daemon struct {
+	name, set string
+	args      []string
+	// rolls says that a change of the DaemonSet starts it again.
+	rolls      bool
+	uid        types.UID
+	generation int64
+	process    *lab.Process
+}
+
+const (
+	// hostName is the name of the control plane's host and its Node.
+	hostName = "control"
+	// lookEach is the pause between two looks at the cluster; a kubelet watches.
+	lookEach = 2 * time.Second
+	// beatEach is how often a kubelet renews its lease.
+	beatEach = 10 * time.Second
+	// termPatience is what a program gets to end by itself: the grace period of pods.
+	termPatience = 30 * time.Second
+)
+
+// startHostNode registers the Node and goes on in the background until stop.
+func (c *Cluster) startHostNode(ctx context.Context) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	cfg.QPS, cfg.Burst = 50, 100
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	h := &hostNode{cluster: c, client: client, tokens: map[string]*token{}, done: make(chan struct{})}
+	h.daemons = []*daemon{
+		{name: "kube-proxy", args: h.proxyArguments()},
+		// Before veild, which asks it for a device.
+		{name: "veil-wg", set: "veil-wg"},
+		// Userspace, so that every cluster of the lab has nodes of both kinds.
+		{name: "veild", set: "veild", rolls: true, args: []string{"-config=" + veildConfig, "-node=" + hostName, "-tunnel-mode=" + config.ModeUserspace}},
+	}
+	if err := h.prepare(ctx); err != nil {
+		return fmt.Errorf("node %s: %w", hostName, err)
+	}
+	// A hook of the API server makes the namespace of leases in its first seconds.
+	if err := lab.Until(ctx, time.Minute, func() error { return h.look(ctx) }); err != nil {
+		return fmt.Errorf("node %s: %w", hostName, err)
+	}
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	h.cancel = cancel
+	go h.keep(background)
+	c.host = h
+	return nil
+}
+
+// prepare is what an administrator does to a machine before it joins.
+func (h *hostNode) prepare(ctx context.Context) error {
+	host := h.cluster.Control
+	err := host.Sysctl("net/ipv4/ip_forward", "1", "net/ipv6/conf/all/forwarding", "1",
+		"net/ipv4/conf/all/rp_filter", "1", "net/ipv4/conf/default/rp_filter", "1")
+	if err != nil {
+		return err
+	}
+	for _, a := range h.cluster.Lab.OutsideAddrs() {
+		if err := host.IP(ctx, fmt.Sprintf("route add default via %s dev eth0", a)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keep looks at the cluster until stop. An API server that is away changes nothing: what runs goes on.
+func (h *hostNode) keep(ctx context.Context) {
+	defer close(h.done)
+	tick := time.NewTicker(lookEach)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		problem := ""
+		if err := h.look(ctx); err != nil && ctx.Err() == nil {
+			problem = err.Error()
+		}
+		if problem != h.last {
+			h.cluster.log.Debug("node without a kubelet", "node", hostName, "err", problem)
+			h.last = problem
+		}
+	}
+}
+
+// stop ends the background work; the programs end with the host. A nil one is stopped already.
+func (h *hostNode) stop() {
+	if h != nil {
+		h.cancel()
+		<-h.done
+	}
+}
+
+// look brings the host to what the cluster says.
+func (h *hostNode) look(ctx context.Context) error {
+	if ready := h.networkReady(); time.Now().After(h.beat) || ready != h.ready {
+		if err := h.heartbeat(ctx, ready); err != nil {
+			return err
+		}
+		h.beat, h.ready = time.Now().Add(beatEach), ready
+	}
+	var errs []error
+	for _, d := range h.daemons {
+		errs = append(errs, h.follow(ctx, d))
+	}
+	return errors.Join(append(errs, h.cleanUp(ctx))...)
+}
+
+// follow starts, restarts or ends a program as its DaemonSet says.
+func (h *hostNode) follow(ctx context.Context, d *daemon) error {
+	wanted, generation := d.uid, int64(0)
+	if d.set != "" {
+		set, err := h.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, d.set, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		wanted, generation = "", 0
+		if err == nil && set.DeletionTimestamp == nil {
+			wanted, generation = set.UID, set.Generation
+		}
+	}
+	running := d.process != nil && d.process.Running()
+	if running && (d.uid != wanted || d.rolls && d.generation != generation) {
+		if err := d.end(ctx); err != nil {
+			return err
+		}
+		running = false
+	}
+	if d.set != "" && wanted == "" {
+		return nil
+	}
+	if err := h.mount(ctx, d.name); err != nil || running {
+		return err
+	}
+	p, err := h.cluster.Control.Start(ctx, h.cluster.program(d.name), d.args...)
+	if err != nil {
+		return err
+	}
+	d.process, d.uid, d.generation = p, wanted, generation
+	return nil
+}
+
+// end asks the program to end, as a kubelet does.
+func (d *daemon) end(ctx context.Context) error {
+	if err := d.process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, termPatience)
+	defer cancel()
+	// How it ended is its own; that it has ended is wanted.
+	_ = d.process.Wait(bounded)
+	return d.process.Kill(ctx)
+}
+
+// cleanUp runs `veild cleanup` once for each DaemonSet of manifests/uninstall that it meets.
+func (h *hostNode) cleanUp(ctx context.Context) error {
+	set, err := h.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, "kubeveil-cleanup", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && set.UID == h.cleaned {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := h.cluster.Control.Exec(ctx, h.cluster.program("veild"), "cleanup", "-config="+veildConfig, "-node="+hostName); err != nil {
+		return err
+	}
+	h.cleaned = set.UID
+	return nil
+}
+
+// networkReady says what a runtime says to its kubelet: there is a CNI configuration.
+func (h *hostNode) networkReady() bool {
+	found, err := filepath.Glob(filepath.Join(h.cluster.Control.Disk(), config.CNIConfDir, "*.conflist"))
+	return err == nil && len(found) > 0
+}
+
+// readyCondition is the Node's Ready, as a kubelet words it.
+func readyCondition(ready bool, before []corev1.NodeCondition) corev1.NodeCondition {
+	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "no CNI configuration"}
+	if ready {
+		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "KubeletReady", "there is a CNI configuration"
+	}
+	c.LastHeartbeatTime = metav1.Now()
+	c.LastTransitionTime = c.LastHeartbeatTime
+	for _, b := range before {
+		if b.Type == c.Type && b.Status == c.Status {
+			c.LastTransitionTime = b.LastTransitionTime
+		}
+	}
+	return c
+}
+
+// writeFile replaces a file of the host when its content is another.
+func (h *hostNode) writeFile(path string, content []byte) error {
+	path = h.cluster.Control.Path(path)
+	if now, err := os.ReadFile(path); err == nil && string(now) == string(content) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

@@ -1,0 +1,168 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
+)
+
+// A Cluster is what suites find beneath the API. Of Reboot, Join, Leave, StopAPI and StartAPI one may run at a time.
+var _ framework.Machines = (*Cluster)(nil)
+
+// Platform is what the nodes are, see e2e/bench.
+func (c *Cluster) Platform() string {
+	if c.Accel == KVM {
+		return bench.VM
+	}
+	return bench.Emulated
+}
+
+// Oracle listens on every port of the bridge, from before the first boot.
+func (c *Cluster) Oracle() *oracle.Oracle { return c.Lab.Oracle }
+
+// machine finds one that is there by its name.
+func (c *Cluster) machine(name string) (*Machine, error) {
+	for _, m := range c.Machines {
+		if m.Name == name {
+			return m, nil
+		}
+	}
+	return nil, fmt.Errorf("no machine %q", name)
+}
+
+// Exec runs a line of shell as root on a node, the control plane's host among them, and gives its standard output.
+func (c *Cluster) Exec(ctx context.Context, node, line string) ([]byte, error) {
+	if node == hostName {
+		return c.Control.Exec(ctx, "sh", "-c", line)
+	}
+	m, err := c.machine(node)
+	if err != nil {
+		return nil, err
+	}
+	return m.Exec(ctx, line)
+}
+
+// Reboot takes a machine's power, gives it back and returns when it answers. What it had not written to its disk is lost.
+func (c *Cluster) Reboot(ctx context.Context, node string) error {
+	m, err := c.machine(node)
+	if err != nil {
+		return err
+	}
+	if err := m.Kill(ctx); err != nil {
+		return fmt.Errorf("reboot %s: %w", node, err)
+	}
+	if err := m.Start(ctx); err != nil {
+		return fmt.Errorf("reboot %s: %w", node, err)
+	}
+	return m.WaitSSH(ctx)
+}
+
+// Join makes one more machine, joins it and returns its name; its node may not be Ready yet.
+func (c *Cluster) Join(ctx context.Context) (string, error) {
+	m, err := c.addMachine(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := m.Start(ctx); err != nil {
+		return "", err
+	}
+	c.Machines = append(slices.Clone(c.Machines), m)
+	if err := m.WaitSSH(ctx); err != nil {
+		return "", err
+	}
+	hash, err := c.caHash()
+	if err != nil {
+		return "", err
+	}
+	return m.Name, c.join(ctx, m, hash)
+}
+
+// drainPatience bounds the eviction of a node's pods.
+const drainPatience = 2 * time.Minute
+
+// Leave drains a node, deletes its Node and turns the machine off. Its disk is gone.
+func (c *Cluster) Leave(ctx context.Context, node string) error {
+	m, err := c.machine(node)
+	if err != nil {
+		return err
+	}
+	for _, words := range [][]string{
+		{"drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=" + drainPatience.String()},
+		{"delete", "node", node},
+	} {
+		if _, err := c.Kubectl(ctx, words...); err != nil {
+			return fmt.Errorf("%s leaves: %w", node, err)
+		}
+	}
+	if err := m.Off(ctx); err != nil {
+		return fmt.Errorf("%s leaves: %w", node, err)
+	}
+	c.Machines = slices.DeleteFunc(slices.Clone(c.Machines), func(other *Machine) bool { return other == m })
+	return errors.Join(m.removeDisks(), c.Lab.Bridge().IP(ctx, "link delete "+m.Name))
+}
+
+// removeDisks removes what of a machine's folder is large.
+func (m *Machine) removeDisks() error {
+	var errs []error
+	for _, name := range []string{"disk.qcow2", "seed.tar"} {
+		if err := os.Remove(filepath.Join(m.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// StopAPI ends the API server at once; its data stay.
+func (c *Cluster) StopAPI(ctx context.Context) error { return c.api.Kill(ctx) }
+
+// StartAPI starts the API server again and returns when it is ready.
+func (c *Cluster) StartAPI(ctx context.Context) error {
+	p, err := c.api.Restart(ctx)
+	if err != nil {
+		return err
+	}
+	c.api = p
+	return c.waitAPI(ctx)
+}
+
+// hangUp ends the connection that all commands share: the machine at its other end is another.
+func (m *Machine) hangUp(ctx context.Context) {
+	args := append(m.cluster.sshArguments(), "-O", "exit", "root@"+m.Addrs[0].String())
+	// Without such a connection it is an error, and all is well.
+	_ = m.cluster.Control.Command(ctx, "ssh", args...).Run()
+}
+
+// hasContainerd2 says which containerd runs there: every other machine has the distribution's 1.6.
+func (m *Machine) hasContainerd2() bool { return m.Number%2 == 0 }
+
+// containerd2 is what replaces the distribution's containerd.
+func (c *Cluster) containerd2() seed {
+	s := seed{"/etc/containerd/config.toml": {content: strings.ReplaceAll(containerdConfig, "REGISTRY", registry)}}
+	for _, name := range []string{"containerd", "ctr", "containerd-shim-runc-v2"} {
+		s["/usr/bin/"+name] = file{from: c.program(name), mode: 0o755}
+	}
+	return s
+}
+
+// containerdConfig is in the format of containerd 2.0 (docs/cri/config.md there).
+const containerdConfig = `version = 3
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "REGISTRY/pause:1"
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["/opt/cni/bin"]
+  conf_dir = "/etc/cni/net.d"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+  SystemdCgroup = true
+`
