@@ -26,7 +26,7 @@ import (
 const (
 	// asked is how many nodes are asked at once, askLimit how long one may take.
 	asked    = 16
-	askLimit = 15 * time.Second
+	askLimit = 20 * time.Second
 )
 
 var statusVerb = verb{

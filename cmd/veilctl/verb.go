@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/pkg/agent"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -32,11 +33,13 @@ func verbs() []group {
 			{name: "mtu", short: "where the MTU of pods comes from, number by number", register: onNode(mtu), examples: "veilctl mtu"},
 			{name: "guard", short: "where the guard is attached and what it dropped, by reason", register: onNode(guardDrops), examples: "veilctl guard"},
 			leakcheckVerb,
+			{name: "host", short: "links, addresses, rules, routes, nftables as the kernel has them, for a bug report", register: host, ownOutput: true,
+				about: "It needs no veild, changes nothing, and shows no key.", examples: "veilctl host > host.txt"},
 			{name: "cleanup", short: "take everything of Kubeveil's from this node", register: cleanup,
 				about:    "Stop veild and veil-wg before: they would put it back. It may be repeated.",
 				examples: "veilctl cleanup"},
 		}},
-		{"A cluster, by a kubeconfig", []verb{installVerb}},
+		{"A cluster, by a kubeconfig", []verb{installVerb, sysdumpVerb}},
 		{"", []verb{{name: "version", short: "which veilctl this is", register: showVersion, examples: "veilctl version"}}},
 	}
 }
@@ -98,6 +101,11 @@ func onNode(run func(c call, socket string) error) command {
 		socket := socketFlag(fs)
 		return func(c call) error { return run(c, *socket) }
 	}
+}
+
+func host(fs *flag.FlagSet) func(call) error {
+	confDir := fs.String("cni-conf-dir", config.CNIConfDir, "`directory` of CNI configurations")
+	return func(c call) error { return agent.Describe(c.out, *confDir) }
 }
 
 func socketFlag(fs *flag.FlagSet) *string {

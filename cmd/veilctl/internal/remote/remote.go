@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/klog/v2"
 )
 
 // Namespace is where the manifests put everything that has a namespace (docs/design/0002-install.md).
@@ -62,8 +64,10 @@ func (a *Access) Open() (*Cluster, error) {
 	return New(cfg)
 }
 
-// New makes the clients of a configuration.
+// New makes the clients of a configuration, and silences what client-go would write to standard error by itself.
 func New(cfg *rest.Config) (*Cluster, error) {
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
 	cfg = rest.CopyConfig(cfg)
 	cfg.UserAgent, cfg.QPS, cfg.Burst, cfg.Timeout = "veilctl", 50, 100, requestLimit
 	// Warnings of the API server are about its users' manifests, not about what is asked here.

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/pkg/redact"
+)
+
+// archive is a .tar.gz into which nothing gets but through the redactor. Its methods may be called from several goroutines.
+type archive struct {
+	root   string
+	redact *redact.Redactor
+
+	mu       sync.Mutex // guards what follows
+	gz       *gzip.Writer
+	tar      *tar.Writer
+	contents manifest
+	broken   error // what was wrong with the file itself
+}
+
+// manifest says what an archive holds; it is its last file.
+type manifest struct {
+	Made    time.Time `json:"made"`
+	Version string    `json:"veilctl"`
+	Server  string    `json:"server"`
+	Files   []entry   `json:"files"`
+	// Missing is what should be here and could not be had.
+	Missing []missing `json:"missing"`
+	// LeftOut is what is never looked at.
+	LeftOut []string `json:"leftOut"`
+}
+
+type entry struct {
+	Path string `json:"path"`
+	From string `json:"from"`
+	// Bytes is its size, Redacted how many secrets were taken out of it.
+	Bytes    int `json:"bytes"`
+	Redacted int `json:"redacted"`
+}
+
+type missing struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}
+
+func newArchive(w io.Writer, root string, r *redact.Redactor, m manifest) *archive {
+	gz := gzip.NewWriter(w)
+	m.Files, m.Missing = []entry{}, []missing{}
+	return &archive{root: root, redact: r, gz: gz, tar: tar.NewWriter(gz), contents: m}
+}
+
+// text adds a file; from says what was asked for it.
+func (a *archive) text(name, from string, text []byte) { a.add(name, from, text, 0) }
+
+// object adds a file in YAML with what an object holds, or a list of them.
+func (a *archive) object(name, from string, v any) {
+	clean, n := a.redact.Object(v)
+	text, err := yaml.Marshal(clean)
+	if err != nil {
+		a.lacks(name, err)
+		return
+	}
+	a.add(name, from, text, n)
+}
+
+// data adds a file in JSON of v.
+func (a *archive) data(name, from string, v any) {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		a.lacks(name, err)
+		return
+	}
+	a.add(name, from, append(text, '\n'), 0)
+}
+
+func (a *archive) add(name, from string, text []byte, redacted int) {
+	text, n := a.redact.Text(text)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.write(name, text)
+	a.contents.Files = append(a.contents.Files, entry{name, from, len(text), redacted + n})
+}
+
+// lacks records what could not be had.
+func (a *archive) lacks(name string, err error) {
+	why, _ := a.redact.Text([]byte(err.Error()))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.contents.Missing = append(a.contents.Missing, missing{name, string(why)})
+}
+
+// write holds a.mu.
+func (a *archive) write(name string, text []byte) {
+	if a.broken != nil {
+		return
+	}
+	h := &tar.Header{Name: path.Join(a.root, name), Mode: 0o600, Size: int64(len(text)), ModTime: a.contents.Made, Format: tar.FormatPAX}
+	if a.broken = a.tar.WriteHeader(h); a.broken == nil {
+		_, a.broken = a.tar.Write(text)
+	}
+}
+
+// close adds the manifest, and gives it.
+func (a *archive) close() (manifest, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	slices.SortFunc(a.contents.Files, func(x, y entry) int { return strings.Compare(x.Path, y.Path) })
+	slices.SortFunc(a.contents.Missing, func(x, y missing) int { return strings.Compare(x.Path, y.Path) })
+	text, err := json.MarshalIndent(a.contents, "", "  ")
+	if err == nil {
+		a.write("manifest.json", append(text, '\n'))
+	}
+	if err := errors.Join(err, a.broken, a.tar.Close(), a.gz.Close()); err != nil {
+		return manifest{}, fmt.Errorf("write the archive: %w", err)
+	}
+	return a.contents, nil
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
+	"github.com/kubeveil/kubeveil/pkg/preflight"
+	"github.com/kubeveil/kubeveil/pkg/redact"
+	"github.com/kubeveil/kubeveil/pkg/version"
+)
+
+const (
+	// dumped is how many nodes are looked at together, dumpLimit how long one command in a pod or one log may take.
+	dumped    = 4
+	dumpLimit = 30 * time.Second
+)
+
+// leftOut is what sysdump never looks at.
+var leftOut = []string{
+	"Secrets: none is read",
+	"private keys: veild does not show its own to anybody",
+	"objects and pods of namespaces other than kube-system; of their pods it is known how many there are",
+	"logs of others than Kubeveil: kubelet, container runtime, kernel, API server",
+	"packets",
+}
+
+var sysdumpVerb = verb{
+	name: "sysdump", short: "all that a bug report needs, in one file, without secrets", register: sysdump, ownOutput: true,
+	about: `It gathers versions, the findings of install -check, the status of all nodes, Kubeveil's objects, nodes, events of kube-system, the logs of
+veild and veil-wg with those of their previous lives, and what veilctl says in each veild's pod: peers, MTU, guard, links, rules, routes,
+nftables. Secrets are never read; keys, tokens, passwords and the like are taken out of everything else, wherever they stand, and counted.
+manifest.json in it says what it holds, what could not be had and why, and what was left out.
+
+Names and addresses of nodes are in it. Look through it before you hand it to others.`,
+	examples: `veilctl sysdump
+veilctl sysdump -kubeconfig /etc/kubernetes/admin.conf -o /tmp/bug-1234.tar.gz`,
+}
+
+func sysdump(flags *flag.FlagSet) func(call) error {
+	var access remote.Access
+	access.Register(flags)
+	file := flags.String("o", "", "`file` to write (default: kubeveil-sysdump-TIME.tar.gz here)")
+	limit := flags.Duration("for", 5*time.Minute, "how long it may take; what is not there by then is left out")
+	return func(c call) error {
+		cluster, err := access.Open()
+		if err != nil {
+			return err
+		}
+		root := "kubeveil-sysdump-" + time.Now().UTC().Format("20060102T150405Z")
+		if *file == "" {
+			*file = root + ".tar.gz"
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, *limit)
+		defer cancel()
+		c.ctx = ctx
+		return writeDump(c, cluster, *file, root)
+	}
+}
+
+// writeDump writes the file as a whole, or none.
+func writeDump(c call, cluster *remote.Cluster, file, root string) (err error) {
+	tmp := file + ".part"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), os.Remove(tmp))
+		}
+	}()
+	d, err := newDump(c, cluster, f, root)
+	if err != nil {
+		return err
+	}
+	d.run(c.ctx)
+	m, err := d.close()
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, file); err != nil {
+		return err
+	}
+	redacted := 0
+	for _, e := range m.Files {
+		redacted += e.Redacted
+	}
+	fmt.Fprintf(c.out, "%s: %d files, %d KiB; %d secrets taken out; %d things could not be had\n", file, len(m.Files), (info.Size()+1023)/1024, redacted, len(m.Missing))
+	for _, x := range m.Missing {
+		fmt.Fprintf(c.progress, "  without %s: %s\n", x.Path, x.Why)
+	}
+	return nil
+}
+
+// dump is one sysdump on its way.
+type dump struct {
+	*archive
+	c       call
+	cluster *remote.Cluster
+	seen    []nodeSeen
+}
+
+// newDump looks at the nodes first: what is a public key has to be known before anything is written.
+func newDump(c call, cluster *remote.Cluster, f *os.File, root string) (*dump, error) {
+	d := &dump{c: c, cluster: cluster}
+	if _, err := cluster.Client.Discovery().ServerVersion(); err != nil {
+		return nil, fmt.Errorf("ask %s: %w", cluster.Server, err)
+	}
+	d.say("asking the veild of every node")
+	seen, lookErr := look(c.ctx, cluster)
+	d.seen = seen
+	var public []string
+	for _, n := range assess(seen).Nodes {
+		public = append(public, n.PublicKey)
+		if n.Status == nil {
+			continue
+		}
+		for _, dev := range n.Status.Devices {
+			public = append(public, dev.PublicKey.String())
+		}
+		for _, p := range n.Status.Peers {
+			public = append(public, p.PublicKey.String())
+		}
+	}
+	d.archive = newArchive(f, root, redact.New(public, ownSecrets(cluster)), manifest{
+		Made: time.Now().UTC().Truncate(time.Second), Version: version.String(), Server: cluster.Server, LeftOut: leftOut,
+	})
+	if lookErr != nil {
+		d.lacks("status.json", lookErr)
+	}
+	return d, nil
+}
+
+// ownSecrets are those of the kubeconfig in use.
+func ownSecrets(cluster *remote.Cluster) []string {
+	cfg := cluster.Config
+	out := []string{cfg.BearerToken, cfg.Password}
+	if len(cfg.KeyData) > 0 {
+		out = append(out, string(cfg.KeyData), base64.StdEncoding.EncodeToString(cfg.KeyData))
+	}
+	return out
+}
+
+func (d *dump) say(format string, args ...any) {
+	fmt.Fprintf(d.c.progress, format+" …\n", args...)
+}
+
+// run gathers everything; what fails is recorded and does not end it.
+func (d *dump) run(ctx context.Context) {
+	d.summaries(ctx)
+	d.say("reading objects")
+	d.objects(ctx)
+	d.say("reading logs")
+	d.logs(ctx)
+	d.nodes(ctx)
+}
+
+func (d *dump) summaries(ctx context.Context) {
+	d.text("README.txt", "veilctl", []byte("What `veilctl sysdump` gathered for a bug report about Kubeveil. Begin with status.txt and check.txt; manifest.json lists\n"+
+		"all files, what could not be had, and what was left out. REDACTED stands where a secret was.\n"))
+	report := assess(d.seen)
+	var b bytes.Buffer
+	if err := showCluster(&b, report); err == nil {
+		d.text("status.txt", "veilctl status", b.Bytes())
+	}
+	d.data("status.json", "veilctl status -o json", report)
+	facts := gather(ctx, d.cluster)
+	findings := preflight.Judge(facts)
+	b.Reset()
+	if err := showFindings(&b, findings); err == nil {
+		d.text("check.txt", "veilctl install -check", b.Bytes())
+	}
+	d.data("versions.json", "veilctl, the API server, DaemonSets", map[string]any{
+		"veilctl": version.String(), "apiServer": facts.Server.Version, "daemons": facts.Daemons,
+	})
+}
+
+// nodes runs veilctl in the pod of each veild.
+func (d *dump) nodes(ctx context.Context) {
+	var g errgroup.Group
+	g.SetLimit(dumped)
+	for i, n := range d.seen {
+		if n.pod == "" {
+			d.lacks("nodes/"+n.name, errors.New("no pod of veild on this node"))
+			continue
+		}
+		g.Go(func() error {
+			d.say("node %s (%d of %d)", n.name, i+1, len(d.seen))
+			if n.podWhy != "" {
+				d.lacks("nodes/"+n.name, errors.New(n.podWhy))
+				return nil
+			}
+			for _, what := range []string{"version", "status", "peers", "mtu", "guard", "host"} {
+				if !d.inPod(ctx, n, what) {
+					return nil // it would not answer the others
+				}
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // no node returns an error
+}
+
+// inPod adds what a verb of veilctl says in the pod of a node's veild, and is whether the pod answered in time.
+func (d *dump) inPod(ctx context.Context, n nodeSeen, what string) bool {
+	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
+	defer cancel()
+	name := "nodes/" + n.name + "/" + what + ".txt"
+	out, err := d.cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", what)
+	// A status that is not well ends with 1 after it has said so.
+	if len(out) > 0 {
+		d.text(name, "veilctl "+what+" in "+n.pod, out)
+	}
+	if err != nil && len(out) == 0 {
+		d.lacks(name, err)
+	}
+	return ctx.Err() == nil
+}
