@@ -58,6 +58,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 	}
 	if errors.Join(errs...) == nil {
 		step(func() ([]string, error) { return removeTree(config.RunDir) })
+		step(removeSocketDir)
 	}
 	return errors.Join(errs...)
 }
@@ -132,6 +133,22 @@ func removeFile(what, path string) ([]string, error) {
 		return nil, fmt.Errorf("remove %s: %w", what, err)
 	}
 	return []string{what + " " + path}, nil
+}
+
+// removeSocketDir removes the directory of userspace WireGuards' sockets when nobody has one
+// there, nor may want to: a veil-wg that runs keeps RunDir.
+func removeSocketDir() ([]string, error) {
+	if _, err := os.Stat(config.RunDir); err == nil {
+		return nil, nil
+	}
+	switch err := os.Remove(tunnel.SocketDir); {
+	case err == nil:
+		return []string{"directory " + tunnel.SocketDir}, nil
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EBUSY):
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("remove directory of sockets: %w", err)
+	}
 }
 
 func removeTree(path string) ([]string, error) {

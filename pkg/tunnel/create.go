@@ -139,7 +139,7 @@ func (h *Host) request(ctx context.Context, d Device) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %s/%s.sock was not served within %s (%w): start veil-wg; if it runs, its log says more",
-				ErrNoWorker, socketDir, d.Name, h.o.WorkerWait, err)
+				ErrNoWorker, SocketDir, d.Name, h.o.WorkerWait, err)
 		case <-tick.C:
 		}
 	}

@@ -74,8 +74,8 @@ func NewHost(o Options) (*Host, error) {
 	return &Host{o}, nil
 }
 
-// socketDir is where wgctrl looks for devices in userspace.
-const socketDir = "/var/run/wireguard"
+// SocketDir is where wgctrl looks for devices in userspace.
+const SocketDir = "/var/run/wireguard"
 
 func (h *Host) requestFile(name string) string { return filepath.Join(h.o.WorkerDir, name+".json") }
 
