@@ -4,12 +4,13 @@
 # neither the module nor the Go version has changed since.
 #   hack/build-kubernetes.sh          kube-apiserver, all that the namespace lab needs
 #   hack/build-kubernetes.sh all      every program of the VM lab, 3 minutes more
-#   hack/build-kubernetes.sh NAME...  those
+#   hack/build-kubernetes.sh NAME...  those; also of the upstream tests, e2e.test and
+#                                     the programs of its images by the images' names
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 module=$ROOT/hack/tools/kubernetes
-version=$(awk '$1 == "k8s.io/kubernetes" {print $2}' "$module/go.mod")
+version=$(cd "$module" && GOFLAGS='' go list -m -f '{{.Version}}' k8s.io/kubernetes)
 from=$(cat "$module/go.mod" "$module/go.sum" <(go env GOVERSION GOARCH) | sha256sum | cut -d' ' -f1)
 # What `kubectl version` and the API's /version answer; Go modules do not set it.
 pkg=k8s.io/component-base/version
@@ -19,9 +20,18 @@ stamp="-X $pkg.gitVersion=$version -X $pkg.gitMajor=$major -X $pkg.gitMinor=$min
 stale=()
 
 build() {
+	local packages=() program
 	cd "$module"
 	mkdir -p "$OUT/bin/.new"
-	CGO_ENABLED=0 GOFLAGS= go build -buildvcs=false -ldflags "-s -w $stamp" -o "$OUT/bin/.new/" "${stale[@]/#/k8s.io/kubernetes/cmd/}"
+	export CGO_ENABLED=0 GOFLAGS=
+	for program in "${stale[@]}"; do
+		case $program in
+		e2e.test) go test -c -buildvcs=false -ldflags "-s -w $stamp" -o "$OUT/bin/.new/e2e.test" k8s.io/kubernetes/test/e2e ;;
+		agnhost | regression-issue-74839) packages+=("k8s.io/kubernetes/test/images/$program") ;;
+		*) packages+=("k8s.io/kubernetes/cmd/$program") ;;
+		esac
+	done
+	((${#packages[@]} == 0)) || go build -buildvcs=false -ldflags "-s -w $stamp" -o "$OUT/bin/.new/" "${packages[@]}"
 	for program in "${stale[@]}"; do
 		mv "$OUT/bin/.new/$program" "$OUT/bin/$program"
 		echo "$from" >"$OUT/bin/$program.from"

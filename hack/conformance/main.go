@@ -1,0 +1,111 @@
+// Command conformance makes the images of the upstream end-to-end tests, without a container
+// engine and without a registry: Debian's programs below, the tests' own programs above, under the names that
+// e2e.test asks for. hack/build-conformance.sh runs it.
+//
+// Usage:
+//
+//	go run ./hack/conformance [-root out/images/conformance-root.tar] [-bin out/bin] [-out out/images/conformance.tar]
+//
+// It prints the images that it made, and those that it knows no recipe for. The archive is what docker save
+// writes: `ctr -n k8s.io images import` reads it.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/kubeveil/kubeveil/e2e/conformance"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	root := flag.String("root", "out/images/conformance-root.tar", "`file` with the unpacked Debian packages")
+	bin := flag.String("bin", "out/bin", "`folder` with e2e.test and the programs of the images")
+	out := flag.String("out", "out/images/conformance.tar", "`file` to write")
+	flag.Parse()
+	if err := run(ctx, *root, *bin, *out); err != nil {
+		fmt.Fprintln(os.Stderr, "conformance images:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, root, bin, out string) error {
+	wanted, err := wantedImages(ctx, filepath.Join(bin, "e2e.test"))
+	if err != nil {
+		return err
+	}
+	k, err := newKitchen(root, bin)
+	if err != nil {
+		return err
+	}
+	images := map[name.Reference]v1.Image{}
+	for _, image := range wanted {
+		ref, err := name.ParseReference(image)
+		if err != nil {
+			return fmt.Errorf("e2e.test wants an image %q: %w", image, err)
+		}
+		cook := recipes[path.Base(ref.Context().Name())]
+		if cook == nil {
+			fmt.Printf("not made: %s\n", image)
+			continue
+		}
+		if images[ref], err = cook(k); err != nil {
+			return fmt.Errorf("image %s: %w", image, err)
+		}
+		fmt.Printf("made:     %s\n", image)
+	}
+	if err := tarball.MultiRefWriteToFile(out+".new", images); err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", out, err), os.Remove(out+".new"))
+	}
+	return os.Rename(out+".new", out)
+}
+
+// wantedImages asks e2e.test for the images of its tests, as it names them when all come from our registry.
+func wantedImages(ctx context.Context, program string) (images []string, err error) {
+	list, err := os.CreateTemp("", "repo-list-*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.Remove(list.Name())) }()
+	if _, err := list.Write(conformance.RepoList(conformance.Registry)); err != nil {
+		return nil, errors.Join(err, list.Close())
+	}
+	if err := list.Close(); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program, "--list-images")
+	cmd.Env = append(os.Environ(), conformance.RepoListEnv+"="+list.Name())
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	printed, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s --list-images: %w: %s", program, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(printed)); lines.Scan(); {
+		if line := strings.TrimSpace(lines.Text()); strings.HasPrefix(line, conformance.Registry+"/") {
+			images = append(images, line)
+		}
+	}
+	slices.Sort(images)
+	if images = slices.Compact(images); len(images) == 0 {
+		return nil, fmt.Errorf("%s --list-images printed none of %s", program, conformance.Registry)
+	}
+	return images, nil
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// searchPath is PATH in all images.
+const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// recipes are how images are made, by name without registry and tag. Upstream makes most of them from Alpine
+// or Debian with the same programs; what differs is the C library and the programs' versions.
+var recipes = map[string]func(*kitchen) (v1.Image, error){
+	"agnhost": func(k *kitchen) (v1.Image, error) {
+		return k.image(v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}, k.debian, k.agnhost)
+	},
+	// Its entry point is the same program: static, and it waits for signals as pause does.
+	"pause": func(k *kitchen) (v1.Image, error) {
+		return k.image(v1.Config{Entrypoint: []string{"/agnhost", "pause"}}, k.agnhost)
+	},
+	"busybox": func(k *kitchen) (v1.Image, error) {
+		return k.image(v1.Config{Cmd: []string{"sh"}}, k.debian)
+	},
+	"distroless-iptables": func(k *kitchen) (v1.Image, error) {
+		return k.image(v1.Config{}, k.debian)
+	},
+	"glibc-dns-testing": func(k *kitchen) (v1.Image, error) {
+		return k.image(v1.Config{Cmd: []string{"bash"}}, k.debian)
+	},
+	"nginx": func(k *kitchen) (v1.Image, error) {
+		return k.image(v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}}, k.debian)
+	},
+	"regression-issue-74839": func(k *kitchen) (v1.Image, error) {
+		return k.image(v1.Config{Entrypoint: []string{"/regression-issue-74839"}}, k.regression)
+	},
+}
+
+// kitchen has the layers of the images; each is in the archive once.
+type kitchen struct {
+	debian, agnhost, regression v1.Layer
+}
+
+func newKitchen(root, bin string) (*kitchen, error) {
+	debian, err := debianLayer(root)
+	if err != nil {
+		return nil, err
+	}
+	agnhost, err := newLayer([]entry{
+		{name: "agnhost", from: filepath.Join(bin, "agnhost")},
+		// Some tests start it by this name.
+		{name: "agnhost-2", link: "agnhost"},
+		{name: "coredns", from: filepath.Join(bin, "coredns")},
+		{name: "uploads/"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	regression, err := newLayer([]entry{{name: "regression-issue-74839", from: filepath.Join(bin, "regression-issue-74839")}})
+	if err != nil {
+		return nil, err
+	}
+	return &kitchen{debian: debian, agnhost: agnhost, regression: regression}, nil
+}
+
+// image stacks layers under a configuration.
+func (k *kitchen) image(config v1.Config, layers ...v1.Layer) (v1.Image, error) {
+	img, err := mutate.AppendLayers(empty.Image, layers...)
+	if err != nil {
+		return nil, err
+	}
+	file, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	file = file.DeepCopy()
+	file.OS, file.Architecture, file.Config = "linux", runtime.GOARCH, config
+	file.Config.Env = []string{"PATH=" + searchPath}
+	return mutate.ConfigFile(img, file)
+}
+
+// entry is one name in a layer: a folder when the name ends in a slash, a link when link is set, a file of that content, else a copy
+// of a file of this machine. All may run it.
+type entry struct {
+	name, from, link, content string
+}
+
+func newLayer(entries []entry) (v1.Layer, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, e := range entries {
+		if err := e.add(w); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return packed(b.Bytes())
+}
+
+func (e entry) add(w *tar.Writer) error {
+	h := tar.Header{Name: e.name, Mode: 0o755, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
+	if strings.HasSuffix(e.name, "/") {
+		h.Typeflag = tar.TypeDir
+		return w.WriteHeader(&h)
+	}
+	if e.link != "" {
+		h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, e.link, 0o777
+		return w.WriteHeader(&h)
+	}
+	b := []byte(e.content)
+	if e.from != "" {
+		var err error
+		if b, err = os.ReadFile(e.from); err != nil {
+			return err
+		}
+	}
+	h.Typeflag, h.Size = tar.TypeReg, int64(len(b))
+	if err := w.WriteHeader(&h); err != nil {
+		return err
+	}
+	_, err := w.Write(b)
+	return err
+}
+
+// packed compresses lightly: the archive is read by emulated machines.
+func packed(b []byte) (v1.Layer, error) {
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(1), tarball.WithCompressedCaching)
+}
+
+// alternatives are links that the packages' scripts would have made; those scripts have not run.
+var alternatives = map[string]string{
+	"bin/nc":             "nc.openbsd",
+	"bin/sh":             "dash",
+	"usr/sbin/iptables":  "iptables-nft",
+	"usr/sbin/ip6tables": "ip6tables-nft",
+}
+
+// applets are programs that BusyBox's images have and the packages have not.
+var applets = []string{"awk", "hostname", "ifconfig", "nslookup", "ping", "ping6", "ps", "traceroute", "vi", "wget", "which", "xargs"}
+
+// accounts are what programs look up; the packages' scripts would have made them.
+var accounts = []entry{
+	{name: "etc/passwd", content: "root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33::/var/www:/bin/false\nnobody:x:65534:65534::/:/bin/false\n"},
+	{name: "etc/group", content: "root:x:0:\nadm:x:4:\nwww-data:x:33:\nnogroup:x:65534:\n"},
+}
+
+// debianLayer is the archive of unpacked packages without devices, with the links added for which it has no name.
+func debianLayer(path string) (v1.Layer, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	names, err := copyTree(w, tar.NewReader(f))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	links := missingLinks(names)
+	for _, e := range links {
+		if to := filepath.Join(filepath.Dir(e.name), e.link); !names[to] {
+			return nil, fmt.Errorf("%s has no %s, to which %s is a link: look at the list of packages", path, to, e.name)
+		}
+	}
+	for _, e := range append(links, accounts...) {
+		if err := e.add(w); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return packed(b.Bytes())
+}
+
+// copyTree copies all but devices, and gives the names.
+func copyTree(w *tar.Writer, r *tar.Reader) (map[string]bool, error) {
+	names := map[string]bool{}
+	for {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return names, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		name := path.Clean(h.Name)
+		if h.Typeflag == tar.TypeChar || h.Typeflag == tar.TypeBlock || h.Typeflag == tar.TypeFifo {
+			continue
+		}
+		names[name] = true
+		if err := w.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if _, err := io.Copy(w, r); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// missingLinks are those of alternatives and applets whose name no folder of PATH has, sorted.
+func missingLinks(names map[string]bool) []entry {
+	var out []entry
+	for name, to := range alternatives {
+		if !names[name] {
+			out = append(out, entry{name: name, link: to})
+		}
+	}
+	for _, applet := range applets {
+		has := slices.ContainsFunc(strings.Split(searchPath, ":"), func(dir string) bool { return names[strings.TrimPrefix(dir, "/")+"/"+applet] })
+		if !has {
+			out = append(out, entry{name: "bin/" + applet, link: "busybox"})
+		}
+	}
+	slices.SortFunc(out, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+	return out
+}
