@@ -92,6 +92,12 @@ cluster-ssh: ## a shell on a node of that cluster (NODE=node-1)
 cluster-down: ## end that cluster and say what its leak oracle saw
 	@$(OUT)/bin/cluster down
 
+.PHONY: conformance
+conformance: cluster-image ## the upstream's own tests of networking on virtual machines, out/conformance/result.json (FOCUS=REGEXP)
+	@hack/build-conformance.sh
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/conformance ./e2e/cmd/conformance
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -nodes $(or $(NODES),2) $(if $(FOCUS),-focus '$(FOCUS)')
+
 .PHONY: clean
 clean: ## remove out/
 	rm -rf $(OUT)

@@ -1,0 +1,169 @@
+// Command conformance runs Kubernetes' own end-to-end tests of networking and accounts for each of them.
+//
+// Usage:
+//
+//	conformance [-nodes N] [-focus REGEXP] [-skip REGEXP] [-parallel N] [-out DIR]   on virtual machines that it makes and removes
+//	conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]            on a cluster where Kubeveil is installed
+//
+// It writes result.json (schema of e2e/bench; each failure and each skip with its reason), junit.xml and report.md below -out, with the logs of the
+// tests beside them. Exit status 0: no spec failed for a reason that is not listed. 1: that is not so. 2: the command line is
+// wrong.
+//
+// The machines are given the images of hack/build-conformance.sh. A cluster of -kubeconfig pulls the upstream's, or those that -registry
+// has: the images of out/images/conformance.tar pushed there, or kubeveil.test/e2e where its nodes have them already.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/conformance"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// arguments are those of the command line.
+type arguments struct {
+	kubeconfig, out, registry, platform string
+	nodes, parallel                     int
+	focus, skip                         *regexp.Regexp
+}
+
+// errFailed is the error of a run whose report says what failed.
+var errFailed = errors.New("failed")
+
+func main() {
+	a, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, a); err != nil {
+		if !errors.Is(err, errFailed) {
+			fmt.Fprintln(os.Stderr, "conformance:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (arguments, error) {
+	var a arguments
+	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
+	flags.StringVar(&a.kubeconfig, "kubeconfig", "", "`file` for a cluster where Kubeveil is installed. Empty: virtual machines are made for the run")
+	flags.StringVar(&a.out, "out", "out/conformance", "`folder` of result.json, junit.xml and report.md")
+	flags.StringVar(&a.registry, "registry", "", "what the `names` of the tests' images begin with, for -kubeconfig. Empty: the upstream's own")
+	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
+	flags.IntVar(&a.parallel, "parallel", 3, "how many specs run at a time; those marked as serial always run alone")
+	expression := func(name, usage string, to **regexp.Regexp) {
+		flags.Func(name, usage, func(s string) (err error) {
+			*to, err = regexp.Compile(s)
+			return err
+		})
+	}
+	expression("focus", "run the specs whose names this `regular expression` finds, and report on no others", &a.focus)
+	expression("skip", "leave out the specs whose names this `regular expression` finds, and do not report on them", &a.skip)
+	if err := flags.Parse(args); err != nil {
+		return a, err
+	}
+	if flags.NArg() > 0 {
+		return a, fmt.Errorf("unexpected argument %q: see conformance -h", flags.Arg(0))
+	}
+	if a.kubeconfig == "" && a.registry != "" {
+		return a, errors.New("-registry is for a cluster of -kubeconfig: the machines are given their images")
+	}
+	return a, nil
+}
+
+func run(ctx context.Context, a arguments) error {
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	if a.out, err = filepath.Abs(a.out); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(a.out); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	o := conformance.Options{
+		Program: filepath.Join(root, "out/bin/e2e.test"), Kubectl: filepath.Join(root, "out/bin/kubectl"),
+		Kubeconfig: a.kubeconfig, Registry: a.registry, Dir: filepath.Join(a.out, "logs"),
+		Parallel: a.parallel, Focus: a.focus, Skip: a.skip, Log: log,
+	}
+	if _, err := os.Stat(o.Program); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s is missing: run `hack/build-conformance.sh` first", o.Program)
+	}
+	platform := a.platform
+	var report *conformance.Report
+	if a.kubeconfig == "" {
+		report, platform, err = onMachines(ctx, a, root, o)
+	} else {
+		if o.Kubeconfig, err = filepath.Abs(a.kubeconfig); err != nil {
+			return err
+		}
+		report, err = conformance.Run(ctx, o)
+	}
+	if report == nil {
+		return err
+	}
+	return errors.Join(write(a.out, root, platform, report), err)
+}
+
+// write writes the three files, prints where they are, and gives errFailed when the report is not good.
+func write(dir, root, platform string, report *conformance.Report) error {
+	result, err := bench.New(platform, root)
+	if err != nil {
+		return err
+	}
+	result.Started = report.Started.UTC().Truncate(time.Second)
+	report.Result(result)
+	path := filepath.Join(dir, "result.json")
+	if err := result.Write(path); err != nil {
+		return err
+	}
+	if err := writeTexts(dir, result, report); err != nil {
+		return err
+	}
+	unexplained := report.Unexplained()
+	for _, v := range unexplained {
+		fmt.Printf("FAILED for no listed reason: %s\n    %s\n", v.Name, v.Message)
+	}
+	fmt.Printf("%d passed, %d failed (%d of them for no listed reason), %d skipped after %s, %s\n", result.Tests.Passed, result.Tests.Failed,
+		len(unexplained), len(result.Tests.Skipped), report.Elapsed.Round(time.Second), path)
+	if len(unexplained) > 0 {
+		return errFailed
+	}
+	return nil
+}
+
+func writeTexts(dir string, result *bench.Result, report *conformance.Report) error {
+	junit, err := os.Create(filepath.Join(dir, "junit.xml"))
+	if err != nil {
+		return err
+	}
+	err = conformance.WriteJUnit(junit, "Kubernetes e2e "+conformance.Group, report.Outcomes())
+	if err := errors.Join(err, junit.Close()); err != nil {
+		return err
+	}
+	text, err := os.Create(filepath.Join(dir, "report.md"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(report.WriteMarkdown(text, fmt.Sprintf("Platform %s, %d cores, commit %s", result.Platform, result.CPUs, result.Commit)), text.Close())
+}

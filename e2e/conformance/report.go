@@ -1,0 +1,189 @@
+package conformance
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+)
+
+// Verdict is what became of a spec.
+type Verdict struct {
+	Outcome
+	// Reason says why a spec was not run, skipped itself or failed; empty where it passed or nobody knows.
+	Reason string
+	// Known says that the table expects this failure.
+	Known bool
+	// First is how the first of two tries failed; empty where there was one.
+	First string
+}
+
+// Report accounts for specs.
+type Report struct {
+	Facts   Facts
+	Started time.Time
+	Elapsed time.Duration
+
+	verdicts map[string]*Verdict
+	todo     []string
+	waiting  map[string]bool
+}
+
+// newReport decides which specs are run.
+func newReport(specs []string, facts Facts) *Report {
+	r := &Report{Facts: facts, Started: time.Now(), verdicts: map[string]*Verdict{}, waiting: map[string]bool{}}
+	for _, s := range specs {
+		if why, found := find(notRun, s, facts); found {
+			r.verdicts[s] = &Verdict{Outcome: Outcome{Name: s, Status: Skipped, Message: why}, Reason: why}
+			continue
+		}
+		r.todo, r.waiting[s] = append(r.todo, s), true
+	}
+	return r
+}
+
+// add takes the outcome of a try.
+func (r *Report) add(o Outcome) {
+	v := &Verdict{Outcome: o}
+	if before := r.verdicts[o.Name]; before != nil {
+		v.First = before.Message
+	}
+	switch o.Status {
+	case Failed:
+		v.Reason, v.Known = find(fails, o.Name, r.Facts)
+	case Skipped:
+		v.Reason = "the test skips itself: " + o.Message
+	}
+	r.verdicts[o.Name] = v
+	delete(r.waiting, o.Name)
+}
+
+// left is how many specs have no outcome yet.
+func (r *Report) left() int { return len(r.waiting) }
+
+// unexplained are the specs that have failed and for which the table has no reason.
+func (r *Report) unexplained() []string {
+	var out []string
+	for _, v := range r.Verdicts() {
+		if v.Status == Failed && !v.Known {
+			out = append(out, v.Name)
+		}
+	}
+	return out
+}
+
+// Verdicts gives all, by name.
+func (r *Report) Verdicts() []Verdict {
+	out := make([]Verdict, 0, len(r.verdicts))
+	for _, v := range r.verdicts {
+		out = append(out, *v)
+	}
+	slices.SortFunc(out, func(a, b Verdict) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Unexplained gives the failures without a reason: what the run is judged by.
+func (r *Report) Unexplained() []Verdict {
+	return r.only(func(v Verdict) bool { return v.Status == Failed && !v.Known })
+}
+
+// only gives the verdicts that are like that.
+func (r *Report) only(is func(Verdict) bool) []Verdict {
+	return slices.DeleteFunc(r.Verdicts(), func(v Verdict) bool { return !is(v) })
+}
+
+// Result gives the report in the schema that all suites share, begun with bench.New.
+func (r *Report) Result(result *bench.Result) *bench.Result {
+	for _, v := range r.Verdicts() {
+		switch v.Status {
+		case Passed:
+			result.Tests.Passed++
+		case Skipped:
+			result.Tests.Skipped = append(result.Tests.Skipped, bench.Skip{Name: v.Name, Reason: v.Reason})
+		case Failed:
+			result.Tests.Failed++
+			result.Tests.Failures = append(result.Tests.Failures, bench.Failure{Name: v.Name, Reason: v.why()})
+		}
+	}
+	n := len(r.Unexplained())
+	result.Gates = append(result.Gates, bench.Exactly("upstream specs that fail for no listed reason", n, 0, "specs"))
+	return result
+}
+
+// why is the reason of a failure, or the message where none is listed.
+func (v Verdict) why() string {
+	if v.Known {
+		return "known: " + v.Reason
+	}
+	return "no reason is listed: " + cmp.Or(firstWords(v.Message, 400), "no message")
+}
+
+// Outcomes gives all for WriteJUnit: a known failure stays a failure there.
+func (r *Report) Outcomes() []Outcome {
+	var out []Outcome
+	for _, v := range r.Verdicts() {
+		if v.Known {
+			v.Message = "known: " + v.Reason + "\n" + v.Message
+		}
+		out = append(out, v.Outcome)
+	}
+	return out
+}
+
+// WriteMarkdown writes the report for people. On says what it ran on.
+func (r *Report) WriteMarkdown(w io.Writer, on string) error {
+	var b strings.Builder
+	passed := r.only(func(v Verdict) bool { return v.Status == Passed })
+	failed := r.only(func(v Verdict) bool { return v.Status == Failed })
+	skipped := r.only(func(v Verdict) bool { return v.Status == Skipped })
+	fmt.Fprintf(&b, "# Upstream conformance, %s\n\n%s. %d nodes take pods", Group, on, r.Facts.Nodes)
+	fmt.Fprintf(&b, "; begun %s, %s.\n\n", r.Started.UTC().Format(time.RFC3339), r.Elapsed.Round(time.Second))
+	fmt.Fprintf(&b, "| passed | failed, known | failed, no reason | skipped |\n|---|---|---|---|\n| %d | %d | %d | %d |\n",
+		len(passed), len(failed)-len(r.Unexplained()), len(r.Unexplained()), len(skipped))
+	conformance := func(v Verdict) bool { return strings.Contains(v.Name, "[Conformance]") }
+	all := len(r.only(conformance))
+	fmt.Fprintf(&b, "\nOf the %d that are marked [Conformance], %d passed.\n", all,
+		len(r.only(func(v Verdict) bool { return conformance(v) && v.Status == Passed })))
+
+	section(&b, "Failed, and no reason is listed", r.Unexplained(), func(v Verdict) string { return firstWords(v.Message, 300) })
+	section(&b, "Failed, as known", r.only(func(v Verdict) bool { return v.Known }), func(v Verdict) string { return v.Reason })
+	section(&b, "Listed as failing, and passed", r.only(func(v Verdict) bool {
+		_, listed := find(fails, v.Name, r.Facts)
+		return listed && v.Status == Passed
+	}), func(Verdict) string { return "take it off the list, or say when it fails" })
+	section(&b, "Passed on the second try, alone", r.only(func(v Verdict) bool { return v.Status == Passed && v.First != "" }),
+		func(v Verdict) string { return "first: " + firstWords(v.First, 300) })
+	groups := map[string][]Verdict{}
+	for _, v := range skipped {
+		groups[v.Reason] = append(groups[v.Reason], v)
+	}
+	b.WriteString("\n## Skipped\n")
+	for _, why := range slices.Sorted(maps.Keys(groups)) {
+		fmt.Fprintf(&b, "\n%d: %s\n\n", len(groups[why]), why)
+		for _, v := range groups[why] {
+			fmt.Fprintf(&b, "- %s\n", v.short())
+		}
+	}
+	section(&b, "Passed", passed, func(v Verdict) string { return v.Elapsed.Round(time.Second).String() })
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func section(b *strings.Builder, title string, verdicts []Verdict, remark func(Verdict) string) {
+	if len(verdicts) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n## %s\n\n| spec | |\n|---|---|\n", title)
+	cell := strings.NewReplacer("|", `\|`, "<", "&lt;")
+	for _, v := range verdicts {
+		fmt.Fprintf(b, "| %s | %s |\n", cell.Replace(v.short()), cell.Replace(remark(v)))
+	}
+}
+
+// short is the spec's name without the group that all have.
+func (v Verdict) short() string { return strings.TrimSpace(strings.TrimPrefix(v.Name, Group)) }

@@ -1,0 +1,136 @@
+package conformance
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+)
+
+// labFacts are those of the VM lab.
+var labFacts = Facts{Nodes: 2, Others: 1, DNS: true, OwnImages: true}
+
+func TestEveryReasonMatchesASpec(t *testing.T) {
+	if err := Unmatched(upstream(t)); err != nil {
+		t.Error(err)
+	}
+	for _, r := range reasons {
+		if r.why == "" {
+			t.Errorf("%q says no reason", r.pattern)
+		}
+	}
+	if err := Unmatched([]string{"[sig-network] renamed"}); err == nil || !strings.Contains(err.Error(), "matches no spec") {
+		t.Errorf("a spec that the upstream has renamed: %v", err)
+	}
+}
+
+// How much of the upstream is run: fewer than before is a change somebody must want.
+func TestSpecsThatRun(t *testing.T) {
+	for name, tt := range map[string]struct {
+		facts    Facts
+		run, not []string
+		least    int
+	}{
+		"lab": {labFacts, []string{"DNS should provide DNS for services [Conformance]", "Services should serve a basic endpoint from pods [Conformance]", "[Feature:IPv6DualStack] should have at least one dual-stack node"},
+			[]string{"Netpol NetworkPolicy between server and client should support allow-all policy [Feature:NetworkPolicy]"}, 150},
+		"without DNS":   {Facts{Nodes: 2}, []string{"Services should serve a basic endpoint from pods [Conformance]"}, []string{"DNS should provide DNS for services [Conformance]"}, 130},
+		"one node only": {Facts{Nodes: 1, DNS: true}, []string{"Services should serve a basic endpoint from pods [Conformance]"}, []string{"Services should be able to create a functioning NodePort service [Conformance]"}, 80},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReport(upstream(t), tt.facts)
+			run := strings.Join(r.todo, "\n") + "\n"
+			for _, s := range tt.run {
+				if !strings.Contains(run, Group+" "+s+"\n") {
+					t.Errorf("%q is not run", s)
+				}
+			}
+			for _, s := range tt.not {
+				if strings.Contains(run, Group+" "+s+"\n") {
+					t.Errorf("%q is run", s)
+				}
+			}
+			if len(r.todo) < tt.least {
+				t.Errorf("%d specs are run, want %d or more", len(r.todo), tt.least)
+			}
+		})
+	}
+}
+
+// someReport has one of each kind.
+func someReport(t *testing.T) *Report {
+	t.Helper()
+	before := table
+	t.Cleanup(func() { table = before })
+	table = compile([]reason{
+		{fate: notRun, pattern: "needs a cloud", why: "no cloud"},
+		{fate: fails, pattern: "known", why: "ours: not done"},
+		{fate: fails, pattern: "elsewhere", when: func(f Facts) bool { return f.Nodes > 2 }, why: "upstream: wants two"},
+	})
+	names := []string{"passes", "needs a cloud", "is known", "is known and passes", "breaks", "recovers", "skips itself", "breaks elsewhere"}
+	for i := range names {
+		names[i] = Group + " " + names[i]
+	}
+	r := newReport(names, labFacts)
+	for name, status := range map[string]Status{
+		"passes": Passed, "is known": Failed, "is known and passes": Passed, "breaks": Failed, "recovers": Failed, "skips itself": Skipped, "breaks elsewhere": Failed,
+	} {
+		r.add(Outcome{Name: Group + " " + name, Status: status, Message: name + ": message", Elapsed: time.Second})
+	}
+	return r
+}
+
+func TestReport(t *testing.T) {
+	r := someReport(t)
+	if r.left() != 0 {
+		t.Errorf("%d are left", r.left())
+	}
+	if diff := cmp.Diff([]string{Group + " breaks", Group + " breaks elsewhere", Group + " recovers"}, r.unexplained()); diff != "" {
+		t.Error(diff)
+	}
+	r.add(Outcome{Name: Group + " recovers", Status: Passed})
+	r.add(Outcome{Name: Group + " breaks", Status: Failed, Message: "again"})
+	result, err := bench.New(bench.Emulated, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := bench.Tests{Passed: 3, Failed: 3,
+		Skipped: []bench.Skip{{Name: Group + " needs a cloud", Reason: "no cloud"}, {Name: Group + " skips itself", Reason: "the test skips itself: skips itself: message"}},
+		Failures: []bench.Failure{
+			{Name: Group + " breaks", Reason: "no reason is listed: again"},
+			{Name: Group + " breaks elsewhere", Reason: "no reason is listed: breaks elsewhere: message"},
+			{Name: Group + " is known", Reason: "known: ours: not done"},
+		}}
+	if diff := cmp.Diff(want, r.Result(result).Tests); diff != "" {
+		t.Error(diff)
+	}
+	if err := result.Validate(); err != nil {
+		t.Error(err)
+	}
+	if missed := result.Missed(); len(missed) != 1 || missed[0].Got != "2 specs" {
+		t.Errorf("gates missed: %+v", missed)
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	r := someReport(t)
+	r.add(Outcome{Name: Group + " recovers", Status: Passed})
+	var b strings.Builder
+	if err := r.WriteMarkdown(&b, "Two | nodes"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| 3 | 1 | 2 | 2 |",
+		"## Failed, and no reason is listed\n\n| spec | |\n|---|---|\n| breaks | breaks: message |\n| breaks elsewhere |",
+		"| is known | ours: not done |",
+		"| is known and passes | take it off the list",
+		"| recovers | first: recovers: message |",
+		"1: no cloud\n\n- needs a cloud\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}

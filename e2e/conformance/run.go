@@ -1,0 +1,273 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/framework"
+)
+
+// Options say what is run, and against what.
+type Options struct {
+	// Program is e2e.test, Kubectl the kubectl that some specs run.
+	Program, Kubectl string
+	// Kubeconfig is a file.
+	Kubeconfig string
+	// Dir gets the artefacts: the processes' logs and reports, a folder each.
+	Dir string
+	// Registry begins the names of the images: "" for the upstream's own.
+	Registry string
+	// Parallel is how many processes run specs; 0 is one.
+	Parallel int
+	// Focus limits the specs to those that it finds, and Skip to those that it does not; nil is no limit. The others
+	// are not in the report.
+	Focus, Skip *regexp.Regexp
+	// Log is told of the steps; nil discards.
+	Log *slog.Logger
+}
+
+// Limits. A spec of the upstream's that waits for all it may wait for takes about a quarter of an hour.
+const (
+	specLimit  = 20 * time.Minute
+	batchSize  = 4
+	grace      = 2 * time.Minute
+	logKept    = 64 << 10
+	listLimit  = 2 * time.Minute
+	factsLimit = 30 * time.Second
+)
+
+// Run runs the specs and accounts for all of them. An error means that there is no account; specs that failed are
+// in the report.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	specs, err := o.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := Unmatched(specs); err != nil {
+		return nil, err
+	}
+	facts, err := o.facts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if o.Registry != "" {
+		if err := os.WriteFile(o.repoList(), RepoList(o.Registry), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	wanted := slices.DeleteFunc(slices.Clone(specs), func(s string) bool {
+		return o.Focus != nil && !o.Focus.MatchString(s) || o.Skip != nil && o.Skip.MatchString(s)
+	})
+	r := newReport(wanted, facts)
+	o.Log.Info("specs of "+Group, "all", len(specs), "wanted", len(wanted), "run", len(r.todo), "nodes", facts.Nodes, "dns", facts.DNS)
+	if err := o.runAll(ctx, r); err != nil {
+		return nil, err
+	}
+	r.Elapsed = time.Since(r.Started)
+	return r, nil
+}
+
+func (o Options) repoList() string { return filepath.Join(o.Dir, "repo-list.yaml") }
+
+// list asks e2e.test for its specs.
+func (o Options) list(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, listLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, o.Program, "--list-tests")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	printed, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s --list-tests: %w: %s", o.Program, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return ParseSpecs(printed)
+}
+
+// facts looks at the cluster.
+func (o Options) facts(ctx context.Context) (Facts, error) {
+	ctx, cancel := context.WithTimeout(ctx, factsLimit)
+	defer cancel()
+	c, err := framework.Open(ctx, o.Kubeconfig, framework.Options{})
+	if err != nil {
+		return Facts{}, err
+	}
+	nodes, err := c.Nodes(ctx)
+	if err != nil {
+		return Facts{}, err
+	}
+	f := Facts{OwnImages: o.Registry != ""}
+	for _, n := range nodes {
+		if n.Ready && n.Schedulable {
+			f.Nodes++
+		} else {
+			f.Others++
+		}
+	}
+	if f.Nodes == 0 {
+		return Facts{}, fmt.Errorf("none of %d nodes is Ready and takes pods", len(nodes))
+	}
+	slices, err := c.Client.DiscoveryV1().EndpointSlices("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kube-dns"})
+	if err != nil {
+		return Facts{}, fmt.Errorf("look for DNS: %w", err)
+	}
+	for _, s := range slices.Items {
+		f.DNS = f.DNS || len(s.Endpoints) > 0
+	}
+	return f, nil
+}
+
+// runAll runs what the report wants: most in batches beside each other, then those that must be alone, then
+// once more what has failed without a reason.
+func (o Options) runAll(ctx context.Context, r *Report) error {
+	var together, single []string
+	for _, s := range r.todo {
+		if alone(s) {
+			single = append(single, s)
+		} else {
+			together = append(together, s)
+		}
+	}
+	if err := o.runBatches(ctx, r, "batch", max(1, o.Parallel), slices.Collect(slices.Chunk(together, batchSize))); err != nil {
+		return err
+	}
+	if err := o.runBatches(ctx, r, "alone", 1, slices.Collect(slices.Chunk(single, batchSize))); err != nil {
+		return err
+	}
+	return o.runBatches(ctx, r, "again", 1, slices.Collect(slices.Chunk(r.unexplained(), 1)))
+}
+
+// runBatches runs batches, so many at a time, and tells the report.
+func (o Options) runBatches(ctx context.Context, r *Report, kind string, parallel int, batches [][]string) error {
+	type result struct {
+		outcomes []Outcome
+		err      error
+	}
+	tokens, results := make(chan struct{}, parallel), make(chan result, len(batches))
+	for i, specs := range batches {
+		go func() {
+			tokens <- struct{}{}
+			defer func() { <-tokens }()
+			outcomes, err := o.runBatch(ctx, filepath.Join(o.Dir, fmt.Sprintf("%s-%02d", kind, i+1)), specs, r.Facts)
+			results <- result{outcomes, err}
+		}()
+	}
+	var errs []error
+	for range batches {
+		got := <-results
+		errs = append(errs, got.err)
+		for _, outcome := range got.outcomes {
+			r.add(outcome)
+			o.Log.Info(string(outcome.Status), "spec", outcome.Name, "took", outcome.Elapsed.Round(time.Second), "message", outcome.Message, "left", r.left())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// runBatch runs specs in one process and gives an outcome for each of them, whatever the process does.
+func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts Facts) ([]Outcome, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	limit := time.Duration(len(specs)) * specLimit
+	bounded, cancel := context.WithTimeout(ctx, limit+grace)
+	defer cancel()
+	cmd := exec.CommandContext(bounded, o.Program, o.arguments(dir, specs, facts, limit)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	if o.Registry != "" {
+		cmd.Env = append(os.Environ(), RepoListEnv+"="+o.repoList())
+	}
+	// Interrupted, it deletes its namespaces and writes its report.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = grace
+	ended := cmd.Run()
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	return collect(filepath.Join(dir, "junit_01.xml"), specs, ended)
+}
+
+func (o Options) arguments(dir string, specs []string, facts Facts, limit time.Duration) []string {
+	return []string{
+		"--kubeconfig=" + o.Kubeconfig, "--kubectl-path=" + o.Kubectl, "--provider=skeleton",
+		fmt.Sprintf("--num-nodes=%d", facts.Nodes), fmt.Sprintf("--allowed-not-ready-nodes=%d", facts.Others),
+		"--report-dir=" + dir, "--e2e-output-dir=" + dir, "--disable-log-dump", "--max-nodes-to-gather-from=0",
+		"--ginkgo.no-color", "--ginkgo.succinct", "--ginkgo.focus=" + focus(specs), "--ginkgo.timeout=" + limit.String(),
+	}
+}
+
+// collect reads the report of a process. A spec that it does not have has failed: the process, or a step before all
+// specs, has ended too early.
+func collect(path string, specs []string, ended error) ([]Outcome, error) {
+	missing := "e2e.test ended before it"
+	if ended != nil {
+		missing += ": " + ended.Error()
+	}
+	reported, err := readJUnit(path)
+	if err != nil {
+		missing += ": " + err.Error()
+	}
+	byName := map[string]Outcome{}
+	for _, outcome := range reported {
+		outcome.Log = outcome.Log[max(0, len(outcome.Log)-logKept):]
+		if outcome.Name != "" {
+			byName[outcome.Name] = outcome
+		} else if outcome.Status == Failed {
+			missing = outcome.Step + ": " + outcome.Message
+		}
+	}
+	outcomes := make([]Outcome, len(specs))
+	for i, spec := range specs {
+		outcome, found := byName[spec]
+		if !found {
+			outcome = Outcome{Name: spec, Status: Failed, Message: missing}
+		}
+		outcomes[i] = outcome
+	}
+	return outcomes, nil
+}
+
+func readJUnit(path string) (outcomes []Outcome, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return ParseJUnit(io.Reader(f))
+}
+
+// firstWords shortens a message for tables.
+func firstWords(s string, most int) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

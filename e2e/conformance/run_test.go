@@ -1,0 +1,120 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// fakeProgram writes a shell script that stands for e2e.test; $dir in it is the folder of its report.
+func fakeProgram(t *testing.T, script string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "e2e.test")
+	header := "#!/bin/sh\nfor a; do case $a in --report-dir=*) dir=${a#--report-dir=};; esac; done\n"
+	if err := os.WriteFile(path, []byte(header+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestBatch(t *testing.T) {
+	report, err := filepath.Abs("testdata/junit.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const works, fails, absent = Group + " Services should work [Conformance]", Group + " Services should fail", Group + " Services are absent"
+	for name, tt := range map[string]struct {
+		script string
+		specs  []string
+		want   []Status
+		// message begins the last spec's.
+		message string
+	}{
+		"all is well":              {"cp " + report + " $dir/junit_01.xml", []string{works}, []Status{Passed}, ""},
+		"one fails":                {"cp " + report + " $dir/junit_01.xml; exit 1", []string{works, fails}, []Status{Passed, Failed}, "[FAILED] failed,"},
+		"one is not in the report": {"cp " + report + " $dir/junit_01.xml; exit 1", []string{works, absent}, []Status{Passed, Failed}, "e2e.test ended before it: exit status 1"},
+		"no report":                {"exit 3", []string{works, fails}, []Status{Failed, Failed}, "e2e.test ended before it: exit status 3: open"},
+		"half a report":            {"head -c 700 " + report + " >$dir/junit_01.xml; exit 1", []string{works}, []Status{Failed}, "e2e.test ended before it: exit status 1: JUnit report"},
+		"the cluster is not ready": {
+			`echo '<testsuites><testsuite><testcase name="[SynchronizedBeforeSuite]"><failure>no nodes</failure></testcase></testsuite></testsuites>' >$dir/junit_01.xml; exit 1`,
+			[]string{works}, []Status{Failed}, "[SynchronizedBeforeSuite]: no nodes",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Options{Program: fakeProgram(t, tt.script), Dir: t.TempDir()}
+			outcomes, err := o.runBatch(t.Context(), filepath.Join(o.Dir, "batch"), tt.specs, labFacts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []Status
+			var names []string
+			for _, outcome := range outcomes {
+				got, names = append(got, outcome.Status), append(names, outcome.Name)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(tt.specs, names); diff != "" {
+				t.Error(diff)
+			}
+			if last := outcomes[len(outcomes)-1].Message; !strings.HasPrefix(last, tt.message) {
+				t.Errorf("message %q, want %q…", last, tt.message)
+			}
+		})
+	}
+}
+
+func TestBatchTellsTheProgram(t *testing.T) {
+	o := Options{
+		Program: fakeProgram(t, `printf '%s\n' "$@" >$dir/said; echo $`+RepoListEnv+` >>$dir/said`), Dir: t.TempDir(),
+		Kubeconfig: "/k", Kubectl: "/bin/kubectl", Registry: Registry,
+	}
+	dir := filepath.Join(o.Dir, "batch")
+	if _, err := o.runBatch(t.Context(), dir, []string{Group + " a (b)"}, labFacts); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "said"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"--kubeconfig=/k\n", "--num-nodes=2\n", "--allowed-not-ready-nodes=1\n", `--ginkgo.focus=(?:\[sig-network\] a \(b\))$` + "\n", "repo-list.yaml\n"} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("no %q in\n%s", want, b)
+		}
+	}
+}
+
+// Interrupted from outside there is no report: half of one would look like failures.
+func TestBatchEndsWithTheContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	started := filepath.Join(t.TempDir(), "started")
+	if err := syscall.Mkfifo(started, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Program: fakeProgram(t, "echo >"+started+"; exec sleep 60"), Dir: t.TempDir()}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := o.runBatch(ctx, filepath.Join(o.Dir, "batch"), []string{"a"}, labFacts)
+		ended <- err
+	}()
+	if _, err := os.ReadFile(started); err != nil { // returns when the script has written
+		t.Fatal(err)
+	}
+	cancel(errors.New("interrupted"))
+	if err := <-ended; err == nil || err.Error() != "interrupted" {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestRepoList(t *testing.T) {
+	got := string(RepoList("example.test/images"))
+	if !strings.Contains(got, "promoterE2eRegistry: example.test/images\n") || strings.Contains(got, "invalidRegistry") || strings.Contains(got, "privateRegistry") {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,57 @@
+package conformance
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Group begins the names of the specs that are this package's.
+const Group = "[sig-network]"
+
+// specLine is a line of `e2e.test --list-tests`: where the spec is, then its name.
+var specLine = regexp.MustCompile(`^\s+\S+\.go:\d+: (.+)$`)
+
+// ParseSpecs reads what `e2e.test --list-tests` prints and gives the names of Group, in its order.
+func ParseSpecs(printed []byte) ([]string, error) {
+	var specs []string
+	seen := map[string]bool{}
+	lines := bufio.NewScanner(bytes.NewReader(printed))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		m := specLine.FindStringSubmatch(lines.Text())
+		if m == nil || !strings.HasPrefix(m[1], Group) {
+			continue
+		}
+		name := strings.TrimSpace(m[1])
+		if seen[name] {
+			return nil, fmt.Errorf("two specs are named %q", name)
+		}
+		seen[name] = true
+		specs = append(specs, name)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("list of specs: %w", err)
+	}
+	if len(specs) == 0 {
+		return nil, errors.New("list of specs: none of " + Group)
+	}
+	return specs, nil
+}
+
+// alone says that a spec must not run beside others.
+func alone(spec string) bool {
+	return strings.Contains(spec, "[Serial]") || strings.Contains(spec, "[Disruptive]")
+}
+
+// focus is a regular expression that matches these names and no other. Ginkgo matches it with the suite's description before a name.
+func focus(specs []string) string {
+	quoted := make([]string, len(specs))
+	for i, s := range specs {
+		quoted[i] = regexp.QuoteMeta(s)
+	}
+	return "(?:" + strings.Join(quoted, "|") + ")$"
+}
