@@ -19,6 +19,8 @@ var (
 	ErrNoMapping = errors.New("no such mapping")
 	// ErrExists matches when there is one already.
 	ErrExists = errors.New("mapping exists")
+	// ErrInUse matches when a mapping is open.
+	ErrInUse = errors.New("mapping is in use")
 	// ErrNotSupported matches when this kernel, or what confines the process, lacks what is needed; the message says what.
 	ErrNotSupported = errors.New("not supported here")
 )
@@ -62,8 +64,8 @@ type Engine interface {
 	Resize(ctx context.Context, t Table, key *keyring.Secret) error
 	// Fence makes every request to the mapping fail, those that wait included, and makes the kernel forget the key.
 	Fence(ctx context.Context, name string) error
-	// Remove removes the mapping; one that is open goes with its last close, and gone is false. None is no error.
-	Remove(ctx context.Context, name string) (gone bool, err error)
+	// Remove removes the mapping. None is no error. One that is open is ErrInUse, or goes with its last close when that may be deferred.
+	Remove(ctx context.Context, name string, deferred bool) error
 }
 
 // Table is a dm-crypt mapping as it should be.
@@ -90,13 +92,20 @@ const (
 // NamePrefix begins the names of all mappings that the volume has had.
 func NamePrefix(u UUID) string { return namePrefix + u.String() + "-" }
 
-// NewTable gives the table of a verified record on the device of that number. Each epoch has names of its own, so a former mapping
-// that somebody still holds open is in nobody's way.
+// NewTable gives the table of a verified record on the device of that number.
 func NewTable(r Record, device uint64, class Class, discard bool) Table {
-	epoch := strconv.FormatUint(r.Epoch, 10)
+	t := Expected(r.UUID, r.Epoch, r.Payload, device, class, discard)
+	t.Offset = int64(r.offset)
+	return t
+}
+
+// Expected gives the table that a volume has when all is as the trusted state says: what a mapping that is found is compared with. Each epoch has
+// names of its own, so a former mapping that somebody still holds open is in nobody's way.
+func Expected(u UUID, epoch uint64, payload int64, device uint64, class Class, discard bool) Table {
+	n := strconv.FormatUint(epoch, 10)
 	return Table{
-		Name: NamePrefix(r.UUID) + epoch, UUID: uuidPrefix + r.UUID.String() + "-" + epoch,
-		Device: device, Payload: r.Payload, Offset: int64(r.offset), Volume: r.UUID, Class: class, Discard: discard,
+		Name: NamePrefix(u) + n, UUID: uuidPrefix + u.String() + "-" + n,
+		Device: device, Payload: payload, Offset: DataOffset, Volume: u, Class: class, Discard: discard,
 	}
 }
 

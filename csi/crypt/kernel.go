@@ -25,8 +25,7 @@ func (Kernel) Create(_ context.Context, t Table, key *keyring.Secret) (Mapping, 
 	}
 	m, err := create(t, key)
 	if err != nil {
-		_, gone := remove(t.Name, 0)
-		return Mapping{}, errors.Join(err, gone)
+		return Mapping{}, errors.Join(err, remove(t.Name, 0))
 	}
 	return m, nil
 }
@@ -192,21 +191,21 @@ func (Kernel) Fence(_ context.Context, name string) error {
 }
 
 // Remove implements Engine.
-func (Kernel) Remove(_ context.Context, name string) (bool, error) {
-	gone, err := remove(name, 0)
-	if errors.Is(err, unix.EBUSY) {
-		gone, err = remove(name, dmDeferredFlag)
+func (Kernel) Remove(_ context.Context, name string, deferred bool) error {
+	err := remove(name, 0)
+	if errors.Is(err, unix.EBUSY) && deferred {
+		err = remove(name, dmDeferredFlag)
 	}
-	if errors.Is(err, ErrNoMapping) {
-		return true, nil
+	switch {
+	case errors.Is(err, ErrNoMapping):
+		return nil
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("mapping %s: %w", name, ErrInUse)
 	}
-	return gone, err
+	return err
 }
 
-func remove(name string, flags uint32) (bool, error) {
-	r, err := dmRequest{command: dmDevRemove, name: name, flags: flags, udev: true}.call()
-	if err != nil {
-		return false, err
-	}
-	return r.flags&dmDeferredFlag == 0, nil
+func remove(name string, flags uint32) error {
+	_, err := dmRequest{command: dmDevRemove, name: name, flags: flags, udev: true}.call()
+	return err
 }

@@ -402,3 +402,26 @@ func TestForgottenSecretIsCollected(t *testing.T) {
 		runtime.Gosched()
 	}
 }
+
+func TestChain(t *testing.T) {
+	all := providers(t)
+	old, now := all[NameFile][0], all[NameKMS][0]
+	key := secret(t, bytes.Repeat([]byte{7}, 64))
+	w, err := old.Wrap(t.Context(), here, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := Chain{now, all[NameFile][1], old}
+	again, changed, err := Rewrap(t.Context(), chain, chain, here, w)
+	if err != nil || !changed || again.Provider != NameKMS {
+		t.Fatalf("provider %s, changed %v, %v", again.Provider, changed, err)
+	}
+	for _, w := range []Wrapped{w, again} {
+		if got, err := chain.Unwrap(t.Context(), here, w); err != nil || !got.Equal(key) {
+			t.Errorf("wrapped by %s: %v", w.Provider, err)
+		}
+	}
+	if _, err := (Chain{now}).Unwrap(t.Context(), here, w); !errors.Is(err, ErrWrongKey) {
+		t.Errorf("without its provider: %v", err)
+	}
+}

@@ -142,17 +142,20 @@ func (e *Engine) Fence(_ context.Context, name string) error {
 }
 
 // Remove implements crypt.Engine.
-func (e *Engine) Remove(_ context.Context, name string) (bool, error) {
+func (e *Engine) Remove(_ context.Context, name string, deferred bool) error {
 	m, end, err := e.begin("remove", name)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer end()
 	if m != nil && m.Open > 0 {
-		return false, nil
+		if deferred {
+			return nil
+		}
+		return fmt.Errorf("mapping %s: %w", name, crypt.ErrInUse)
 	}
 	delete(e.mappings, name)
-	return true, nil
+	return nil
 }
 
 func (m *mapping) fenced() bool { return len(m.Targets) == 1 && m.Targets[0].Type == "error" }

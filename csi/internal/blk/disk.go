@@ -56,9 +56,14 @@ func CheckAligned(what string, length int, offset int64) error {
 type directDisk struct{ f *os.File }
 
 // Open opens the block device or regular file at path for direct reads and writes. A block device is opened exclusively
-// (O_EXCL): one that is mounted, mapped or a member of something is refused with EBUSY. The last part of path must not be
-// a symbolic link to elsewhere for files; block devices are opened through links, as stable ids are.
-func Open(path string) (Disk, error) {
+// (O_EXCL): one that is mounted, mapped or a member of something is refused with EBUSY. A file must not be a symbolic
+// link; block devices are opened through links, as stable ids are.
+func Open(path string) (Disk, error) { return open(path, unix.O_EXCL) }
+
+// OpenShared is Open for a device that is in use: what lies beside the data of a mapping is written while it is live.
+func OpenShared(path string) (Disk, error) { return open(path, 0) }
+
+func open(path string, exclusive int) (Disk, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -66,7 +71,7 @@ func Open(path string) (Disk, error) {
 	flags := unix.O_RDWR | unix.O_DIRECT | unix.O_CLOEXEC | unix.O_NONBLOCK
 	switch mode := info.Mode(); {
 	case mode&fs.ModeDevice != 0 && mode&fs.ModeCharDevice == 0:
-		flags |= unix.O_EXCL
+		flags |= exclusive
 	case mode.IsRegular():
 		flags |= unix.O_NOFOLLOW
 	default:

@@ -1,0 +1,56 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Errors of backends.
+var (
+	// ErrMissing matches when there is nothing for that volume: it was never provisioned here, or its file or disk is gone.
+	ErrMissing = errors.New("no backing for this volume")
+	// ErrFull matches when there is not enough room.
+	ErrFull = errors.New("not enough room")
+	// ErrName matches names that are not made of 1 to 128 of the characters a-z, A-Z, 0-9, '-', '_' and '.', a dot not first.
+	ErrName = errors.New("not a plain name")
+)
+
+// Device is what a volume is on.
+type Device struct {
+	// Path is the node of the block device, Number its device number.
+	Path   string
+	Number uint64
+	// ID stays with what is below, over reboots.
+	ID string
+}
+
+// Backend keeps the ciphertext of volumes. All methods are idempotent and may be called from several goroutines for different volumes.
+type Backend interface {
+	// Provision makes room of at least size bytes for the volume. Room that it has already is kept and grown, never emptied.
+	Provision(ctx context.Context, volume string, size int64) error
+	// Attach gives the block device of the volume; ErrMissing when there is none.
+	Attach(ctx context.Context, volume string) (Device, error)
+	// Detach undoes Attach. What is gone already is no error.
+	Detach(ctx context.Context, volume string) error
+	// Expand makes the room, and the device when it is attached, at least size bytes large.
+	Expand(ctx context.Context, volume string, size int64) error
+	// Delete gives the room back. What is gone already is no error.
+	Delete(ctx context.Context, volume string) error
+	// Capacity is the size of the largest volume that Provision would have room for, bytes.
+	Capacity(ctx context.Context) (int64, error)
+}
+
+// maxName is the longest volume id that CSI has, bytes.
+const maxName = 128
+
+func checkName(volume string) error {
+	ok := len(volume) > 0 && len(volume) <= maxName && volume[0] != '.'
+	for _, c := range volume {
+		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.')
+	}
+	if !ok {
+		return fmt.Errorf("volume %q: %w", volume, ErrName)
+	}
+	return nil
+}

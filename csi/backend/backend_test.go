@@ -1,0 +1,200 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+const size = 8 << 20
+
+func TestNames(t *testing.T) {
+	for name, ok := range map[string]bool{"pvc-1.a_B": true, "": false, "../x": false, ".hidden": false, "a/b": false, "a b": false, "ä": false, string(make([]byte, 129)): false} {
+		if err := checkName(name); errors.Is(err, ErrName) == ok {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestFilesAreOnLoopDevices(t *testing.T) {
+	nettest.NeedRoot(t)
+	for _, sparse := range []bool{false, true} {
+		t.Run(fmt.Sprintf("sparse %v", sparse), func(t *testing.T) {
+			b := &Files{Dir: t.TempDir(), Sparse: sparse}
+			ctx := t.Context()
+			if _, err := b.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
+				t.Errorf("attached before it was made: %v", err)
+			}
+			for range 2 {
+				if err := b.Provision(ctx, "v", size); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Cleanup(func() { b.Detach(t.Context(), "v") })
+			first, err := b.Attach(ctx, "v")
+			if errors.Is(err, blk.ErrNotDirect) || errors.Is(err, blk.ErrNoLoop) {
+				nettest.Skip(t, nettest.NoKernelFeature, err.Error())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again, err := b.Attach(ctx, "v"); again != first || err != nil || !strings.HasPrefix(first.ID, "file:") {
+				t.Errorf("attached again: %+v, %v; want %+v", again, err, first)
+			}
+			if err := b.Expand(ctx, "v", 2*size); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := deviceSize(first.Path); n != 2*size || err != nil {
+				t.Errorf("expanded to %d, %v", n, err)
+			}
+			for range 2 {
+				if err := b.Delete(ctx, "v"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := b.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
+				t.Errorf("attached after it was deleted: %v", err)
+			}
+			if left, _ := os.ReadDir(b.Dir); len(left) != 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+func TestProvisionKeepsWhatIsThere(t *testing.T) {
+	b := &Files{Dir: t.TempDir()}
+	if err := b.Provision(t.Context(), "v", size); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(b.Dir, "v.img")
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if empty, err := blk.Hole(f); !empty || err != nil {
+		t.Errorf("a new file has data: %v", err)
+	}
+	if _, err := f.WriteAt([]byte("data"), size-4); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Provision(t.Context(), "v", 2*size); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 4)
+	if _, err := f.ReadAt(got, size-4); err != nil || string(got) != "data" {
+		t.Errorf("the file has %q, %v", got, err)
+	}
+	if err := os.Symlink("/dev/null", filepath.Join(b.Dir, "link.img")); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Provision(t.Context(), "link", size); err == nil {
+		t.Error("followed a link")
+	}
+}
+
+func TestFilesFull(t *testing.T) {
+	b := &Files{Dir: t.TempDir()}
+	free, err := b.Capacity(t.Context())
+	if err != nil || free <= 0 {
+		t.Fatalf("capacity %d, %v", free, err)
+	}
+	if err := b.Provision(t.Context(), "v", 2*free); !errors.Is(err, ErrFull) {
+		t.Errorf("twice what is free: %v", err)
+	}
+	if left, _ := os.ReadDir(b.Dir); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// newDisks gives three disks of 1, 2 and 3 times size; the middle one has two paths.
+func newDisks(t *testing.T) (*Disks, map[string]uint64) {
+	number := map[string]uint64{"a": 0x801, "b": 0x802, "b-again": 0x802, "c": 0x803}
+	sys := fstest.MapFS{}
+	for n := 1; n <= 3; n++ {
+		sys[fmt.Sprintf("dev/block/8:%d/serial", n)] = &fstest.MapFile{Data: fmt.Appendf(nil, "S%d", n)}
+	}
+	return &Disks{
+		Paths: []string{"a", "b", "b-again", "c", "absent"}, Claims: t.TempDir(), Sys: sys,
+		Number: func(path string) (uint64, error) {
+			if n, ok := number[path]; ok {
+				return n, nil
+			}
+			return 0, fs.ErrNotExist
+		},
+		Size: func(path string) (int64, error) { return int64(number[path]&3) * size, nil },
+	}, number
+}
+
+func TestDisks(t *testing.T) {
+	d, number := newDisks(t)
+	ctx := t.Context()
+	if _, err := d.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
+		t.Errorf("attached before it was made: %v", err)
+	}
+	if n, err := d.Capacity(ctx); n != 3*size || err != nil {
+		t.Errorf("capacity %d, %v", n, err)
+	}
+	for volume, want := range map[string]int64{"v": 2*size - 1, "w": 3 * size} {
+		for range 2 {
+			if err := d.Provision(ctx, volume, want); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	dev, err := d.Attach(ctx, "v")
+	if err != nil || dev.ID != "serial:S2" || dev.Path != "b" {
+		t.Fatalf("attached %+v, %v", dev, err)
+	}
+	if n, err := d.Capacity(ctx); n != size || err != nil {
+		t.Errorf("capacity %d, %v", n, err)
+	}
+	if err := d.Provision(ctx, "x", 2*size); !errors.Is(err, ErrFull) {
+		t.Errorf("took a disk that is claimed: %v", err)
+	}
+	if err := errors.Join(d.Expand(ctx, "v", 2*size)); err != nil {
+		t.Error(err)
+	}
+	if err := d.Expand(ctx, "v", 2*size+1); !errors.Is(err, ErrFull) {
+		t.Errorf("expanded a disk: %v", err)
+	}
+	// After a reboot the same disk has another name and number.
+	delete(number, "b")
+	delete(number, "b-again")
+	if _, err := d.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
+		t.Errorf("the disk is away: %v", err)
+	}
+	number["absent"] = 0x802
+	if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "absent" {
+		t.Errorf("the disk has another name: %+v, %v", dev, err)
+	}
+	for range 2 {
+		if err := d.Delete(ctx, "v"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Provision(ctx, "x", 2*size); err != nil {
+		t.Errorf("took a disk that was given back: %v", err)
+	}
+}
+
+func TestDisksThatSayTheyAreOne(t *testing.T) {
+	d, number := newDisks(t)
+	d.Sys.(fstest.MapFS)["dev/block/8:3/serial"].Data = []byte("S2")
+	if err := d.Provision(t.Context(), "v", size); err == nil {
+		t.Error("claimed one of two disks that cannot be told apart")
+	}
+	number["c"] = 0x807
+	if err := d.Provision(t.Context(), "v", size); !errors.Is(err, blk.ErrNoID) {
+		t.Errorf("a disk without id: %v", err)
+	}
+}

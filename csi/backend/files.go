@@ -1,0 +1,150 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/internal/durable"
+)
+
+// Files keeps each volume in a file <volume>.img of Dir, on a loop device with direct I/O while it is attached.
+type Files struct {
+	// Dir is a folder on ext4, xfs or btrfs. It must exist.
+	Dir string
+	// Sparse leaves blocks to be allocated when they are written. A file system that is then full is an I/O error for whoever uses the volume,
+	// so the default is to allocate at once.
+	Sparse bool
+}
+
+func (f *Files) path(volume string) string { return filepath.Join(f.Dir, volume+".img") }
+
+// Provision implements Backend.
+func (f *Files) Provision(_ context.Context, volume string, size int64) error {
+	if err := checkName(volume); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(f.path(volume), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := f.grow(file, size); err != nil {
+		if info, gone := file.Stat(); gone == nil && info.Size() == 0 {
+			err = errors.Join(err, os.Remove(file.Name()))
+		}
+		return fmt.Errorf("provision %s: %w", volume, err)
+	}
+	return durable.Settle(f.Dir)
+}
+
+// grow makes the file at least size bytes long. Blocks that fallocate adds read as zero.
+func (f *Files) grow(file *os.File, size int64) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is %s, not a regular file", file.Name(), info.Mode().Type())
+	}
+	// fallocate takes all there is before it says that it is not enough, and everybody else on that disk would meet the end.
+	if free, err := f.free(); err != nil {
+		return err
+	} else if size-info.Size() > free {
+		return fmt.Errorf("%w: %d bytes more in %s, which has %d", ErrFull, size-info.Size(), f.Dir, free)
+	}
+	if !f.Sparse {
+		err = unix.Fallocate(int(file.Fd()), 0, 0, size)
+	} else if info.Size() < size {
+		err = file.Truncate(size)
+	}
+	if errors.Is(err, unix.ENOSPC) {
+		// What fallocate took before it met the end is not given back by itself.
+		if err := file.Truncate(info.Size()); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: %d bytes in %s: %w", ErrFull, size, f.Dir, err)
+	}
+	if err != nil {
+		return err
+	}
+	return file.Sync()
+}
+
+// Attach implements Backend.
+func (f *Files) Attach(_ context.Context, volume string) (Device, error) {
+	if err := checkName(volume); err != nil {
+		return Device{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(f.path(volume), &st); errors.Is(err, fs.ErrNotExist) {
+		return Device{}, fmt.Errorf("volume %s: %w: no file %s", volume, ErrMissing, f.path(volume))
+	} else if err != nil {
+		return Device{}, &fs.PathError{Op: "lstat", Path: f.path(volume), Err: err}
+	}
+	loop, err := blk.AttachLoop(f.path(volume))
+	if err != nil {
+		return Device{}, err
+	}
+	return Device{Path: loop.Path, Number: loop.Number, ID: fmt.Sprintf("file:%d", st.Ino)}, nil
+}
+
+// Detach implements Backend.
+func (f *Files) Detach(_ context.Context, volume string) error {
+	if err := checkName(volume); err != nil {
+		return err
+	}
+	loops, err := blk.FindLoops(f.path(volume))
+	for _, l := range loops {
+		err = errors.Join(err, l.Detach())
+	}
+	return err
+}
+
+// Expand implements Backend.
+func (f *Files) Expand(_ context.Context, volume string, size int64) error {
+	if err := checkName(volume); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(f.path(volume), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("volume %s: %w: %w", volume, ErrMissing, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := f.grow(file, size); err != nil {
+		return fmt.Errorf("expand %s: %w", volume, err)
+	}
+	loops, err := blk.FindLoops(f.path(volume))
+	for _, l := range loops {
+		err = errors.Join(err, l.Resize())
+	}
+	return err
+}
+
+// Delete implements Backend.
+func (f *Files) Delete(ctx context.Context, volume string) error {
+	if err := f.Detach(ctx, volume); err != nil {
+		return err
+	}
+	return durable.Remove(f.path(volume))
+}
+
+// Capacity implements Backend.
+func (f *Files) Capacity(context.Context) (int64, error) { return f.free() }
+
+func (f *Files) free() (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(f.Dir, &st); err != nil {
+		return 0, &fs.PathError{Op: "statfs", Path: f.Dir, Err: err}
+	}
+	return int64(st.Bavail) * st.Frsize, nil
+}

@@ -1,0 +1,40 @@
+package keyring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Chain is a Provider that wraps by its first provider and unwraps by whichever can: what one uses while keys are re-wrapped. It must not be empty.
+type Chain []Provider
+
+// Name is that of the first.
+func (c Chain) Name() string { return c[0].Name() }
+
+// KeyID is that of the first.
+func (c Chain) KeyID(ctx context.Context) (string, error) { return c[0].KeyID(ctx) }
+
+// Wrap wraps by the first.
+func (c Chain) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error) {
+	return c[0].Wrap(ctx, b, key)
+}
+
+// Unwrap asks each provider of that name in turn.
+func (c Chain) Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error) {
+	var errs []error
+	for _, p := range c {
+		if p.Name() != w.Provider {
+			continue
+		}
+		key, err := p.Unwrap(ctx, b, w)
+		if err == nil {
+			return key, nil
+		}
+		errs = append(errs, err)
+	}
+	if len(errs) == 0 {
+		return nil, fmt.Errorf("%s: %w: by provider %s, which is not configured", b, ErrWrongKey, w.Provider)
+	}
+	return nil, errors.Join(errs...)
+}
