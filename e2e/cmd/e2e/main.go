@@ -1,0 +1,158 @@
+// Command e2e runs the end-to-end suite of correctness.
+//
+// Usage:
+//
+//	e2e [-full] [-run REGEXP] [-out DIR]                        on virtual machines that it makes and removes
+//	e2e -kubeconfig FILE [-full] [-run REGEXP] [-out DIR]       on a cluster where Kubeveil is installed
+//	e2e -list                                                   the cases
+//
+// It writes result.json (schema of e2e/bench) and what helps to understand failures below -out. Exit status 0: no case failed, nothing of the
+// cluster was seen in clear, and the oracle was seen to see. 1: that is not so. 2: the command line is wrong.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/suite"
+)
+
+// arguments are those of the command line.
+type arguments struct {
+	kubeconfig, out, image, platform string
+	match                            *regexp.Regexp
+	full, list                       bool
+}
+
+// errFailed is the error of a run whose report says what failed.
+var errFailed = errors.New("failed")
+
+func main() {
+	a, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, a); err != nil {
+		if !errors.Is(err, errFailed) {
+			fmt.Fprintln(os.Stderr, "e2e:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (arguments, error) {
+	var a arguments
+	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
+	flags.StringVar(&a.kubeconfig, "kubeconfig", "", "of a cluster where Kubeveil is installed; it will be disturbed. Empty: virtual machines are made for the run")
+	flags.StringVar(&a.out, "out", "out/e2e", "folder of result.json and artefacts")
+	flags.StringVar(&a.image, "image", "", "image of the tools in pods (default "+framework.ToolsImage+")")
+	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, sev-snp, tdx, metal")
+	flags.BoolVar(&a.full, "full", false, "the cases that take long, too")
+	flags.BoolVar(&a.list, "list", false, "list the cases and end")
+	flags.Func("run", "run the cases whose names this regular expression finds", func(s string) (err error) {
+		a.match, err = regexp.Compile(s)
+		return err
+	})
+	if err := flags.Parse(args); err != nil {
+		return a, err
+	}
+	if flags.NArg() > 0 {
+		return a, fmt.Errorf("unexpected argument %q: see e2e -h", flags.Arg(0))
+	}
+	return a, nil
+}
+
+func run(ctx context.Context, a arguments) error {
+	if a.list {
+		suite.List(os.Stdout)
+		return nil
+	}
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(a.out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(a.out, 0o755); err != nil {
+		return err
+	}
+	file, err := os.Create(filepath.Join(a.out, "e2e.log"))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	log := slog.New(slog.NewTextHandler(file, nil))
+	o := suite.Options{Full: a.full, Match: a.match, Dir: a.out, Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}
+	began := time.Now()
+	on := onMachines
+	if a.kubeconfig != "" {
+		on = onCluster
+	}
+	report, platform, err := on(ctx, a, root, o, log)
+	if report == nil {
+		return err
+	}
+	report.Print(os.Stdout)
+	if err != nil {
+		// Of the run itself; what the cases said is not lost for it.
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+	}
+	result, e := bench.New(platform, root)
+	if e != nil {
+		return e
+	}
+	result.Started = began.UTC().Truncate(time.Second)
+	result.Tests, result.Leaks = report.Tests(), report.Leaks
+	path := filepath.Join(a.out, "result.json")
+	if e := result.Write(path); e != nil {
+		return e
+	}
+	fmt.Printf("%s after %s, %s\n", report.Summary(), time.Since(began).Round(time.Second), path)
+	if result.Tests.Failed > 0 || err != nil {
+		return errFailed
+	}
+	return nil
+}
+
+// onCluster runs the suite on the cluster of -kubeconfig.
+func onCluster(ctx context.Context, a arguments, root string, o suite.Options, log *slog.Logger) (*suite.Report, string, error) {
+	cluster, err := framework.Open(ctx, a.kubeconfig, framework.Options{Image: a.image, Log: log})
+	if err != nil {
+		return nil, "", err
+	}
+	o.Cluster, o.Kubectl = cluster, []string{kubectl(root), "--kubeconfig=" + a.kubeconfig}
+	report, err := suite.Run(ctx, suite.Cases(), o)
+	return report, a.platform, err
+}
+
+// kubectl is the one that was built here, else that of the system.
+func kubectl(root string) string {
+	built := filepath.Join(root, "out/bin/kubectl")
+	if _, err := os.Stat(built); err == nil {
+		return built
+	}
+	if path, err := exec.LookPath("kubectl"); err == nil {
+		return path
+	}
+	return "kubectl"
+}

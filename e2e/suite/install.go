@@ -1,0 +1,245 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
+)
+
+// installing bounds the time from apply until all nodes are Ready: an emulated machine starts containers slowly.
+const installing = 6 * time.Minute
+
+// clearNetwork is the control run: pods over the reference network, in a part of the run of its own, whose plaintext must be seen by the same
+// oracle on the same wire.
+func clearNetwork(ctx context.Context, s *Session) error {
+	wire := s.Machines.Oracle()
+	before, err := wire.Take()
+	if err != nil {
+		return err
+	}
+	s.parts.before, s.parts.ran = before, true
+	s.control = true
+	defer func() { s.control = false }()
+	err = s.talkInClear(ctx)
+	// Also after an error: what follows must not be counted as that of the reference network.
+	after, takeErr := wire.Take()
+	s.parts.control = after
+	s.note("%d of %d frames are plaintext: %v", after.Plaintext, after.Frames, after.Kinds)
+	if after.Kinds[oracle.LeakCanary] == 0 {
+		err = errors.Join(err, errors.New("the oracle saw no payload in clear: it proves nothing"))
+	}
+	return errors.Join(err, takeErr)
+}
+
+// talkInClear installs the reference network, lets two pods talk and takes all of it away.
+func (s *Session) talkInClear(ctx context.Context) error {
+	nodes, err := s.linuxNodes(ctx)
+	if err != nil {
+		return err
+	}
+	// Nothing but the pods of this case is to start on it.
+	if err := s.cordon(ctx, true); err != nil {
+		return err
+	}
+	if err := s.Lab.Clear(ctx); err != nil {
+		return err
+	}
+	n, err := s.namespace(ctx)
+	if err != nil {
+		return err
+	}
+	a, b := &framework.Pod{Name: "a", Node: nodes[0]}, &framework.Pod{Name: "b", Node: nodes[1]}
+	err = atOnce(func() error { return n.Run(ctx, a) }, func() error { return n.Run(ctx, b) })
+	if err == nil {
+		err = meet(ctx, a, both(fmt.Sprintf("%s:%d", b.Addrs[0], framework.EchoPort))...)
+	}
+	// The pods go before the plugin that has to remove their links.
+	s.own = nil
+	return errors.Join(err, n.Close(ctx), s.Lab.Unclear(ctx), s.cordon(ctx, false))
+}
+
+// linuxNodes are the names of all nodes that have a kubelet.
+func (s *Session) linuxNodes(ctx context.Context) ([]string, error) {
+	nodes, err := s.Nodes(ctx)
+	var names []string
+	for _, n := range nodes {
+		if n.Object.Labels[corev1.LabelOSStable] == "linux" {
+			names = append(names, n.Name)
+		}
+	}
+	return names, err
+}
+
+func (s *Session) cordon(ctx context.Context, yes bool) error {
+	names, err := s.linuxNodes(ctx)
+	for _, name := range names {
+		patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, yes)
+		_, e := s.Client.CoreV1().Nodes().Patch(ctx, name, "application/merge-patch+json", patch, metav1.PatchOptions{})
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// install applies what an apply that was cut off before the daemons would have, and then all of it. Nodes become Ready by it, and not before.
+func install(ctx context.Context, s *Session) error {
+	var err error
+	if s.before, err = s.inventories(ctx); err != nil {
+		return err
+	}
+	if err := s.applySome(ctx, func(kind string) bool { return kind != "ConfigMap" && kind != "DaemonSet" }); err != nil {
+		return err
+	}
+	workers, err := s.Workers(ctx)
+	if err != nil || len(workers) > 0 {
+		return errors.Join(fmt.Errorf("%d nodes are Ready before there is a network", len(workers)), err)
+	}
+	return s.applyAll(ctx)
+}
+
+// applyAll applies the manifests and waits until every node is Ready.
+func (s *Session) applyAll(ctx context.Context) error {
+	began := time.Now()
+	if _, err := s.kubectl(ctx, "apply", "-k", s.Manifests); err != nil {
+		return err
+	}
+	if err := s.WaitNodesReady(ctx, installing); err != nil {
+		return err
+	}
+	s.note("apply to all nodes Ready in %.1f s", time.Since(began).Seconds())
+	// A node is Ready when its CNI configuration is there; the daemons of the others may still be starting.
+	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/"+veildSet, "--timeout="+installing.String()); err != nil {
+		return err
+	}
+	_, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kube-proxy", "--timeout="+installing.String())
+	return err
+}
+
+// applySome applies the objects of the manifests of some kinds, in their order.
+func (s *Session) applySome(ctx context.Context, wanted func(kind string) bool) error {
+	all, err := s.kubectl(ctx, "kustomize", s.Manifests)
+	if err != nil {
+		return err
+	}
+	var some []string
+	for _, object := range strings.Split(all, "\n---\n") {
+		var meta metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(object), &meta); err != nil {
+			return fmt.Errorf("what kustomize printed: %w", err)
+		}
+		if wanted(meta.Kind) {
+			some = append(some, object)
+		}
+	}
+	path := filepath.Join(s.Dir, "half.yaml")
+	if err := os.WriteFile(path, []byte(strings.Join(some, "\n---\n")), 0o644); err != nil {
+		return err
+	}
+	s.note("%d objects applied first", len(some))
+	_, err = s.kubectl(ctx, "apply", "-f", path)
+	return err
+}
+
+// uninstall takes Kubeveil away as docs/install.md says, while pods run and send. Nodes must be as before it was installed.
+func uninstall(ctx context.Context, s *Session) error {
+	if s.before == nil {
+		return skip("the nodes were not looked at before the installation")
+	}
+	all, err := s.load(ctx)
+	if err != nil {
+		return err
+	}
+	for _, words := range [][]string{
+		{"-n", metav1.NamespaceSystem, "delete", "daemonset", veildSet, wgSet},
+		{"apply", "-k", filepath.Join(s.Manifests, "uninstall")},
+		{"-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kubeveil-cleanup", "--timeout=3m"},
+	} {
+		if _, err := s.kubectl(ctx, words...); err != nil {
+			return err
+		}
+	}
+	for _, f := range all {
+		// Pods that are left have no network, and their packets go nowhere: the oracle looks on.
+		if err := f.stopped(ctx); err != nil {
+			return err
+		}
+	}
+	for _, words := range [][]string{{"delete", "-k", filepath.Join(s.Manifests, "uninstall")}, {"delete", "-k", s.Manifests, "--ignore-not-found"}} {
+		if _, err := s.kubectl(ctx, words...); err != nil {
+			return err
+		}
+	}
+	return framework.Until(ctx, "nodes as before the installation", meeting, func(ctx context.Context) error {
+		after, err := s.inventories(ctx)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for node, before := range s.before {
+			if left := difference(before, after[node]); len(left) > 0 {
+				errs = append(errs, fmt.Errorf("%s:\n%s", node, strings.Join(left, "\n")))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// reinstall applies the daemons first and their rights later: they must wait, closed, and go on when they may.
+func reinstall(ctx context.Context, s *Session) error {
+	last := []string{"ServiceAccount", "ConfigMap", "DaemonSet"}
+	if err := s.applySome(ctx, func(kind string) bool { return slices.Contains(last, kind) }); err != nil {
+		return err
+	}
+	// Until they run and are refused.
+	err := framework.Until(ctx, "daemons without rights run", installing, func(ctx context.Context) error {
+		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + veildSet})
+		if err != nil {
+			return err
+		}
+		started := 0
+		for _, p := range pods.Items {
+			for _, c := range p.Status.ContainerStatuses {
+				if c.State.Running != nil || c.RestartCount > 0 {
+					started++
+				}
+			}
+		}
+		if started == 0 || started < len(pods.Items) {
+			return fmt.Errorf("%d of %d have started", started, len(pods.Items))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	workers, err := s.Workers(ctx)
+	if err != nil || len(workers) > 0 {
+		return errors.Join(fmt.Errorf("%d nodes are Ready though their daemons may not look", len(workers)), err)
+	}
+	if err := s.applyAll(ctx); err != nil {
+		return err
+	}
+	// Pods from before lost their links; others are made in their place.
+	if err := s.dropPair(ctx); err != nil {
+		return err
+	}
+	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "delete", "pods", "-l", "k8s-app=kube-dns", "--ignore-not-found"); err != nil {
+		return err
+	}
+	a, b, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+	return talkBoth(ctx, a, b)
+}

@@ -1,0 +1,268 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/framework"
+)
+
+func podToPod(ctx context.Context, s *Session) error {
+	a, b, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+	s.note("%s on %s, %s on %s, %d families", a.Addrs, a.Node, b.Addrs, b.Node, len(b.Addrs))
+	return talkBoth(ctx, a, b)
+}
+
+// serve makes a service of the shared pods of that name, in their namespace; there may be one already.
+func (s *Session) serve(ctx context.Context, pod string, kind corev1.ServiceType) (*framework.Service, error) {
+	service := &framework.Service{Name: pod + "-" + strings.ToLower(string(kind)), Pods: map[string]string{"app": pod}, Port: framework.EchoPort, Type: kind}
+	err := s.Client.CoreV1().Services(s.shared.Name).Delete(ctx, service.Name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	return service, s.shared.Serve(ctx, service)
+}
+
+func podToService(ctx context.Context, s *Session) error {
+	a, _, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+	service, err := s.serve(ctx, "b", corev1.ServiceTypeClusterIP)
+	if err != nil {
+		return err
+	}
+	s.note("service %s", service.Addrs)
+	return talk(ctx, a, service.Port, service.Addrs...)
+}
+
+// names are resolved by the cluster's DNS, from both nodes: from at least one of them it is over the tunnel.
+func names(ctx context.Context, s *Session) error {
+	a, b, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = s.Client.CoreV1().Services(metav1.NamespaceSystem).Get(ctx, "kube-dns", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return skip("the cluster has no service kube-dns")
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.waitDNS(ctx); err != nil {
+		return err
+	}
+	service, err := s.serve(ctx, "b", corev1.ServiceTypeClusterIP)
+	if err != nil {
+		return err
+	}
+	headless := &framework.Service{Name: "pods", Pods: map[string]string{"app": "b"}, Headless: true}
+	if err := s.shared.Serve(ctx, headless); err != nil {
+		return err
+	}
+	var targets []string
+	for _, name := range []string{service.Name, service.Name + "." + s.shared.Name + ".svc.cluster.local.", headless.Name, dashed(b.Addrs[0]) + "." + s.shared.Name + ".pod.cluster.local."} {
+		targets = append(targets, both(fmt.Sprintf("%s:%d", name, framework.EchoPort))...)
+	}
+	return atOnce(
+		func() error { return meet(ctx, a, targets...) },
+		func() error { return meet(ctx, b, targets...) },
+	)
+}
+
+// dashed is an address as it is written in the name of a pod.
+func dashed(a netip.Addr) string { return strings.NewReplacer(".", "-", ":", "-").Replace(a.String()) }
+
+func podToHostPort(ctx context.Context, s *Session) error {
+	a, b, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+	addrs, err := s.nodeAddrs(ctx, b.Node)
+	if err != nil {
+		return err
+	}
+	return talk(ctx, a, hostPort, addrs...)
+}
+
+// nodeAddrs are the addresses of a node, one of each family that pods have.
+func (s *Session) nodeAddrs(ctx context.Context, name string) ([]netip.Addr, error) {
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes {
+		if n.Name == name {
+			return n.Addrs, nil
+		}
+	}
+	return nil, fmt.Errorf("node %s is gone", name)
+}
+
+// onNode runs an echo server as a process of a node's own network.
+func (s *Session) onNode(ctx context.Context, node string) (*framework.Pod, error) {
+	n, err := s.namespace(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &framework.Pod{Name: "on-" + node, Node: node, HostNetwork: true, Args: []string{"echo", "-listen", fmt.Sprintf(":%d", hostEchoPort)}}
+	return p, n.Run(ctx, p)
+}
+
+// hostEchoPort is where processes of a node's own network listen.
+const hostEchoPort = 17001
+
+// nodePort is reached from a pod at each node, from a process of a node at its own, and from outside at each. From one
+// node to another's it would be host to host, which is not in the tunnel (docs/security.md).
+func nodePort(ctx context.Context, s *Session) error {
+	a, b, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+	service, err := s.serve(ctx, "b", corev1.ServiceTypeNodePort)
+	if err != nil {
+		return err
+	}
+	host, err := s.onNode(ctx, a.Node)
+	if err != nil {
+		return err
+	}
+	near, err := s.nodeAddrs(ctx, a.Node)
+	if err != nil {
+		return err
+	}
+	far, err := s.nodeAddrs(ctx, b.Node)
+	if err != nil {
+		return err
+	}
+	all := append(near[:len(near):len(near)], far...)
+	err = atOnce(
+		func() error { return meet(ctx, a, nodePorts(service, all)...) },
+		func() error { return meet(ctx, host, nodePorts(service, near)...) },
+	)
+	if s.Lab == nil {
+		s.note("not from outside: this run has no host there")
+		return err
+	}
+	for _, addr := range all {
+		for _, proto := range protocols {
+			to := netip.AddrPortFrom(addr, uint16(service.NodePorts[proto]))
+			err = errors.Join(err, framework.Until(ctx, fmt.Sprintf("from outside to %s by %s", to, proto), meeting, func(ctx context.Context) error {
+				return s.Lab.OutsideSend(ctx, proto, to)
+			}))
+		}
+	}
+	return err
+}
+
+// nodePorts gives targets of meet for a service's ports at addresses of nodes.
+func nodePorts(service *framework.Service, at []netip.Addr) []string {
+	var targets []string
+	for _, addr := range at {
+		for _, proto := range protocols {
+			targets = append(targets, proto+"/"+netip.AddrPortFrom(addr, uint16(service.NodePorts[proto])).String())
+		}
+	}
+	return targets
+}
+
+func nodeToPod(ctx context.Context, s *Session) error {
+	a, b, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+	host, err := s.onNode(ctx, a.Node)
+	if err != nil {
+		return err
+	}
+	addrs, err := s.nodeAddrs(ctx, a.Node)
+	if err != nil {
+		return err
+	}
+	all := []func() error{
+		func() error { return talk(ctx, host, framework.EchoPort, b.Addrs...) },
+		func() error { return talk(ctx, b, hostEchoPort, addrs...) },
+	}
+	if s.Lab != nil {
+		control := s.Lab.ControlAddrs()
+		all = append(all,
+			func() error { return talk(ctx, a, framework.EchoPort, control...) },
+			func() error { return talk(ctx, b, framework.EchoPort, control...) })
+		s.note("the control plane's host, %s, too", control)
+	}
+	return atOnce(all...)
+}
+
+func kubernetesService(ctx context.Context, s *Session) error {
+	n, err := s.namespace(ctx)
+	if err != nil {
+		return err
+	}
+	service, err := s.Client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	p := &framework.Pod{Name: "asks", Token: true}
+	if err := n.Run(ctx, p); err != nil {
+		return err
+	}
+	out, err := p.Exec(ctx, "labtool", "ask", "-url", "https://"+service.Spec.ClusterIP+"/version")
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(string(out), "gitVersion") {
+		return fmt.Errorf("the API server says %q", out)
+	}
+	return nil
+}
+
+// egress goes to a host outside, whose answers come back; that it had its node's address is seen on the wire, where a pod's would be a leak.
+func egress(ctx context.Context, s *Session) error {
+	a, b, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, from := range []*framework.Pod{a, b} {
+		for _, addr := range s.Lab.OutsideAddrs() {
+			for _, proto := range protocols {
+				_, err := from.Send(ctx, framework.Message{Proto: proto, To: netip.AddrPortFrom(addr, framework.EchoPort), Canary: s.Lab.OutsideCanary()})
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// waitDNS waits until the pods of the cluster's DNS are there and Ready.
+func (s *Session) waitDNS(ctx context.Context) error {
+	return framework.Until(ctx, "pods of the cluster's DNS", framework.PodPatience, func(ctx context.Context) error {
+		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"})
+		if err != nil {
+			return err
+		}
+		for _, p := range pods.Items {
+			ready := false
+			for _, c := range p.Status.Conditions {
+				ready = ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			}
+			if !ready {
+				return fmt.Errorf("pod %s is not Ready", p.Name)
+			}
+		}
+		if len(pods.Items) == 0 {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+}

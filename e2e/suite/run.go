@@ -1,0 +1,143 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/framework"
+)
+
+// Options are those of a run.
+type Options struct {
+	Cluster *framework.Cluster
+	// Lab is what made the cluster for this run, or nil.
+	Lab Lab
+	// Full runs the long cases too.
+	Full bool
+	// Match selects cases by name; nil is all.
+	Match *regexp.Regexp
+	// Dir gets artefacts; Manifests is the folder of the kustomization that is installed.
+	Dir, Manifests string
+	// Kubectl is the command line of kubectl, with its kubeconfig.
+	Kubectl []string
+	// Out gets progress for people.
+	Out io.Writer
+}
+
+// closing bounds what is done after a case: describing what it left and removing it.
+const closing = 3 * time.Minute
+
+// Run runs the cases and gives what came of them; it ends early, with the rest counted as skipped, when ctx does. The error is of the run itself.
+func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
+	s := newSession(o)
+	r := &Report{}
+	workers, err := o.Cluster.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	have := s.have(workers)
+	for i, c := range cases {
+		if reason := s.reasonToSkip(c, have); reason != "" {
+			if o.Match == nil || o.Match.MatchString(c.Name) {
+				r.Outcomes = append(r.Outcomes, Outcome{Name: c.Name, Skipped: reason})
+			}
+			continue
+		}
+		if ctx.Err() != nil {
+			r.Outcomes = append(r.Outcomes, Outcome{Name: c.Name, Skipped: "the run was ended: " + context.Cause(ctx).Error()})
+			continue
+		}
+		fmt.Fprintf(o.Out, "%2d/%d %-26s ", i+1, len(cases), c.Name)
+		outcome := s.one(ctx, c)
+		r.Outcomes = append(r.Outcomes, outcome)
+		outcome.print(o.Out)
+		if outcome.Err != nil && c.Breaks {
+			s.broken = c.Name
+		}
+	}
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+	defer cancel()
+	r.parts = s.parts
+	return r, s.close(after)
+}
+
+// reasonToSkip is "" for a case that is to be run.
+func (s *Session) reasonToSkip(c Case, have []Need) string {
+	if s.Match != nil && !s.Match.MatchString(c.Name) && !c.Always {
+		return "not selected"
+	}
+	for _, need := range c.Needs {
+		if !slices.Contains(have, need) {
+			return "needs " + string(need)
+		}
+	}
+	if s.broken != "" {
+		return "case " + s.broken + " failed"
+	}
+	// Who names a long case wants it.
+	if c.Long != "" && !s.Full && s.Match == nil {
+		return "left to the full run: " + c.Long
+	}
+	return ""
+}
+
+// have lists what this run has.
+func (s *Session) have(nodes []framework.Node) []Need {
+	var have []Need
+	if s.Cluster.Machines != nil {
+		have = append(have, Machines)
+	}
+	if s.Lab != nil {
+		have = append(have, Fresh, Outside)
+	}
+	workers := 0
+	for _, n := range nodes {
+		// Nodes of a fresh cluster are not Ready yet.
+		if n.Schedulable || s.Lab != nil && n.Object.Labels["kubernetes.io/os"] == "linux" {
+			workers++
+		}
+	}
+	if workers >= 2 {
+		have = append(have, TwoWorkers)
+	}
+	return have
+}
+
+// one runs a case, looks at the wire, and describes and removes what it made.
+func (s *Session) one(ctx context.Context, c Case) Outcome {
+	outcome := Outcome{Name: c.Name}
+	began := time.Now()
+	s.notes = nil
+	s.Log.Info("case begins", "case", c.Name)
+	leaked := s.leaks()
+	limit, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("its limit of %s is over", c.Limit))
+	err := c.Run(limit, s)
+	if cause := context.Cause(limit); err != nil && cause != nil {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	cancel()
+	if reason, ok := skipped(err); ok {
+		outcome.Skipped, err = reason, nil
+	}
+	if n := s.leaks() - leaked; n > 0 && !s.control {
+		err = errors.Join(err, fmt.Errorf("%d frames of plaintext on the wire", n))
+	}
+	outcome.Err, outcome.Notes, outcome.Took = err, s.notes, time.Since(began)
+	if err != nil {
+		dir := filepath.Join(s.Dir, c.Name)
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+		s.describe(after, dir)
+		cancel()
+		outcome.Artefacts = dir
+	}
+	s.leave(ctx)
+	s.Log.Info("case ends", "case", c.Name, "took", outcome.Took.Round(time.Millisecond), "err", outcome.Err, "notes", strings.Join(s.notes, "; "))
+	return outcome
+}

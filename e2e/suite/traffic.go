@@ -1,0 +1,178 @@
+package suite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/framework"
+)
+
+// protocols of all traffic.
+var protocols = []string{"tcp", "udp"}
+
+// meeting bounds the wait until two that have just come can talk: proxies learn of services, peers of nodes.
+const meeting = time.Minute
+
+// talk sends messages from a pod to echo servers, in both protocols, until each has answered; the error names those that have not.
+func talk(ctx context.Context, from *framework.Pod, port int, to ...netip.Addr) error {
+	var targets []string
+	for _, addr := range to {
+		targets = append(targets, both(netip.AddrPortFrom(addr, uint16(port)).String())...)
+	}
+	return meet(ctx, from, targets...)
+}
+
+// both gives targets of meet for a host:port.
+func both(to string) []string { return []string{"tcp/" + to, "udp/" + to} }
+
+// meet is talk to protocol/host:port, all at once. One command does it all, because starting one takes an emulated node long.
+func meet(ctx context.Context, from *framework.Pod, targets ...string) error {
+	if len(targets) == 0 {
+		return fmt.Errorf("from %s: nothing to talk to", from.Name)
+	}
+	_, err := from.Exec(ctx, append([]string{"labtool", "meet", "-timeout", meeting.String()}, targets...)...)
+	return err
+}
+
+// talkBoth is talk in both directions between two pods.
+func talkBoth(ctx context.Context, a, b *framework.Pod) error {
+	return atOnce(
+		func() error { return talk(ctx, a, framework.EchoPort, b.Addrs...) },
+		func() error { return talk(ctx, b, framework.EchoPort, a.Addrs...) },
+	)
+}
+
+// atOnce runs all at once and joins their errors.
+func atOnce(all ...func() error) error {
+	errs := make([]error, len(all))
+	var running sync.WaitGroup
+	for i, fn := range all {
+		running.Go(func() { errs[i] = fn() })
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// flow is what labtool flow says of a flow.
+type flow struct {
+	Proto        string  `json:"proto"`
+	To           string  `json:"to"`
+	Sent         uint64  `json:"sent"`
+	Answered     uint64  `json:"answered"`
+	MaxGapMillis float64 `json:"maxGapMillis"`
+	Broken       string  `json:"broken"`
+}
+
+// flows are connections and UDP flows that a pod keeps to echo servers, and how they were when last looked at.
+type flows struct {
+	pod  *framework.Pod
+	last []flow
+}
+
+// flowInterval is the pause between the records of a flow.
+const flowInterval = 20 * time.Millisecond
+
+// startFlows runs a pod on a node that keeps flows to echo servers, and waits until every one is answered.
+func (s *Session) startFlows(ctx context.Context, name, node string, to ...netip.AddrPort) (*flows, error) {
+	n, err := s.namespace(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var addrs []string
+	for _, a := range to {
+		addrs = append(addrs, a.String())
+	}
+	f := &flows{pod: &framework.Pod{Name: name, Node: node, Args: []string{"flow", "-interval", flowInterval.String(), "-to", strings.Join(addrs, ",")},
+		// One that ends must be seen to have ended.
+		Change: func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }}}
+	if err := n.Run(ctx, f.pod); err != nil {
+		return nil, err
+	}
+	return f, f.live(ctx)
+}
+
+// read gives how the flows are now.
+func (f *flows) read(ctx context.Context) ([]flow, error) {
+	line, err := f.pod.Logs(ctx, 1)
+	if err != nil {
+		return nil, err
+	}
+	var now []flow
+	if err := json.Unmarshal([]byte(line), &now); err != nil {
+		return nil, fmt.Errorf("pod %s says %q: %w", f.pod.Name, line, err)
+	}
+	return now, nil
+}
+
+// live waits until each flow has been answered since it was last looked at; a TCP connection that has broken is an error.
+func (f *flows) live(ctx context.Context) error {
+	return framework.Until(ctx, "flows of "+f.pod.Name, meeting, func(ctx context.Context) error {
+		now, err := f.read(ctx)
+		if err != nil {
+			return err
+		}
+		for i, flow := range now {
+			if flow.Broken != "" {
+				return framework.Stop(fmt.Errorf("%s to %s broke after %d records: %s", flow.Proto, flow.To, flow.Answered, flow.Broken))
+			}
+			if flow.Answered == 0 || i < len(f.last) && flow.Answered == f.last[i].Answered {
+				return fmt.Errorf("%s to %s: %d of %d records answered, none since", flow.Proto, flow.To, flow.Answered, flow.Sent)
+			}
+		}
+		f.last = now
+		return nil
+	})
+}
+
+// held is live, and no flow was without an answer for longer than gap. It notes the longest gap and what UDP lost.
+func (f *flows) held(ctx context.Context, s *Session, gap time.Duration) error {
+	if err := f.live(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	var longest time.Duration
+	var lost, sent uint64
+	for _, flow := range f.last {
+		took := time.Duration(flow.MaxGapMillis * float64(time.Millisecond))
+		longest = max(longest, took)
+		if took > gap {
+			errs = append(errs, fmt.Errorf("%s to %s: no answer for %s, at most %s allowed", flow.Proto, flow.To, took.Round(time.Millisecond), gap))
+		}
+		if flow.Proto == "udp" {
+			lost += flow.Sent - flow.Answered
+			sent += flow.Sent
+		}
+	}
+	s.note("%d flows of %s live; longest gap %s; UDP %d of %d not answered", len(f.last), f.pod.Name, longest.Round(time.Millisecond), lost, sent)
+	return errors.Join(errs...)
+}
+
+// stopped waits until the flows send and nothing is answered any more.
+func (f *flows) stopped(ctx context.Context) error {
+	return framework.Until(ctx, "end of the flows of "+f.pod.Name, meeting, func(ctx context.Context) error {
+		now, err := f.read(ctx)
+		if err != nil {
+			return err
+		}
+		last := f.last
+		f.last = now
+		for i, flow := range now {
+			if i >= len(last) || flow.Answered != last[i].Answered {
+				return fmt.Errorf("%s to %s: is still answered", flow.Proto, flow.To)
+			}
+			if flow.Proto == "udp" && flow.Sent == last[i].Sent {
+				f.last = last
+				return fmt.Errorf("%s to %s: has said nothing new", flow.Proto, flow.To)
+			}
+		}
+		return nil
+	})
+}
