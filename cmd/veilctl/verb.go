@@ -39,7 +39,7 @@ func verbs() []group {
 				about:    "Stop veild and veil-wg before: they would put it back. It may be repeated.",
 				examples: "veilctl cleanup"},
 		}},
-		{"A cluster, by a kubeconfig", []verb{installVerb, sysdumpVerb}},
+		{"A cluster, by a kubeconfig", []verb{installVerb, connectivityVerb, benchVerb, sysdumpVerb}},
 		{"", []verb{{name: "version", short: "which veilctl this is", register: showVersion, examples: "veilctl version"}}},
 	}
 }

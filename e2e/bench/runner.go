@@ -13,6 +13,8 @@ type Sample struct {
 	Value float64
 	// CPU is in core-seconds a 10^9 bytes of payload; 0 when not counted.
 	CPU float64
+	// P99 is the 99th percentile where Value is a median, in the same unit; 0 when there is none.
+	P99 float64
 }
 
 // Measure takes one sample. It returns soon after ctx is done.
@@ -26,6 +28,38 @@ type Comparison struct {
 	Ours     Measure
 	Base     Measure
 	BaseName string
+}
+
+// group is the comparison as sides of which one is measured after the other.
+func (c Comparison) group() Group {
+	g := Group{Name: c.Name, MTU: c.MTU, Unit: c.Unit, Sides: []Side{{"ours", c.Ours}}, Pairs: []Pair{{Name: c.Name, Ours: "ours"}}}
+	if c.Base != nil {
+		g.Sides = append(g.Sides, Side{c.BaseName, c.Base})
+		g.Pairs[0].Base = c.BaseName
+	}
+	return g
+}
+
+// Group is one quantity of several sides, all measured directly after one another, and the cases made of them.
+type Group struct {
+	// Name is for progress and errors.
+	Name  string
+	MTU   int
+	Unit  Unit
+	Sides []Side
+	Pairs []Pair
+}
+
+// Side is one of a Group, whose names differ.
+type Side struct {
+	Name    string
+	Measure Measure
+}
+
+// Pair is a case: two sides of a Group by their names. Base may be "": then there is no ratio. BaseName is what the result
+// calls the base; "" is the side's name.
+type Pair struct {
+	Name, Ours, Base, BaseName string
 }
 
 // Runner measures comparisons, interleaved.
@@ -46,25 +80,42 @@ func NewSeed() uint64 { return uint64(time.Now().UnixNano()) }
 // that is drawn. The first error ends it. The cases come in the order of comps,
 // each followed by a case with the suffix "_cpu" when its samples count CPU.
 func (r *Runner) Run(ctx context.Context, comps []Comparison) ([]Case, error) {
+	groups := make([]Group, len(comps))
+	for i, c := range comps {
+		groups[i] = c.group()
+	}
+	return r.RunGroups(ctx, groups)
+}
+
+// RunGroups is Run for groups of any number of sides. A pair's case is also followed by one with the suffix
+// "_p99" when its samples have that.
+func (r *Runner) RunGroups(ctx context.Context, groups []Group) ([]Case, error) {
 	rng := rand.New(rand.NewPCG(r.Seed, 0))
 	r.progress("%d rounds, order drawn with seed %d", r.Rounds, r.Seed)
-	all := make([]series, len(comps))
+	all := make([]series, len(groups))
 	for round := 1; round <= r.Rounds; round++ {
-		for _, i := range rng.Perm(len(comps)) {
-			oursFirst := rng.IntN(2) == 0
-			if err := r.measure(ctx, &comps[i], &all[i], oursFirst); err != nil {
-				return nil, fmt.Errorf("%s at MTU %d, round %d: %w", comps[i].Name, comps[i].MTU, round, err)
+		for _, i := range rng.Perm(len(groups)) {
+			g := &groups[i]
+			if all[i] == nil {
+				all[i] = series{}
 			}
-			r.progress("round %d/%d  %s", round, r.Rounds, all[i].last(&comps[i]))
+			for _, k := range rng.Perm(len(g.Sides)) {
+				if err := all[i].take(ctx, g.Sides[k]); err != nil {
+					return nil, fmt.Errorf("%s at MTU %d, round %d: %w", g.Name, g.MTU, round, err)
+				}
+			}
+			r.progress("round %d/%d  %s", round, r.Rounds, all[i].last(g))
 		}
 	}
 	var cases []Case
-	for i := range comps {
-		c, err := all[i].cases(&comps[i])
-		if err != nil {
-			return nil, fmt.Errorf("%s at MTU %d: %w", comps[i].Name, comps[i].MTU, err)
+	for i := range groups {
+		for _, p := range groups[i].Pairs {
+			c, err := all[i].cases(&groups[i], p)
+			if err != nil {
+				return nil, fmt.Errorf("%s at MTU %d: %w", p.Name, groups[i].MTU, err)
+			}
+			cases = append(cases, c...)
 		}
-		cases = append(cases, c...)
 	}
 	return cases, nil
 }
@@ -75,71 +126,90 @@ func (r *Runner) progress(format string, args ...any) {
 	}
 }
 
-func (r *Runner) measure(ctx context.Context, c *Comparison, s *series, oursFirst bool) error {
-	ours := func() error { return s.ours.take(ctx, "ours", c.Ours) }
-	base := func() error { return s.base.take(ctx, c.BaseName, c.Base) }
-	steps := []func() error{ours, base}
-	switch {
-	case c.Base == nil:
-		steps = steps[:1]
-	case !oursFirst:
-		steps = []func() error{base, ours}
-	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// series are the samples of one group by side, each in the order of rounds.
+type series map[string][]Sample
 
-// series are the samples of one comparison, by round.
-type series struct{ ours, base side }
-
-type side struct{ values, cpu []float64 }
-
-func (s *side) take(ctx context.Context, name string, m Measure) error {
+func (s series) take(ctx context.Context, side Side) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	sample, err := m(ctx)
+	sample, err := side.Measure(ctx)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w", side.Name, err)
 	}
-	s.values = append(s.values, sample.Value)
-	if sample.CPU > 0 {
-		s.cpu = append(s.cpu, sample.CPU)
-	}
+	s[side.Name] = append(s[side.Name], sample)
 	return nil
 }
 
-func (s *series) last(c *Comparison) string {
-	n := len(s.ours.values) - 1
-	text := fmt.Sprintf("%s, MTU %d: ours %s", c.Name, c.MTU, c.Unit.Format(s.ours.values[n]))
-	if c.MTU == 0 {
-		text = fmt.Sprintf("%s: ours %s", c.Name, c.Unit.Format(s.ours.values[n]))
+// last tells of the last round.
+func (s series) last(g *Group) string {
+	text := g.Name
+	if g.MTU != 0 {
+		text += fmt.Sprintf(", MTU %d", g.MTU)
 	}
-	if c.Base == nil {
-		return text
+	sep := ": "
+	for _, side := range g.Sides {
+		samples := s[side.Name]
+		text += fmt.Sprintf("%s%s %s", sep, side.Name, g.Unit.Format(samples[len(samples)-1].Value))
+		sep = ", "
 	}
-	text += fmt.Sprintf(", %s %s", c.BaseName, c.Unit.Format(s.base.values[n]))
-	if s.base.values[n] != 0 {
-		text += fmt.Sprintf(", ratio %.3f", s.ours.values[n]/s.base.values[n])
+	if len(g.Sides) == 2 && g.Pairs[0].Base != "" {
+		ours, base := s[g.Pairs[0].Ours], s[g.Pairs[0].Base]
+		if last := base[len(base)-1].Value; last != 0 {
+			text += fmt.Sprintf(", ratio %.3f", ours[len(ours)-1].Value/last)
+		}
 	}
 	return text
 }
 
-func (s *series) cases(c *Comparison) ([]Case, error) {
-	first, err := newCase(c.Name, c.MTU, c.Unit, s.ours.values, s.base.values, c.BaseName)
+// values gives one number of each sample of a side, nil unless all samples have it.
+func (s series) values(side string, number func(Sample) float64) []float64 {
+	var out []float64
+	for _, sample := range s[side] {
+		v := number(sample)
+		if v <= 0 {
+			return nil
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+func (s series) cases(g *Group, p Pair) ([]Case, error) {
+	if p.BaseName == "" {
+		p.BaseName = p.Base
+	}
+	var ours, base []float64
+	for _, sample := range s[p.Ours] {
+		ours = append(ours, sample.Value)
+	}
+	for _, sample := range s[p.Base] {
+		base = append(base, sample.Value)
+	}
+	first, err := newCase(p.Name, g.MTU, g.Unit, ours, base, p.BaseName)
 	if err != nil {
 		return nil, err
 	}
-	counted := len(s.ours.cpu) == len(s.ours.values) && len(s.base.cpu) == len(s.base.values)
-	if !counted {
-		return []Case{first}, nil
+	out := []Case{first}
+	for _, also := range []struct {
+		suffix string
+		unit   Unit
+		number func(Sample) float64
+	}{
+		{"_cpu", CoreSecondsPerGB, func(s Sample) float64 { return s.CPU }},
+		{"_p99", g.Unit, func(s Sample) float64 { return s.P99 }},
+	} {
+		ours, base := s.values(p.Ours, also.number), s.values(p.Base, also.number)
+		if ours == nil || p.Base != "" && base == nil {
+			continue
+		}
+		c, err := newCase(p.Name+also.suffix, g.MTU, also.unit, ours, base, p.BaseName)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, c)
 	}
-	second, err := newCase(c.Name+"_cpu", c.MTU, CoreSecondsPerGB, s.ours.cpu, s.base.cpu, c.BaseName)
-	return []Case{first, second}, err
+	return out, nil
 }
 
 func newCase(name string, mtu int, unit Unit, ours, base []float64, baseName string) (Case, error) {

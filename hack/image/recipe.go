@@ -37,7 +37,7 @@ var recipes = []recipe{{
 }, {
 	name: "kubeveil-tools", comment: "echo server, clients and a watcher with canaries; iperf3",
 	entry: "/usr/local/bin/labtool", path: "/usr/local/bin:/usr/bin",
-	programs: map[string][]string{"usr/local/bin": {module + "e2e/lab/cmd/labtool"}},
+	programs: map[string][]string{"usr/local/bin": {module + "e2e/lab/cmd/labtool", module + "e2e/bench/cmd/benchtool"}},
 	host:     []string{"iperf3"},
 }}
 

@@ -15,8 +15,8 @@ import (
 // userHZ is the unit of /proc/stat on every architecture Linux has.
 const userHZ = 100
 
-// busy gives the CPU time that all CPUs together have spent on something.
-func busy() (time.Duration, error) {
+// Busy gives the CPU time that all CPUs of this machine together have spent on something.
+func Busy() (time.Duration, error) {
 	f, err := os.Open("/proc/stat")
 	if err != nil {
 		return 0, err
@@ -104,7 +104,7 @@ func parseResident(status string) (float64, error) {
 // Others measures for d how many cores somebody else keeps busy. It is for the
 // moment before a run, and for whoever reads the figures.
 func Others(ctx context.Context, d time.Duration) (cores float64, err error) {
-	before, err := busy()
+	before, err := Busy()
 	if err != nil {
 		return 0, err
 	}
@@ -114,7 +114,7 @@ func Others(ctx context.Context, d time.Duration) (cores float64, err error) {
 		return 0, context.Cause(ctx)
 	case <-time.After(d):
 	}
-	after, err := busy()
+	after, err := Busy()
 	if err != nil {
 		return 0, err
 	}

@@ -26,23 +26,28 @@ type Probe func(ctx context.Context, mbps float64) (Datagrams, error)
 // Highest looks for the highest rate at which no more than s.Loss is lost and
 // gives what arrived then. A rate that fails is tried a second time before it
 // counts as failed: one burst of somebody else's work is no property of the
-// path. It is an error when the floor fails too.
+// path. A sender that cannot send as fast as it is asked to ends the search: what
+// it sends is the highest. It is an error when the floor fails too.
 func (s Search) Highest(ctx context.Context, probe Probe) (Datagrams, error) {
 	var best Datagrams
-	passes := func(mbps float64) (bool, error) {
+	passes := func(mbps float64) (outcome, error) {
 		for range 2 {
 			d, err := probe(ctx, mbps)
 			if err != nil {
-				return false, fmt.Errorf("%.0f Mbit/s: %w", mbps, err)
+				return lost, fmt.Errorf("%.0f Mbit/s: %w", mbps, err)
 			}
-			if d.Loss <= s.Loss {
-				if d.Mbps > best.Mbps {
-					best = d
-				}
-				return true, nil
+			if d.Loss > s.Loss {
+				continue
 			}
+			if d.Mbps > best.Mbps {
+				best = d
+			}
+			if d.Mbps < mbps*senderShare {
+				return exhausted, nil
+			}
+			return arrived, nil
 		}
-		return false, nil
+		return lost, nil
 	}
 	good, bad, err := s.bracket(passes)
 	if err != nil {
@@ -50,35 +55,52 @@ func (s Search) Highest(ctx context.Context, probe Probe) (Datagrams, error) {
 	}
 	for bad/good > s.Step {
 		middle := math.Sqrt(good * bad)
-		ok, err := passes(middle)
+		came, err := passes(middle)
 		if err != nil {
 			return Datagrams{}, err
 		}
-		if ok {
+		switch came {
+		case exhausted:
+			return best, nil
+		case arrived:
 			good = middle
-		} else {
+		case lost:
 			bad = middle
 		}
 	}
 	return best, nil
 }
 
+// senderShare is what a sender has to send of what it is asked to; less is its own limit.
+const senderShare = 0.9
+
+// outcome is what became of a rate.
+type outcome int
+
+const (
+	// lost is more than may be lost.
+	lost outcome = iota
+	arrived
+	// exhausted is that all arrived that the sender could send, which was less than it should.
+	exhausted
+)
+
 // bracket gives a rate that passes and a higher one that does not; both are the
-// ceiling when that passes.
-func (s Search) bracket(passes func(float64) (bool, error)) (good, bad float64, err error) {
+// same when no higher one can be tried.
+func (s Search) bracket(passes func(float64) (outcome, error)) (good, bad float64, err error) {
 	rate, widen := s.Hint, 1.2
 	if rate == 0 {
 		rate, widen = math.Sqrt(s.Floor*s.Ceiling), 2
 	}
 	rate = min(max(rate, s.Floor), s.Ceiling)
 	for {
-		ok, err := passes(rate)
+		came, err := passes(rate)
 		switch {
 		case err != nil:
 			return 0, 0, err
-		case ok && rate == s.Ceiling:
+		case came == exhausted, came == arrived && rate == s.Ceiling:
 			return rate, rate, nil
-		case ok:
+		case came == arrived:
 			good = rate
 			rate = min(rate*widen, s.Ceiling)
 		case rate == s.Floor:

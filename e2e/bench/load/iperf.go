@@ -97,6 +97,10 @@ type Flow struct {
 	To netip.Addr
 	// Duration is how long to send, whole seconds.
 	Duration time.Duration
+	// Run, when it is not nil, runs iperf3 in another place than From and gives what it printed, also with an error.
+	Run func(ctx context.Context, args ...string) ([]byte, error)
+	// Busy, when it is not nil, gives the CPU time spent by the machines that take part, instead of this one's.
+	Busy func(ctx context.Context) (time.Duration, error)
 }
 
 // TCP sends by this many parallel streams and gives Mbit/s received and the CPU it cost.
@@ -142,18 +146,15 @@ func (f Flow) run(ctx context.Context, args ...string) (figures, error) {
 	defer cancel()
 	args = append([]string{"-c", f.To.String(), "-J", "-t", strconv.Itoa(int(f.Duration.Seconds())), "--connect-timeout", "3000"}, args...)
 	for {
-		before, err := busy()
+		before, err := f.busy(ctx)
 		if err != nil {
 			return figures{}, err
 		}
-		cmd := command(ctx, f.From, args...)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
+		out, err := f.iperf(ctx, args)
 		if e := context.Cause(ctx); e != nil {
 			return figures{}, e
 		}
-		after, e := busy()
+		after, e := f.busy(ctx)
 		if e != nil {
 			return figures{}, e
 		}
@@ -163,15 +164,33 @@ func (f Flow) run(ctx context.Context, args ...string) (figures, error) {
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
-		if e != nil {
+		if e = errors.Join(err, e); e != nil {
 			return figures{}, fmt.Errorf("iperf3 to %s: %w", f.To, e)
-		}
-		if err != nil {
-			return figures{}, fmt.Errorf("iperf3 to %s: %w: %s", f.To, err, strings.TrimSpace(stderr.String()))
 		}
 		r.cpu = after - before
 		return r, nil
 	}
+}
+
+func (f Flow) busy(ctx context.Context) (time.Duration, error) {
+	if f.Busy != nil {
+		return f.Busy(ctx)
+	}
+	return Busy()
+}
+
+func (f Flow) iperf(ctx context.Context, args []string) ([]byte, error) {
+	if f.Run != nil {
+		return f.Run(ctx, args...)
+	}
+	cmd := command(ctx, f.From, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return out, err
 }
 
 var errBusy = errors.New("the server is busy")

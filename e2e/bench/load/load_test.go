@@ -29,6 +29,7 @@ func TestHighest(t *testing.T) {
 		"no hint":                  {Search{Floor: 10, Ceiling: 10000, Loss: 0.005, Step: 1.02}, 777, 777, 30, ""},
 		"more than the ceiling":    {Search{Floor: 10, Ceiling: 500, Loss: 0.005, Step: 1.02}, 900, 500, 10, ""},
 		"not even the floor":       {Search{Floor: 100, Ceiling: 500, Loss: 0.005, Step: 1.02}, 50, 0, 10, "lost at 100 Mbit/s"},
+		"a sender at its end":      {Search{Floor: 10, Ceiling: 10000, Loss: 0.005, Step: 1.02}, 150, 150, 8, ""},
 		"every second probe noisy": {Search{Floor: 10, Ceiling: 1000, Loss: 0.005, Step: 1.02}, 200, 200, 40, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -38,6 +39,9 @@ func TestHighest(t *testing.T) {
 				probes++
 				if noisy && probes%2 == 1 {
 					return Datagrams{Mbps: mbps * 0.9, Loss: 0.1}, nil
+				}
+				if strings.Contains(name, "sender") {
+					return Datagrams{Mbps: min(mbps, tt.capacity)}, nil
 				}
 				return Datagrams{Mbps: min(mbps, tt.capacity), Loss: max(0, 1-tt.capacity/mbps)}, nil
 			})

@@ -18,6 +18,8 @@ import (
 type Report struct {
 	// Title and Lead are the page's first lines: what was done and what for.
 	Title, Lead string
+	// Banner says in a few words what it ran on, in the largest letters of the page; may be empty.
+	Banner string
 	// Result is valid (Result.Validate).
 	Result *bench.Result
 	// Labels name cases for people, by Case.Name; others keep their name.
@@ -26,8 +28,18 @@ type Report struct {
 	Sides []Capture
 	// Refused lists what was tried and must not have gone through; may be empty.
 	Refused []Refusal
+	// Tables are shown before the cases; may be empty.
+	Tables []Table
 	// Notes say how it was measured, a sentence each.
 	Notes []string
+}
+
+// Table is a table of text. All rows have as many cells as Head.
+type Table struct {
+	// Title names it, Note says in a sentence or two how to read it.
+	Title, Note string
+	Head        []string
+	Rows        [][]string
 }
 
 // Capture is what a sniffer on the wire saw of one side.
@@ -161,8 +173,10 @@ func (r *Report) label(c bench.Case) string {
 	if l, ok := r.Labels[c.Name]; ok {
 		return l
 	}
-	if base, ok := strings.CutSuffix(c.Name, "_cpu"); ok {
-		return r.label(bench.Case{Name: base}) + ", CPU"
+	for suffix, text := range map[string]string{"_cpu": ", CPU", "_p99": ", 99th percentile"} {
+		if base, ok := strings.CutSuffix(c.Name, suffix); ok {
+			return r.label(bench.Case{Name: base}) + text
+		}
 	}
 	return strings.ReplaceAll(c.Name, "_", " ")
 }
@@ -199,6 +213,12 @@ func stat(u bench.Unit, s bench.Stat) string {
 // Markdown writes the cases and gates as two tables.
 func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
+	if r.Banner != "" {
+		fmt.Fprintf(&b, "# %s\n\n", r.Banner)
+	}
+	for _, t := range r.Tables {
+		t.markdown(&b)
+	}
 	fmt.Fprintf(&b, "%s\n\n| what | MTU | ours | base | base is | ratio |\n|---|---|---|---|---|---|\n", r.Result.Caveat())
 	for _, c := range r.Result.Cases {
 		row := r.row(c)
@@ -220,6 +240,25 @@ func (r *Report) Markdown(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// cell keeps a text within its cell.
+var cell = strings.NewReplacer("|", "\\|", "\n", " ")
+
+func (t Table) markdown(b *strings.Builder) {
+	fmt.Fprintf(b, "## %s\n\n%s\n\n", t.Title, t.Note)
+	line := func(cells []string) {
+		for _, c := range cells {
+			fmt.Fprintf(b, "| %s ", cell.Replace(c))
+		}
+		b.WriteString("|\n")
+	}
+	line(t.Head)
+	b.WriteString(strings.Repeat("|---", len(t.Head)) + "|\n")
+	for _, row := range t.Rows {
+		line(row)
+	}
+	b.WriteString("\n")
 }
 
 // Terminal writes the gates and cases as text for a terminal.

@@ -1,0 +1,178 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/remote"
+	"github.com/kubeveil/kubeveil/e2e/framework"
+)
+
+// tool is the program of the suite's pods.
+const tool = "benchtool"
+
+// ground is what is measured on: two nodes with a pod and a privileged pod each.
+type ground struct {
+	cluster *framework.Cluster
+	ns      *framework.Namespace
+	// The client is on the first node, the server on the second.
+	nodes [2]*place
+}
+
+// place is a node of the ground.
+type place struct {
+	framework.Node
+	addr netip.Addr
+	// platform is what the node says of itself.
+	platform remote.Platform
+	pod      *framework.Pod
+	podAddr  netip.Addr
+	// inPod and onNode are sessions in the pod and in the privileged one.
+	inPod, onNode *remote.Session
+}
+
+func (g *ground) client() *place { return g.nodes[0] }
+func (g *ground) server() *place { return g.nodes[1] }
+
+// newGround makes the namespace, the pods and the sessions. What was made is closed also when it fails.
+func newGround(ctx context.Context, c *framework.Cluster, names []string) (g *ground, err error) {
+	g = &ground{cluster: c}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if err = g.chooseNodes(ctx, names); err != nil {
+		return nil, err
+	}
+	if g.ns, err = c.Namespace(ctx, "kubeveil-bench", framework.Privileged); err != nil {
+		return nil, err
+	}
+	made := make(chan error, len(g.nodes))
+	for i, p := range g.nodes {
+		go func() { made <- g.occupy(ctx, p, []string{"client", "server"}[i]) }()
+	}
+	for range g.nodes {
+		err = errors.Join(err, <-made)
+	}
+	return g, err
+}
+
+// chooseNodes takes the named nodes, else the first two.
+func (g *ground) chooseNodes(ctx context.Context, names []string) error {
+	workers, err := g.cluster.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	var chosen []framework.Node
+	for _, n := range workers {
+		if len(names) == 0 || slices.Contains(names, n.Name) {
+			chosen = append(chosen, n)
+		}
+	}
+	if len(chosen) < 2 || len(names) != 0 && len(chosen) != 2 {
+		return fmt.Errorf("%d nodes are Ready and schedulable of %v: two are needed; `kubectl get nodes` shows why others are not", len(chosen), names)
+	}
+	for i := range g.nodes {
+		p := &place{Node: chosen[i]}
+		var ok bool
+		if p.addr, ok = p.Addr(true); !ok {
+			return fmt.Errorf("node %s has no IPv4 InternalIP: the suite measures over IPv4 only", p.Name)
+		}
+		g.nodes[i] = p
+	}
+	return nil
+}
+
+// occupy starts both pods of a node and their sessions.
+func (g *ground) occupy(ctx context.Context, p *place, role string) error {
+	p.pod = &framework.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod"}}
+	agent := &framework.Pod{Name: "agent-" + role, Node: p.Name, Command: []string{tool, "agent"}, HostNetwork: true, Change: func(o *corev1.Pod) {
+		yes, grace := true, int64(10)
+		// The host's processes are seen for the pod's network namespace and for veild's memory.
+		o.Spec.HostPID = true
+		o.Spec.TerminationGracePeriodSeconds = &grace
+		o.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+	}}
+	started := make(chan error, 2)
+	for _, pod := range []*framework.Pod{p.pod, agent} {
+		go func() { started <- g.ns.Run(ctx, pod) }()
+	}
+	if err := errors.Join(<-started, <-started); err != nil {
+		return fmt.Errorf("node %s: %w", p.Name, err)
+	}
+	var ok bool
+	if p.podAddr, ok = p.pod.Addr(true); !ok {
+		return fmt.Errorf("pod %s has no IPv4 address: the suite measures over IPv4 only", p.pod.Name)
+	}
+	p.inPod, p.onNode = openSession(ctx, p.pod), openSession(ctx, agent)
+	if err := p.onNode.Call(ctx, remote.VerbPlatform, remote.Ask{NodeAddr: p.addr}, &p.platform); err != nil {
+		return fmt.Errorf("node %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// openSession lives until it is closed: its end must not depend on what it measures.
+func openSession(ctx context.Context, pod *framework.Pod) *remote.Session {
+	return remote.Open(context.WithoutCancel(ctx), "pod "+pod.Name, func(ctx context.Context, in io.Reader, out io.Writer) error {
+		return pod.ExecStream(ctx, in, out, tool, "session")
+	})
+}
+
+// closePatience bounds taking everything away.
+const closePatience = 3 * time.Minute
+
+// close takes everything away, as far as it can.
+func (g *ground) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, closePatience)
+	defer cancel()
+	var errs []error
+	for _, p := range g.nodes {
+		if p == nil {
+			continue
+		}
+		if p.onNode != nil {
+			errs = append(errs, p.onNode.Call(ctx, remote.VerbUnwire, struct{}{}, nil))
+			p.onNode.Close()
+		}
+		if p.inPod != nil {
+			p.inPod.Close()
+		}
+	}
+	if g.ns != nil {
+		errs = append(errs, g.ns.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// both calls fn for both nodes at once.
+func (g *ground) both(fn func(i int, p *place) error) error {
+	done := make(chan error, len(g.nodes))
+	for i, p := range g.nodes {
+		go func() { done <- fn(i, p) }()
+	}
+	var errs []error
+	for range g.nodes {
+		errs = append(errs, <-done)
+	}
+	return errors.Join(errs...)
+}
+
+// snapshot reads the counters of both nodes.
+func (g *ground) snapshot(ctx context.Context) (counters [2]remote.Counters, err error) {
+	err = g.both(func(i int, p *place) error { return p.onNode.Call(ctx, remote.VerbCount, struct{}{}, &counters[i]) })
+	return counters, err
+}
+
+// busy is the CPU time of both nodes together.
+func (g *ground) busy(ctx context.Context) (time.Duration, error) {
+	c, err := g.snapshot(ctx)
+	return c[0].Busy + c[1].Busy, err
+}

@@ -1,0 +1,173 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/load"
+	"github.com/kubeveil/kubeveil/e2e/bench/remote"
+)
+
+// Sides.
+const (
+	sideOurs  = "ours"
+	sideBare  = "bare"
+	sideClear = "clear"
+)
+
+// Names of other sides in results.
+const (
+	baseBare  = "bare WireGuard"
+	baseClear = "in clear"
+	baseRef   = "ptp, host-local"
+	basePods  = "pod to pod"
+)
+
+// target is a destination by one of the sides.
+type target struct {
+	side string
+	// addr is the server's pod or a service in front of it.
+	addr netip.Addr
+	// mtu is that of the interface, bytes.
+	mtu int
+}
+
+// carried is what the three ways carried from the client's node between two snapshots, bytes.
+type carried struct{ ours, bare, clear uint64 }
+
+func carriedBetween(before, after [2]remote.Counters) carried {
+	grown := func(node int, link string) uint64 { return after[node].Sent[link] - before[node].Sent[link] }
+	c := carried{bare: grown(0, remote.BareDevice), clear: grown(1, remote.HostClearLink)}
+	for link := range after[0].Sent {
+		// Kubeveil's tunnels.
+		if strings.HasPrefix(link, tunnelPrefix) {
+			c.ours += grown(0, link)
+		}
+	}
+	return c
+}
+
+// strayBytes is what a way may carry while another is measured: handshakes, keepalives, neighbours.
+const strayBytes = 20_000
+
+// check says whether the traffic of a side went that side's way. Pods of others may use ours meanwhile.
+func (c carried) check(side string, least uint64) error {
+	var wrong bool
+	switch side {
+	case sideOurs:
+		wrong = c.ours < least || c.bare > strayBytes || c.clear > strayBytes
+	case sideBare:
+		wrong = c.bare < least || c.clear > strayBytes || c.ours > max(least, strayBytes)
+	case sideClear:
+		wrong = c.clear < least || c.bare > strayBytes || c.ours > max(least, strayBytes)
+	}
+	if wrong {
+		return fmt.Errorf("at least %d bytes went %s, but ours carried %d, bare %d and clear %d: this is not what was to be measured", least, side, c.ours, c.bare, c.clear)
+	}
+	return nil
+}
+
+// flow is iperf3 from the client to the target.
+func (s *suite) flow(t target, d time.Duration) load.Flow {
+	return load.Flow{To: t.addr, Duration: d, Busy: s.ground.busy, Run: func(ctx context.Context, args ...string) ([]byte, error) {
+		var done remote.IperfDone
+		args = append(args, "-p", fmt.Sprint(remote.IperfPort))
+		if err := s.ground.client().inPod.Call(ctx, remote.VerbIperf, remote.Iperf{Args: args}, &done); err != nil {
+			return nil, err
+		}
+		if done.Failure != "" {
+			return done.Stdout, fmt.Errorf("%s: %s", done.Failure, strings.TrimSpace(done.Stderr))
+		}
+		return done.Stdout, nil
+	}}
+}
+
+// checked measures and makes sure that the target's side carried the traffic.
+func (s *suite) checked(t target, m bench.Measure) bench.Measure {
+	return func(ctx context.Context) (bench.Sample, error) {
+		before, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return bench.Sample{}, err
+		}
+		sample, err := m(ctx)
+		if err != nil {
+			return sample, err
+		}
+		after, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return sample, err
+		}
+		return sample, carriedBetween(before, after).check(t.side, s.leastBytes(sample))
+	}
+}
+
+// leastBytes is what a measurement must have moved at least: three quarters of a second of it, or some messages.
+func (s *suite) leastBytes(sample bench.Sample) uint64 {
+	if sample.P99 > 0 {
+		return tripSize * 20
+	}
+	return uint64(sample.Value * 1e6 / 8 * 0.75)
+}
+
+// tries is how often a sample is begun before its error counts: iperf3's server may still be busy with a client that is gone.
+const tries = 2
+
+// patient begins a measurement again when it fails. What was measured is never thrown away.
+func (s *suite) patient(what string, m bench.Measure) bench.Measure {
+	return func(ctx context.Context) (bench.Sample, error) {
+		var errs []error
+		for range tries {
+			sample, err := m(ctx)
+			if err == nil {
+				return sample, nil
+			}
+			if ctx.Err() != nil {
+				return sample, err
+			}
+			errs = append(errs, err)
+			s.Progress("%s could not be measured, once more: %v", what, err)
+		}
+		return bench.Sample{}, errors.Join(errs...)
+	}
+}
+
+func (s *suite) tcp(t target, streams int) bench.Measure {
+	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
+		return s.flow(t, s.TCP+time.Second).TCP(ctx, streams)
+	})
+}
+
+// udp searches for the highest rate without more loss than maxLoss. The hint is the last one's answer.
+func (s *suite) udp(t target, search load.Search, hint *float64) bench.Measure {
+	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
+		search := search
+		search.Hint = *hint
+		sample, err := s.flow(t, s.Probe).HighestUDP(ctx, search, load.UDPPayload4(t.mtu))
+		if err == nil {
+			*hint = sample.Value
+		}
+		return sample, err
+	})
+}
+
+// Round trips: the size of a message each way, and how many there must be unless the time is up.
+const (
+	tripSize  = 64
+	tripCount = 1000
+)
+
+func (s *suite) trips(t target) bench.Measure {
+	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
+		var l remote.Latency
+		err := s.ground.client().inPod.Call(ctx, remote.VerbRoundTrips, remote.RoundTrips{
+			To: netip.AddrPortFrom(t.addr, remote.RoundTripsPort), Size: tripSize, Count: tripCount, Least: s.RoundTrips, Most: 4 * s.RoundTrips,
+		}, &l)
+		ms := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+		return bench.Sample{Value: ms(l.P50), P99: ms(l.P99)}, err
+	})
+}

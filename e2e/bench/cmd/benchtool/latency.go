@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/remote"
+)
+
+// serveRoundTrips answers each connection with what it is sent.
+func serveRoundTrips(ctx context.Context) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", remote.RoundTripsPort))
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer c.Close()
+			// A loop of its own: io.Copy would splice, which small messages do not like.
+			b := make([]byte, 1<<16)
+			for {
+				n, err := c.Read(b)
+				if err != nil {
+					return
+				}
+				if _, err := c.Write(b[:n]); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}
+
+// dialPatience bounds connecting.
+const dialPatience = 5 * time.Second
+
+// warmUp is how many transactions are not counted: the connection's first ones.
+const warmUp = 20
+
+func roundTrips(ctx context.Context, a remote.RoundTrips) (any, error) {
+	if a.Size < 1 || a.Count < 1 || a.Most <= 0 {
+		return nil, fmt.Errorf("size %d, count %d, most %v: want more than nothing", a.Size, a.Count, a.Most)
+	}
+	c, err := (&net.Dialer{Timeout: dialPatience}).DialContext(ctx, "tcp", a.To.String())
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	took, err := transact(c, a)
+	if err != nil {
+		return nil, errors.Join(err, context.Cause(ctx))
+	}
+	slices.Sort(took)
+	at := func(share float64) time.Duration { return took[int(share*float64(len(took)-1))] }
+	return remote.Latency{Count: len(took), P50: at(0.5), P99: at(0.99)}, nil
+}
+
+// transact gives the time of each transaction.
+func transact(c net.Conn, a remote.RoundTrips) ([]time.Duration, error) {
+	out, in := make([]byte, a.Size), make([]byte, a.Size)
+	for i := 0; a.Fill != "" && i < len(out); {
+		i += copy(out[i:], a.Fill)
+	}
+	took := make([]time.Duration, 0, 4*a.Count)
+	for began := time.Now(); ; {
+		sent := time.Now()
+		if err := c.SetDeadline(sent.Add(dialPatience)); err != nil {
+			return nil, err
+		}
+		if _, err := c.Write(out); err != nil {
+			return nil, err
+		}
+		if _, err := io.ReadFull(c, in); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(sent))
+		past := time.Since(began)
+		if counted := len(took) - warmUp; counted > 0 && (past >= a.Most || counted >= a.Count && past >= a.Least) {
+			return took[warmUp:], nil
+		}
+	}
+}
+
+// await waits for a connection that says the token, and answers it.
+func await(ctx context.Context, a remote.Await) (any, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", remote.AwaitPort))
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return nil, errors.Join(err, context.Cause(ctx))
+		}
+		if saysToken(c, a.Token) {
+			return struct{}{}, nil
+		}
+	}
+}
+
+func saysToken(c net.Conn, token string) bool {
+	defer c.Close()
+	got := make([]byte, len(token))
+	_ = c.SetDeadline(time.Now().Add(dialPatience))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != token {
+		return false
+	}
+	_, err := c.Write(got)
+	return err == nil
+}
+
+// Pauses of first: short, for what is measured is when it succeeds.
+const (
+	firstTry   = 250 * time.Millisecond
+	firstPause = 10 * time.Millisecond
+)
+
+// first says the token to the address until it is answered, and then waits to be ended.
+func first(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("first", flag.ContinueOnError)
+	to := flags.String("to", "", "host:port of a session that awaits")
+	token := flags.String("token", "", "what to say")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	for ctx.Err() == nil && !sayToken(ctx, *to, *token) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(firstPause):
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func sayToken(ctx context.Context, to, token string) bool {
+	c, err := (&net.Dialer{Timeout: firstTry}).DialContext(ctx, "tcp", to)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(dialPatience))
+	if _, err := io.WriteString(c, token); err != nil {
+		return false
+	}
+	got := make([]byte, len(token))
+	_, err = io.ReadFull(c, got)
+	return err == nil
+}

@@ -1,0 +1,193 @@
+package bench
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+)
+
+//go:embed gates.json
+var gatesFile []byte
+
+// limits is gates.json.
+type limits struct {
+	// Suite is whose results they are for.
+	Suite string `json:"suite"`
+	// Every is for all profiles.
+	Every    []limit            `json:"every"`
+	Profiles map[string]profile `json:"profiles"`
+}
+
+// profile is chosen by the platform of a result and by nothing else.
+type profile struct {
+	Platforms []string `json:"platforms"`
+	// MTUs are those at which a limit without one is judged; empty are all that were measured.
+	MTUs  []int   `json:"mtus"`
+	Gates []limit `json:"gates"`
+}
+
+// limit is a gate. It has AtLeast or AtMost, of the median ratio of Case, or NoPlaintext.
+type limit struct {
+	Case    string   `json:"case"`
+	MTU     int      `json:"mtu"`
+	AtLeast *float64 `json:"atLeast"`
+	AtMost  *float64 `json:"atMost"`
+	// Link says on which links it is judged; nil on all.
+	Link *link `json:"link"`
+	// IfMeasured is whether a result without the case is none that missed it.
+	IfMeasured  bool `json:"ifMeasured"`
+	NoPlaintext bool `json:"noPlaintext"`
+}
+
+// link is known by what it carries without encryption, Mbit/s of payload.
+type link struct {
+	Name        string  `json:"name"`
+	BaseAtLeast float64 `json:"baseAtLeast"`
+	BaseAtMost  float64 `json:"baseAtMost"`
+}
+
+// readLimits parses gates.json once.
+var readLimits = sync.OnceValues(func() (*limits, error) { return parseLimits(gatesFile) })
+
+func parseLimits(b []byte) (*limits, error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	var l limits
+	if err := d.Decode(&l); err != nil {
+		return nil, fmt.Errorf("gates: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("gates: more than one JSON value")
+	}
+	all := slices.Clone(l.Every)
+	owner := map[string]string{}
+	for name, p := range l.Profiles {
+		all = append(all, p.Gates...)
+		for _, platform := range p.Platforms {
+			if other := owner[platform]; other != "" || !slices.Contains(platforms, platform) {
+				return nil, fmt.Errorf("gates: profile %q: platform %q is unknown or that of %q too", name, platform, other)
+			}
+			owner[platform] = name
+		}
+	}
+	for _, g := range all {
+		ratio := g.Case != "" && (g.AtLeast == nil) != (g.AtMost == nil) && !g.NoPlaintext
+		if leaks := g.NoPlaintext && g.Case == "" && g.AtLeast == nil && g.AtMost == nil; !ratio && !leaks {
+			return nil, fmt.Errorf("gates: %+v: want a case with one limit, or noPlaintext", g)
+		}
+	}
+	return &l, nil
+}
+
+// ProfileOf gives the name of the profile for a platform, "" when there is none.
+func ProfileOf(platform string) (string, error) {
+	l, err := readLimits()
+	if err != nil {
+		return "", err
+	}
+	name, _ := l.profile(platform)
+	return name, nil
+}
+
+func (l *limits) profile(platform string) (string, profile) {
+	for name, p := range l.Profiles {
+		if slices.Contains(p.Platforms, platform) {
+			return name, p
+		}
+	}
+	return "", profile{}
+}
+
+// Judge gives the gates of a suite's result by gates.json, in the profile of its platform. A quantity that should
+// have been measured and was not is a missed gate. Suites that the file does not know keep the gates that the result has.
+func Judge(r *Result, suite string) ([]Gate, error) {
+	l, err := readLimits()
+	if err != nil {
+		return nil, err
+	}
+	if suite != l.Suite {
+		return r.Gates, nil
+	}
+	return l.judge(r)
+}
+
+func (l *limits) judge(r *Result) ([]Gate, error) {
+	name, p := l.profile(r.Platform)
+	if name == "" {
+		return nil, fmt.Errorf("no profile of gates is for the platform %q", r.Platform)
+	}
+	var gates []Gate
+	for _, g := range append(slices.Clone(l.Every), p.Gates...) {
+		if g.NoPlaintext {
+			gates = append(gates, noPlaintext(r.Leaks))
+			continue
+		}
+		for _, mtu := range g.mtus(r, p) {
+			if gate, judged := g.judge(r, mtu); judged {
+				gates = append(gates, gate)
+			}
+		}
+	}
+	return gates, nil
+}
+
+// mtus are those at which the limit is judged; one, 0, when the case was measured at none.
+func (g limit) mtus(r *Result, p profile) []int {
+	switch {
+	case g.MTU != 0:
+		return []int{g.MTU}
+	case len(p.MTUs) > 0:
+		return p.MTUs
+	}
+	var out []int
+	for _, c := range r.Cases {
+		if c.Name == g.Case {
+			out = append(out, c.MTU)
+		}
+	}
+	if out == nil {
+		out = []int{0}
+	}
+	return out
+}
+
+func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
+	c := r.Find(g.Case, mtu)
+	if c == nil && g.IfMeasured {
+		return Gate{}, false
+	}
+	name := g.Case
+	if mtu != 0 {
+		name += fmt.Sprintf(", MTU %d", mtu)
+	}
+	if g.Link != nil {
+		// Links of other rates have no published figure to be held against.
+		if c == nil || c.Base == nil || c.Base.Median < g.Link.BaseAtLeast || c.Base.Median > g.Link.BaseAtMost {
+			return Gate{}, false
+		}
+		name += ", link of " + g.Link.Name
+	}
+	if c != nil && c.BaseName != "" {
+		name += ", against " + c.BaseName
+	}
+	if g.AtMost != nil {
+		return AtMost(name, c, *g.AtMost), true
+	}
+	return AtLeast(name, c, *g.AtLeast), true
+}
+
+// noPlaintext wants frames that were looked at, none of them with plaintext, by an oracle that was seen to see.
+func noPlaintext(l *Leaks) Gate {
+	g := Gate{Name: "zero plaintext on the wire", Want: "0 frames with plaintext, and a control that shows some"}
+	if l == nil {
+		g.Got = "not measured"
+		return g
+	}
+	g.Got = fmt.Sprintf("%d of %d frames, control %d", l.Plaintext, l.Frames, l.ControlPlaintext)
+	g.OK = l.Plaintext == 0 && l.Frames > 0 && l.ControlPlaintext > 0
+	return g
+}

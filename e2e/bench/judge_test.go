@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const someLimits = `{"suite":"s","every":[{"case":"a","atLeast":0.97},{"case":"rr","atMost":1.05},{"noPlaintext":true}],
+"profiles":{"emulated":{"platforms":["emulated"],"mtus":[1500,8896],"gates":[{"case":"capped","mtu":1500,"atLeast":0.94}]},
+"hardware":{"platforms":["vm","metal"],"gates":[{"case":"big","mtu":8896,"atLeast":0.8,"link":{"name":"10 Gbit/s","baseAtLeast":7000,"baseAtMost":10000}}]}}}`
+
+func measured(name string, mtu int, ratio, base float64) Case {
+	b := Stat{base, base, base, 5}
+	return Case{Name: name, MTU: mtu, Unit: Mbps, Ours: b, Base: &b, BaseName: "bare", Ratio: &Ratio{ratio, ratio, ratio}}
+}
+
+func TestJudge(t *testing.T) {
+	good := &Leaks{Frames: 10, ControlPlaintext: 3}
+	for name, tt := range map[string]struct {
+		result Result
+		missed []string
+		gates  int
+	}{
+		"everything kept": {Result{Platform: Emulated, Leaks: good, Cases: []Case{
+			measured("a", 1500, 1, 1), measured("a", 8896, 0.98, 1), measured("rr", 1500, 1, 1), measured("rr", 8896, 1, 1), measured("capped", 1500, 0.95, 1),
+		}}, nil, 6},
+		"an MTU that was not measured": {Result{Platform: Emulated, Leaks: good, Cases: []Case{
+			measured("a", 1500, 1, 1), measured("rr", 1500, 1, 1), measured("rr", 8896, 1, 1), measured("capped", 1500, 0.95, 1),
+		}}, []string{"a, MTU 8896"}, 6},
+		"too slow and too late": {Result{Platform: VM, Leaks: good, Cases: []Case{
+			measured("a", 1460, 0.96, 1), measured("rr", 1460, 1.06, 1),
+		}}, []string{"a, MTU 1460, against bare", "rr, MTU 1460, against bare"}, 3},
+		"a link of another rate is not judged": {Result{Platform: Metal, Leaks: good, Cases: []Case{
+			measured("a", 8896, 1, 1), measured("rr", 8896, 1, 1), measured("big", 8896, 0.3, 25000),
+		}}, nil, 3},
+		"a link of that rate is": {Result{Platform: Metal, Leaks: good, Cases: []Case{
+			measured("a", 8896, 1, 1), measured("rr", 8896, 1, 1), measured("big", 8896, 0.3, 9000),
+		}}, []string{"big, MTU 8896, link of 10 Gbit/s, against bare"}, 4},
+		"nothing measured": {Result{Platform: VM}, []string{"a", "rr", "zero plaintext on the wire"}, 3},
+		"an oracle that may be blind": {Result{Platform: VM, Leaks: &Leaks{Frames: 9}, Cases: []Case{
+			measured("a", 1500, 1, 1), measured("rr", 1500, 1, 1),
+		}}, []string{"zero plaintext on the wire"}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := parseLimits([]byte(someLimits))
+			if err != nil {
+				t.Fatal(err)
+			}
+			gates, err := l.judge(&tt.result)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var missed []string
+			for _, g := range gates {
+				if !g.OK {
+					missed = append(missed, g.Name)
+				}
+			}
+			if len(gates) != tt.gates || !slices.Equal(missed, tt.missed) {
+				t.Errorf("%d gates, missed %q; want %d and %q", len(gates), missed, tt.gates, tt.missed)
+			}
+		})
+	}
+}
+
+func TestJudgeWithoutProfile(t *testing.T) {
+	if _, err := Judge(&Result{Platform: Namespaces}, "bench-cluster"); err == nil || !strings.Contains(err.Error(), "namespaces") {
+		t.Errorf("error %v", err)
+	}
+	own := []Gate{{Name: "g", Want: "1", Got: "2"}}
+	if got, err := Judge(&Result{Platform: Namespaces, Gates: own}, "bench-lab"); err != nil || !slices.Equal(got, own) {
+		t.Errorf("%v, %v: want the result's own", got, err)
+	}
+}
+
+func TestParseLimits(t *testing.T) {
+	if _, err := readLimits(); err != nil {
+		t.Errorf("gates.json: %v", err)
+	}
+	for _, platform := range []string{Emulated, VM, SEVSNP, TDX, Metal} {
+		if name, err := ProfileOf(platform); name == "" || err != nil {
+			t.Errorf("no profile for %s: %v", platform, err)
+		}
+	}
+	for name, text := range map[string]string{
+		"two limits":             `{"every":[{"case":"a","atLeast":1,"atMost":2}]}`,
+		"no limit":               `{"every":[{"case":"a"}]}`,
+		"a word nobody knows":    `{"every":[{"case":"a","atleast_":1}]}`,
+		"a platform of two":      `{"profiles":{"x":{"platforms":["vm"]},"y":{"platforms":["vm"]}}}`,
+		"a platform nobody has":  `{"profiles":{"x":{"platforms":["moon"]}}}`,
+		"more than one document": `{}{}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := parseLimits([]byte(text)); err == nil {
+				t.Error("no error")
+			}
+		})
+	}
+}
+
+func FuzzParseLimits(f *testing.F) {
+	f.Add([]byte(someLimits))
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		if l, err := parseLimits(b); err == nil {
+			_, _ = l.judge(&Result{Platform: VM})
+		}
+	})
+}
