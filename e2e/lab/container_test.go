@@ -12,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
@@ -90,13 +91,13 @@ func joinPrefixes(list []netip.Prefix) string {
 }
 
 // script is a shell script that becomes a container of a DaemonSet, init containers included.
-func (c containers) script(t *testing.T, file, name string) string {
+func (c containers) script(t *testing.T, ds *unstructured.Unstructured, name string) string {
 	t.Helper()
-	var ds appsv1.DaemonSet
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(readManifest(t, filepath.Join(root(t), "manifests", file)).object.Object, &ds); err != nil {
+	var typed appsv1.DaemonSet
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(ds.Object, &typed); err != nil {
 		t.Fatal(err)
 	}
-	spec := ds.Spec.Template.Spec
+	spec := typed.Spec.Template.Spec
 	lines := []string{"set -e",
 		"mount --bind " + c.root + " " + c.root,
 		// As runtimes do: /sys and /proc/sys are read-only.
@@ -122,12 +123,12 @@ func (c containers) script(t *testing.T, file, name string) string {
 		if len(k.Command) == 0 {
 			command = append([]string{"/usr/local/bin/veild"}, k.Args...)
 		}
-		all := strings.ReplaceAll(strings.Join(command, " "), "$(NODE_NAME)", c.node.Name)
+		all := strings.NewReplacer("$(NODE_NAME)", c.node.Name, "$(NODE_ADDRESS)", c.node.Addrs[0].String()).Replace(strings.Join(command, " "))
 		// The root is read-only from here on.
 		return strings.Join(append(lines, "mount -o remount,bind,ro "+c.root,
 			"exec setpriv --bounding-set="+strings.Join(caps, ",")+" --inh-caps=-all --no-new-privs chroot "+c.root+" "+all), "\n")
 	}
-	t.Fatalf("%s has no container %s", file, name)
+	t.Fatalf("%s has no container %s", ds.GetName(), name)
 	return ""
 }
 
@@ -167,10 +168,22 @@ func (c containers) bind(from, to string, readOnly bool) []string {
 	return lines
 }
 
-// start runs a container until it ends or is told to.
+// daemonSet reads one of the manifests.
+func daemonSet(t *testing.T, file string) *unstructured.Unstructured {
+	t.Helper()
+	return readManifest(t, filepath.Join(root(t), "manifests", file)).object
+}
+
+// start runs a container of a manifest until it ends or is told to.
 func (c containers) start(ctx context.Context, t *testing.T, file, name string) *lab.Process {
 	t.Helper()
-	p, err := c.node.Start(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c", c.script(t, file, name))
+	return c.startOf(ctx, t, daemonSet(t, file), name)
+}
+
+// startOf is start for a DaemonSet.
+func (c containers) startOf(ctx context.Context, t *testing.T, ds *unstructured.Unstructured, name string) *lab.Process {
+	t.Helper()
+	p, err := c.node.Start(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c", c.script(t, ds, name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +193,7 @@ func (c containers) start(ctx context.Context, t *testing.T, file, name string) 
 // run runs a container to its end and gives its output.
 func (c containers) run(ctx context.Context, t *testing.T, file, name string) string {
 	t.Helper()
-	out, err := c.node.Exec(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c", c.script(t, file, name))
+	out, err := c.node.Exec(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c", c.script(t, daemonSet(t, file), name))
 	if err != nil {
 		t.Fatal(err)
 	}
