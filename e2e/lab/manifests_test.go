@@ -13,9 +13,11 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/restmapper"
 
@@ -178,6 +180,31 @@ func TestManifestsInOrder(t *testing.T) {
 			}
 			last = max(at, last)
 		}
+	}
+}
+
+// veild rolls one node at a time, and goes on only when the node's guard and tunnels are up; what carries packets is never
+// rolled.
+func TestDaemonsRollOneByOne(t *testing.T) {
+	var veild, worker appsv1.DaemonSet
+	for file, ds := range map[string]*appsv1.DaemonSet{"cni/daemonset-veild.yaml": &veild, "cni/daemonset-veil-wg.yaml": &worker} {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(daemonSet(t, file).Object, ds); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update := veild.Spec.UpdateStrategy
+	if update.Type != appsv1.RollingUpdateDaemonSetStrategyType || update.RollingUpdate.MaxUnavailable.String() != "1" || update.RollingUpdate.MaxSurge != nil {
+		t.Errorf("veild: update strategy %+v", update)
+	}
+	if veild.Spec.MinReadySeconds == 0 {
+		t.Error("veild: one that ends right after it was ready counts as updated")
+	}
+	probe := veild.Spec.Template.Spec.Containers[0].ReadinessProbe
+	if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != "/readyz" {
+		t.Errorf("veild: readiness probe %+v", probe)
+	}
+	if worker.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType {
+		t.Errorf("veil-wg: update strategy %+v", worker.Spec.UpdateStrategy)
 	}
 }
 
