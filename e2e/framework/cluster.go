@@ -56,10 +56,16 @@ func Open(ctx context.Context, kubeconfig string, opts Options) (*Cluster, error
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
+	return New(ctx, config, opts)
+}
+
+// New opens the cluster of a client configuration, which it copies, and asks it for its version.
+func New(ctx context.Context, config *rest.Config, opts Options) (*Cluster, error) {
+	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = clientQPS, clientBurst
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		return nil, fmt.Errorf("client of %s: %w", config.Host, err)
 	}
 	c := &Cluster{Client: client, Config: config, Machines: opts.Machines, Image: opts.Image, Canary: opts.Canary, Log: opts.Log}
 	if c.Image == "" {

@@ -17,7 +17,7 @@ const SuiteLabel = "kubeveil.io/suite"
 // Patience of namespaces.
 const (
 	namespacePatience = 30 * time.Second
-	deletePatience    = 2 * time.Minute
+	deletePatience    = 5 * time.Minute
 )
 
 // Level is how much the pods of a namespace may do, by Pod Security Admission.
@@ -57,7 +57,7 @@ func (c *Cluster) Namespace(ctx context.Context, prefix string, level Level) (*N
 	return n, nil
 }
 
-// Close deletes the namespace with all that is in it and waits until it is gone, two minutes at most. It may be repeated.
+// Close deletes the namespace with all that is in it and waits until it is gone, five minutes at most. It may be repeated.
 func (n *Namespace) Close(ctx context.Context) error {
 	namespaces := n.Cluster.Client.CoreV1().Namespaces()
 	return Until(ctx, "delete namespace "+n.Name, deletePatience, func(ctx context.Context) error {

@@ -34,6 +34,7 @@ var commands = map[string]command{
 	"pause":   pause,
 	"watch":   watch,
 	"knock":   knock,
+	"obey":    obey,
 }
 
 func main() {
