@@ -1,0 +1,137 @@
+package connectivity
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+)
+
+// Report is what a walk observed.
+type Report struct {
+	// Nodes are A and B.
+	Nodes []string `json:"nodes"`
+	Flows []Flow   `json:"flows"`
+	// Skipped is what could not be walked in this cluster.
+	Skipped []Skip `json:"skipped,omitempty"`
+}
+
+// Flow is what was observed of one flow.
+type Flow struct {
+	Class string `json:"class"`
+	Way
+	From string         `json:"from"`
+	To   netip.AddrPort `json:"to"`
+	// Promised is what Kubeveil's documentation says of the class.
+	Promised  Verdict `json:"promised"`
+	Verdict   Verdict `json:"verdict"`
+	OK        bool    `json:"ok"`
+	Delivered bool    `json:"delivered"`
+	// Error is why it was not delivered.
+	Error string `json:"error,omitempty"`
+	// Seen is by node.
+	Seen map[string]Seen `json:"seen"`
+}
+
+// Skip is something that was not walked, and why.
+type Skip struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+}
+
+// OK says whether every flow was as promised, and there were some.
+func (r Report) OK() bool { return len(r.Flows) > 0 && len(r.Wrong()) == 0 }
+
+// Wrong gives the flows that were not as promised.
+func (r Report) Wrong() []Flow {
+	var wrong []Flow
+	for _, f := range r.Flows {
+		if !f.OK {
+			wrong = append(wrong, f)
+		}
+	}
+	return wrong
+}
+
+// String is the way as people write it.
+func (w Way) String() string { return fmt.Sprintf("IPv%d %s", w.Family, strings.ToUpper(w.Proto)) }
+
+// Columns of lines of flows: the longest names of classes and verdicts.
+const (
+	classWidth   = 41
+	verdictWidth = 24
+)
+
+// WriteHead writes the head of lines of flows.
+func WriteHead(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "    %-*s%-*s%s\n", classWidth, "FLOW", verdictWidth, "OBSERVED", "WAYS")
+	return err
+}
+
+// WriteFlows writes the flows of one class, a line for each verdict.
+func WriteFlows(w io.Writer, flows []Flow) error {
+	var order []Verdict
+	ways := map[Verdict][]Way{}
+	ok := map[Verdict]bool{}
+	for _, f := range flows {
+		if ways[f.Verdict] == nil {
+			order = append(order, f.Verdict)
+			ok[f.Verdict] = f.OK
+		}
+		ways[f.Verdict] = append(ways[f.Verdict], f.Way)
+	}
+	for _, v := range order {
+		mark := "ok  "
+		if !ok[v] {
+			mark = "NOT "
+		}
+		if _, err := fmt.Fprintf(w, "%s%-*s%-*s%s\n", mark, classWidth, flows[0].Class, verdictWidth, v, joinWays(ways[v])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// joinWays gives "IPv4 TCP UDP, IPv6 TCP" of ways that are sorted by family.
+func joinWays(ways []Way) string {
+	var b strings.Builder
+	for i, w := range ways {
+		text := w.String()
+		if i > 0 && ways[i-1].Family == w.Family {
+			text = " " + strings.ToUpper(w.Proto)
+		} else if i > 0 {
+			text = ", " + text
+		}
+		b.WriteString(text)
+	}
+	return b.String()
+}
+
+// WriteEnd writes what was skipped, what was not as promised and why, and the sum.
+func (r Report) WriteEnd(w io.Writer) error {
+	var b strings.Builder
+	for _, s := range r.Skipped {
+		fmt.Fprintf(&b, "not walked: %s: %s\n", s.What, s.Why)
+	}
+	wrong := r.Wrong()
+	for _, f := range wrong {
+		fmt.Fprintf(&b, "\n%s, %s, %s to %s: promised is %q, observed %q\n", f.Class, f.Way, f.From, f.To, f.Promised, f.Verdict)
+		if f.Error != "" {
+			fmt.Fprintf(&b, "  not delivered: %s\n", f.Error)
+		}
+		for _, node := range r.Nodes {
+			s := f.Seen[node]
+			fmt.Fprintf(&b, "  uplinks of %s: %d frames, %d of a tunnel, %d with the payload in clear, %d lost\n", node, s.Frames, s.Tunnel, s.Clear, s.Dropped)
+			for _, e := range s.Examples {
+				fmt.Fprintf(&b, "    %s\n", e)
+			}
+		}
+	}
+	if len(wrong) == 0 && len(r.Flows) > 0 {
+		fmt.Fprintf(&b, "\n%d flows, all as promised\n", len(r.Flows))
+	} else {
+		fmt.Fprintf(&b, "\n%d flows, %d NOT as promised\n", len(r.Flows), len(wrong))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
