@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
+	"github.com/kubeveil/kubeveil/e2e/connectivity"
+	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+var connectivityVerb = verb{
+	name: "connectivity", short: "send every kind of flow between two nodes and say what was encrypted", register: walk,
+	about: `It starts five pods on two nodes, in a namespace of its own that it removes at the end, sends every kind of flow
+between pods, services, nodes and the outside, over TCP and UDP, IPv4 and IPv6, and reads the uplinks of both nodes
+meanwhile. Each payload has a canary of its own. What it says is what it saw:
+
+  encrypted               the payload came back; it was not on an uplink in clear, and tunnel packets were
+  stays on the node       it came back, and was on no uplink
+  refused                 it did not come back, and was not on an uplink in clear
+  outside the cluster     it left the cluster and was seen in clear; promised for the outside only
+  host to host, in clear  the hosts' own traffic, which is in no tunnel (docs/security.md, exception 2)
+  IN CLEAR                it was seen in clear where it must not be
+  UNSEEN, FRAMES LOST     nothing can be said
+
+First it sends what must be seen in clear, host to host: if that is not seen, the rest would prove nothing, and it
+ends with an error.
+
+"make images" writes the image kubeveil-tools beside the product's: push it where your nodes pull from and name it
+with -image. Two of the pods are on the host's network, with NET_RAW. The status is 0 when every flow was as promised,
+else 1.`,
+	examples: `veilctl connectivity -image registry.example/kubeveil-tools:v1
+veilctl connectivity -nodes worker-1,worker-2 -outside 192.0.2.80:80
+veilctl connectivity -o json | jq '.flows[] | select(.ok | not)'`,
+}
+
+// walkFlags are the flags of connectivity.
+type walkFlags struct {
+	access         remote.Access
+	image          string
+	nodes, outside string
+	options        connectivity.Options
+	timeout        time.Duration
+}
+
+// walk is connectivity.Walk, told in lines or JSON.
+func walk(fs *flag.FlagSet) func(call) error {
+	var f walkFlags
+	f.access.Register(fs)
+	fs.StringVar(&f.image, "image", framework.ToolsImage, "`image` of the tools, which the nodes have or can pull")
+	fs.StringVar(&f.options.Namespace, "namespace", connectivity.DefaultNamespace, "what the `name` of the namespace begins with")
+	fs.StringVar(&f.nodes, "nodes", "", "two nodes, `A,B` (default: the first two that are Ready and schedulable)")
+	fs.StringVar(&f.outside, "outside", "", "`address:port` of a TCP server outside the cluster that answers something, such as a web server; one of each family, commas between")
+	fs.IntVar(&f.options.HostPort, "host-port", connectivity.DefaultHostPort, "host `port` to use; the one after it is used too")
+	fs.IntVar(&f.options.TunnelPort, "tunnel-port", config.TunnelPort, "UDP `port` of the tunnels, as configured in veild.yaml")
+	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "for the whole, cleaning up excepted")
+	return f.run
+}
+
+// parse reads lists.
+func (f *walkFlags) parse() error {
+	if f.timeout <= 0 {
+		return fmt.Errorf("-timeout %v: write a time above 0: %w", f.timeout, errUsage)
+	}
+	if port := f.options.HostPort; port < 1 || port > 65534 {
+		return fmt.Errorf("-host-port %d: write a port below 65535: %w", port, errUsage)
+	}
+	if f.nodes != "" {
+		if f.options.Nodes = strings.Split(f.nodes, ","); len(f.options.Nodes) != 2 {
+			return fmt.Errorf("-nodes %s: write two names with a comma between: %w", f.nodes, errUsage)
+		}
+	}
+	if f.outside == "" {
+		return nil
+	}
+	for _, text := range strings.Split(f.outside, ",") {
+		addr, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return fmt.Errorf("-outside %s: write address:port, such as 192.0.2.80:80 or [2001:db8::80]:80: %w", text, errUsage)
+		}
+		f.options.Outside = append(f.options.Outside, addr)
+	}
+	return nil
+}
+
+func (f *walkFlags) run(c call) error {
+	if err := f.parse(); err != nil {
+		return err
+	}
+	opened, err := f.access.Open()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, f.timeout)
+	defer cancel()
+	cluster, err := framework.New(ctx, opened.Config, framework.Options{Image: f.image})
+	if err != nil {
+		return err
+	}
+	f.tell(c)
+	report, err := connectivity.Walk(ctx, cluster, f.options)
+	if c.json {
+		if e := printJSON(c.out, report); e != nil {
+			return e
+		}
+	} else if len(report.Flows) > 0 {
+		if e := report.WriteEnd(c.out); e != nil {
+			return e
+		}
+	}
+	if err == nil && !report.OK() {
+		err = errWrong
+	}
+	return err
+}
+
+// tell shows progress, and for people every kind of flow as it is walked.
+func (f *walkFlags) tell(c call) {
+	began := time.Now()
+	f.options.Step = func(what string) { fmt.Fprintf(c.progress, "[%4.0fs] %s …\n", time.Since(began).Seconds(), what) }
+	if c.json {
+		return
+	}
+	headed := false
+	f.options.Walked = func(flows []connectivity.Flow) {
+		if !headed {
+			headed = true
+			_ = connectivity.WriteHead(c.out)
+		}
+		_ = connectivity.WriteFlows(c.out, flows)
+	}
+}
