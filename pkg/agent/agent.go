@@ -113,9 +113,9 @@ type seen struct {
 	guard *guard.Settings
 }
 
-// New opens everything that can be wrong before anything is changed: the key,
-// the last good table, the guard's place, the source. All that is wrong is
-// reported at once.
+// New opens everything that can be wrong before anything is changed: the source
+// and the machine, then the key and the last good table, then the guard's place. All
+// that is wrong is reported at once, of what changes nothing and then of the files.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
 		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload, cfg: o.Config,
@@ -125,15 +125,18 @@ func New(o Options) (*Agent, error) {
 		pathMTU: map[string]int{},
 	}
 	a.metrics = telemetry.NewMetrics(a.Status)
-	err := errors.Join(a.openKey(), a.openTable(), a.openSource(), a.openTunnels(), CheckHost(o.Config))
-	if err != nil {
+	// What only looks comes first: a machine that is not fit is left as it is, without a key.
+	if err := errors.Join(CheckHost(o.Config), a.openSource(), a.openTunnels()); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(a.openKey(), a.openTable()); err != nil {
 		return nil, err
 	}
 	// Before the guard is touched: a second veild on the node ends here.
 	if err := a.listen(); err != nil {
 		return nil, err
 	}
-	// Last: it is the first that changes something.
+	var err error
 	if a.guard, err = guard.Open(config.BPFDir, o.Log); err != nil {
 		return nil, errors.Join(err, a.closeListeners())
 	}

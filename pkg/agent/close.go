@@ -15,7 +15,7 @@ import (
 // It needs no API server, and changes nothing on a node where veild has run
 // since boot.
 func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
-	if err := CheckHost(cfg); err != nil {
+	if err := checkMachine(cfg); err != nil {
 		return err
 	}
 	g, err := guard.Open(config.BPFDir, log)

@@ -44,6 +44,7 @@ func (a *Agent) turn(ctx context.Context) error {
 	if podErr != nil {
 		d.notes = append(d.notes, podErr.Error())
 	}
+	d.notes = append(d.notes, otherCNI(in.cfg.CNI.ConfDir)...)
 	return errors.Join(a.finish(in, d, refusals, err), podErr)
 }
 
