@@ -46,6 +46,8 @@ func TestBadInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// First: nothing has been made on the node yet.
+	t.Run("another network plugin", func(t *testing.T) { otherPlugin(ctx, t, n) })
 	for name, c := range refusals() {
 		t.Run(name, func(t *testing.T) {
 			writeConfig(t, path, good, c)
@@ -210,6 +212,28 @@ func nothingStays(ctx context.Context, t *testing.T, n *lab.Node) {
 			}
 		}
 	}
+}
+
+// otherPlugin leaves the configuration of another network plugin that sorts before ours, and wants that said before anything is made.
+func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
+	path := filepath.Join(n.Disk(), "etc/cni/net.d/00-other.conflist")
+	if err := os.WriteFile(path, []byte(`{"plugins":[{"type":"bridge"}]}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out := refusal{}.start(ctx, t, n)
+	t.Log(out)
+	for _, word := range []string{"/etc/cni/net.d/00-other.conflist", "bridge", "remove that plugin"} {
+		if !strings.Contains(out, word) {
+			t.Errorf("the message lacks %q: %s", word, out)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Errorf("the configuration of the other is gone: %v", err)
+	}
+	if _, err := os.Stat(n.Path(config.KeyFile)); err == nil {
+		t.Error("a key was made")
+	}
+	nothingStays(ctx, t, n)
 }
 
 // portInUse takes the tunnel's port before a node comes up, and wants that said and no pod until it is free.

@@ -74,15 +74,7 @@ func (j *judge) rights() {
 		return
 	}
 	if len(j.f.Denied) > 0 {
-		verbs := map[string][]string{}
-		for _, r := range j.f.Denied {
-			verbs[r.String()] = append(verbs[r.String()], r.Verb)
-		}
-		var lines []string
-		for _, what := range slices.Sorted(maps.Keys(verbs)) {
-			lines = append(lines, strings.Join(verbs[what], ", ")+" "+what)
-		}
-		j.say(Error, check, "you may not "+strings.Join(lines, "; "), "use a kubeconfig of an administrator, such as /etc/kubernetes/admin.conf of a control-plane node")
+		j.say(Error, check, "you may not "+strings.Join(denials(j.f.Denied), "; nor "), "use a kubeconfig of an administrator, such as /etc/kubernetes/admin.conf of a control-plane node")
 		return
 	}
 	if !j.f.Escalate && len(j.f.Ungiven) > 0 {
@@ -95,6 +87,25 @@ func (j *judge) rights() {
 		return
 	}
 	j.ok(check, "you may create and change all that manifests/ holds")
+}
+
+// denials groups rights: the verbs, then all that they are denied for.
+func denials(denied []Right) []string {
+	verbs, what := map[string][]string{}, map[string][]string{}
+	for _, r := range denied {
+		verbs[r.String()] = append(verbs[r.String()], r.Verb)
+	}
+	for resource, v := range verbs {
+		slices.Sort(v)
+		all := strings.Join(v, ", ")
+		what[all] = append(what[all], resource)
+	}
+	var out []string
+	for _, all := range slices.Sorted(maps.Keys(what)) {
+		slices.Sort(what[all])
+		out = append(out, all+" "+strings.Join(what[all], "; "))
+	}
+	return out
 }
 
 func (j *judge) podSecurity() {
