@@ -71,6 +71,16 @@ demo: deps build kubernetes ## the main job: clear and encrypted side by side, o
 bench-lab: deps build kubernetes ## measure against bare wireguard-go and the clear network, out/bench-lab/result.json
 	@$(GO) run ./e2e/cmd/bench-lab -out $(OUT)/bench-lab
 
+.PHONY: bench-cluster
+bench-cluster: cluster-image ## measure two virtual machines against bare WireGuard and in clear, out/bench-cluster/report.html (35 minutes)
+	@$(GO) run ./hack/image -image kubeveil-tools
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-cluster ./e2e/cmd/bench-cluster
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/bench-cluster -out $(OUT)/bench-cluster $(BENCH)
+
+.PHONY: gates
+gates: ## judge all results below out/ by e2e/bench/gates.json, in the profile of their platform
+	@$(GO) run ./e2e/cmd/gates -in $(OUT)
+
 .PHONY: cluster-image
 cluster-image: deps build ## what the VM lab needs: Kubernetes, the machines' disk, the image (12 minutes cold)
 	@hack/vm/deps.sh
@@ -78,6 +88,7 @@ cluster-image: deps build ## what the VM lab needs: Kubernetes, the machines' di
 	@hack/build-node.sh
 	@hack/vm/image.sh
 	@$(GO) run ./hack/image
+	@$(GO) run ./hack/image -image kubeveil-tools
 
 .PHONY: cluster-up
 cluster-up: cluster-image ## start a cluster of virtual machines and keep it (NODES=2)

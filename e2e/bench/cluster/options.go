@@ -30,6 +30,9 @@ type Options struct {
 	Cap func(ctx context.Context, mbps float64) error
 	// CapMTU is the MTU at which the link is limited; 1500.
 	CapMTU int
+	// Wire gives what was seen outside of the nodes since the cluster began, and ends looking. It is called after the nodes' own
+	// links were judged and before the load. Nil: the nodes' own links are all there is.
+	Wire func(ctx context.Context) (bench.Leaks, error)
 	// Ready are the seconds from apply to all nodes Ready, where that was measured; empty lists it as skipped.
 	Ready []float64
 	// Reference is what FirstBytes gave on the reference network; empty leaves the comparison out.

@@ -33,6 +33,17 @@ func (s *suite) prove(ctx context.Context) error {
 	for _, e := range ours.Examples {
 		s.Progress("LEAK %s", e)
 	}
+	if s.Wire == nil {
+		return nil
+	}
+	outside, err := s.Wire(ctx)
+	if err != nil {
+		return err
+	}
+	s.Progress("on the wire outside of the nodes: %d frames, %d with plaintext, %d in the control", outside.Frames, outside.Plaintext, outside.ControlPlaintext)
+	s.result.Leaks.Frames += outside.Frames
+	s.result.Leaks.Plaintext += outside.Plaintext
+	s.result.Leaks.ControlPlaintext += outside.ControlPlaintext
 	return nil
 }
 

@@ -1,0 +1,137 @@
+// Bench-cluster runs the performance suite (e2e/bench/cluster) on virtual machines that it makes and removes, on which it
+// can do what a kubeconfig cannot: change the link's MTU and rate, watch the wire from outside, and measure the reference
+// plugins and the installation before Kubeveil is there. `veilctl bench` is the same suite on any cluster.
+//
+// It writes result.json, report.html and report.md into -out. Exit status 1: a gate was missed, or something
+// could not be measured. Start reading at measure.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/cluster"
+	"github.com/kubeveil/kubeveil/e2e/bench/report"
+)
+
+const usage = `bench-cluster measures Kubeveil on two virtual machines: pod to pod and pod to service, TCP, UDP, latency and CPU,
+beside bare WireGuard and the network in clear, at MTU 8896 and 1500 and over a link of limited rate.
+
+Usage: bench-cluster [flags]
+
+Examples:
+  bench-cluster                        all of it, about 35 minutes on two cores
+  bench-cluster -rounds 1 -seconds 1   a look at everything, in about 10 minutes
+  bench-cluster -mtus 1500 -churn -1s  one MTU, no churn
+
+Flags:
+`
+
+// arguments are those of the command line.
+type arguments struct {
+	out     string
+	mtus    string
+	limit   time.Duration
+	seconds int
+	options cluster.Options
+}
+
+func parse(args []string) (arguments, error) {
+	var a arguments
+	flags := flag.NewFlagSet("bench-cluster", flag.ContinueOnError)
+	flags.StringVar(&a.out, "out", "out/bench-cluster", "`folder` for result.json, report.html, report.md and the machines' logs")
+	flags.StringVar(&a.mtus, "mtus", "8896,1500", "MTUs of the underlay, the largest first")
+	flags.DurationVar(&a.limit, "limit", 55*time.Minute, "ends a run that hangs")
+	flags.IntVar(&a.seconds, "seconds", 2, "how long a sample of TCP takes; a rate of UDP and latency take half of it, at least a second")
+	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
+	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
+	flags.DurationVar(&a.options.Churn, "churn", time.Minute, "for how long pods come and go; negative leaves it out")
+	flags.Usage = func() {
+		fmt.Fprint(flags.Output(), usage)
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		return a, err
+	}
+	if flags.NArg() > 0 {
+		return a, fmt.Errorf("unexpected argument %q: see bench-cluster -h", flags.Arg(0))
+	}
+	if a.options.Rounds < 1 || a.seconds < 1 {
+		return a, fmt.Errorf("-rounds %d, -seconds %d: write at least 1", a.options.Rounds, a.seconds)
+	}
+	a.options.TCP = time.Duration(a.seconds) * time.Second
+	a.options.Probe = max(time.Second, (a.options.TCP / 2).Truncate(time.Second))
+	a.options.RoundTrips = a.options.Probe
+	var err error
+	a.options.MTUs, err = parseMTUs(a.mtus)
+	return a, err
+}
+
+func main() {
+	a, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench-cluster:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, a.limit, fmt.Errorf("bench-cluster did not end within %v", a.limit))
+	defer cancel()
+	if err := run(ctx, a); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-cluster:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, a arguments) error {
+	if err := os.MkdirAll(a.out, 0o755); err != nil {
+		return err
+	}
+	logFile, err := os.Create(filepath.Join(a.out, "bench-cluster.log"))
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	began := time.Now()
+	say := func(format string, args ...any) {
+		fmt.Printf("[%5.0fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	}
+	a.options.Progress = say
+	say("results go to %s; the machines take three minutes to begin with, then it is about %v", a.out, estimate(a.options))
+	rep, err := measure(ctx, a, slog.New(slog.NewTextHandler(logFile, nil)), say)
+	if err != nil {
+		return err
+	}
+	return write(a.out, rep)
+}
+
+// write writes the results and gives the missed gates as an error.
+func write(out string, rep *report.Report) error {
+	md, err := os.Create(filepath.Join(out, "report.md"))
+	if err != nil {
+		return err
+	}
+	err = errors.Join(rep.Markdown(md), md.Close(), rep.Result.Write(filepath.Join(out, "result.json")), rep.WriteHTML(filepath.Join(out, "report.html")))
+	if err != nil {
+		return err
+	}
+	if err := rep.Terminal(os.Stdout); err != nil {
+		return err
+	}
+	missed := rep.Result.Missed()
+	if len(missed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d gates missed", len(missed), len(rep.Result.Gates))
+}

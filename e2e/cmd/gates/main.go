@@ -1,0 +1,85 @@
+// Gates judges results: each FOLDER/result.json below out/ by the limits of e2e/bench/gates.json where they know its suite
+// (the folder's name), else by the gates that the suite has written into it. The profile follows from the
+// platform that the result names; nothing on the command line can loosen it.
+//
+//	gates [-in out]
+//
+// Exit status 1: a gate was missed, a result is malformed, or there is none.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+)
+
+func main() {
+	in := flag.String("in", "out", "`folder` whose folders have the results")
+	flag.Parse()
+	if err := run(*in, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "gates:", err)
+		os.Exit(1)
+	}
+}
+
+func run(in string, w io.Writer) error {
+	paths, err := filepath.Glob(filepath.Join(in, "*", "result.json"))
+	if err != nil {
+		return err
+	}
+	if len(paths) == 0 {
+		return fmt.Errorf("no result below %s: run a suite first, `make bench-cluster` for instance", in)
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	var errs []error
+	for _, path := range paths {
+		errs = append(errs, judge(path, t))
+	}
+	return errors.Join(append(errs, t.Flush())...)
+}
+
+// judge shows the gates of one result and gives an error for those that were missed and tests that failed.
+func judge(path string, w io.Writer) error {
+	r, err := bench.Read(path)
+	if err != nil {
+		return err
+	}
+	suite := filepath.Base(filepath.Dir(path))
+	gates, err := bench.Judge(r, suite)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	profile, err := bench.ProfileOf(r.Platform)
+	if err != nil {
+		return err
+	}
+	if profile == "" {
+		profile = "its own gates"
+	}
+	fmt.Fprintf(w, "\n%s\t\t%s, %s\tcommit %.12s\n", suite, r.Platform, profile, r.Commit)
+	missed := 0
+	for _, g := range gates {
+		mark := "✓"
+		if !g.OK {
+			mark = "✗"
+			missed++
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", g.Name, mark, g.Want, g.Got)
+	}
+	if r.Tests.Passed+r.Tests.Failed > 0 {
+		fmt.Fprintf(w, "tests\t\t0 failed\t%d passed, %d failed, %d skipped\n", r.Tests.Passed, r.Tests.Failed, len(r.Tests.Skipped))
+	}
+	if len(gates) == 0 && r.Tests.Passed == 0 {
+		fmt.Fprintf(w, "(no gate)\t\t\t\n")
+	}
+	if missed > 0 || r.Tests.Failed > 0 {
+		return fmt.Errorf("%s: %d of %d gates missed, %d tests failed", suite, missed, len(gates), r.Tests.Failed)
+	}
+	return nil
+}
