@@ -25,7 +25,12 @@ func closeNode(flags *config.Flags) error {
 
 func check(flags *config.Flags) error {
 	cfg, err := flags.Load()
-	if err := errors.Join(err, agent.CheckHost(cfg)); err != nil {
+	err = errors.Join(err, agent.CheckHost(cfg))
+	notes, underlayErr := agent.DescribeHost(cfg)
+	for _, n := range notes {
+		fmt.Println(n)
+	}
+	if err := errors.Join(err, underlayErr); err != nil {
 		return err
 	}
 	fmt.Println("configuration and machine are fit for veild")

@@ -7,8 +7,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
 // capNetAdmin is CAP_NET_ADMIN of capabilities(7).
@@ -37,6 +39,40 @@ func checkMachine(cfg config.Config) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// DescribeHost says what veild would build on: the link between nodes and what pods get of its MTU, and the kind of WireGuard. An error is a
+// link that cannot carry a tunnel. It changes nothing.
+func DescribeHost(cfg config.Config) ([]string, error) {
+	notes := []string{wireGuardNote()}
+	h, err := hostnet.Open()
+	if err != nil {
+		return notes, err
+	}
+	defer h.Close()
+	u, err := h.Underlay(nil, nil)
+	if err != nil {
+		return notes, err
+	}
+	mtu, outer6 := u.MTU, !cluster.Node{Addresses: u.Addrs}.AddressFamilies().V4
+	from := fmt.Sprintf("%s carries the traffic between nodes: MTU %d", u.Name, mtu)
+	if cfg.MTU > 0 {
+		mtu = cfg.MTU
+		from += fmt.Sprintf(", by the configuration %d", mtu)
+	}
+	pods, err := cluster.TunnelMTU(mtu, outer6, cfg.Families())
+	if err != nil {
+		return notes, fmt.Errorf("%s: %w", u.Name, err)
+	}
+	return append(notes, fmt.Sprintf("%s; pods get %d", from, pods)), nil
+}
+
+// wireGuardNote looks for the module without loading it: what is built in is there, too.
+func wireGuardNote() string {
+	if _, err := os.Stat("/sys/module/wireguard"); err == nil {
+		return "the kernel has WireGuard"
+	}
+	return "WireGuard is not loaded in the kernel: veild tries to, and where there is none asks veil-wg, which then must run"
 }
 
 func checkCapability() error {

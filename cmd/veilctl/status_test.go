@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// claimText is the spec of a VeilNode.
+func claimText(key string) []byte {
+	return []byte(`{"keys":[{"epoch":2,"publicKey":"` + key + `"}]}`)
+}
+
+const otherKey = "tdzEaXHPf+yh631bk4RMKCQw9Bj6NKJaJUkGb+Rw/lA="
+
+// wellNode is a node that is, with a handshake with each of peers.
+func wellNode(t *testing.T, name, key string, peers ...string) nodeSeen {
+	t.Helper()
+	var public wgkey.Public
+	if err := public.UnmarshalText([]byte(key)); err != nil {
+		t.Fatal(err)
+	}
+	s := &telemetry.Status{
+		Node: name, Version: "v0.1.0", Ready: true, Pods: 3, Started: time.Unix(0, 0),
+		Devices: []telemetry.Device{{Name: "veil0", Kind: "kernel", PublicKey: public, Port: 51820, MTU: 1440, Up: true}},
+		Guard:   telemetry.Guard{InForce: true, Links: []string{"eth0"}, Drops: []telemetry.Drop{{Number: 2, Name: "dst_in_range", Packets: 5}}},
+		MTU:     telemetry.MTU{Underlay: 1500, Pod: 1440},
+	}
+	for _, p := range peers {
+		s.Peers = append(s.Peers, telemetry.Peer{Name: p, State: telemetry.PeerUp, Device: "veil0"})
+	}
+	return nodeSeen{name: name, linux: true, claim: claimText(key), pod: "veild-" + name, status: s}
+}
+
+func TestClusterTable(t *testing.T) {
+	host := nodeSeen{name: "control", claim: claimText(publishedKey)}
+	silent := nodeSeen{name: "node-3", linux: true, pod: "veild-c", podWhy: "container veild waits, CrashLoopBackOff", said: "veild: clusterRanges: no range is given", kubelet: "its Node is not Ready: KubeletNotReady: cni plugin not initialized"}
+	broken := wellNode(t, "node-2", otherKey, "node-1", "control")
+	broken.status.Ready, broken.status.NotReady = false, []string{"first apply done"}
+	broken.status.Peers[0].State = telemetry.PeerIdle
+	r := assess([]nodeSeen{silent, broken, wellNode(t, "node-1", publishedKey, "control", "node-2"), host})
+	var out bytes.Buffer
+	if err := showCluster(&out, r); err != nil {
+		t.Fatal(err)
+	}
+	const want = `NODE     READY  VERSION  KEY         TUNNEL  MTU   PEERS      PODS  BLOCKED
+control  ?      -        2 mJLSJPVW  -       -     seen by 2  -     -
+node-1   yes    v0.1.0   2 mJLSJPVW  kernel  1440  2/2        3     5
+node-2   NO     v0.1.0   2 tdzEaXHP  kernel  1440  1/2        3     5
+node-3   ?      -        -           -       -     seen by 0  -     -
+
+control: no pod of veild, so nobody was asked; it runs outside of a pod: peers talk to it
+node-2: it is not ready for pods: waits for first apply done
+node-2: peer node-1: no handshake for three minutes
+node-3: container veild waits, CrashLoopBackOff
+node-3: veild said: veild: clusterRanges: no range is given
+node-3: its Node is not Ready: KubeletNotReady: cni plugin not initialized
+2 of 4 nodes are well
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+	if r.Well {
+		t.Error("the cluster is said to be well")
+	}
+}
+
+func TestAssess(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change  func(n *nodeSeen)
+		problem string // "" is a node that is well
+	}{
+		"as it should be":       {func(*nodeSeen) {}, ""},
+		"an old key":            {func(n *nodeSeen) { n.claim = claimText(otherKey) }, "another key than its VeilNode"},
+		"no VeilNode":           {func(n *nodeSeen) { n.claim = nil }, "published no key"},
+		"a malformed VeilNode":  {func(n *nodeSeen) { n.claim = []byte(`{"keys":[]}`) }, "malformed"},
+		"no guard":              {func(n *nodeSeen) { n.status.Guard.InForce = false }, "guard is not in force"},
+		"a tunnel that is down": {func(n *nodeSeen) { n.status.Devices[0].Up = false }, "veil0 (kernel) is down"},
+		"a problem of its own":  {func(n *nodeSeen) { n.status.Problems = []string{"the tunnel\ncannot"} }, "the tunnel; cannot"},
+		"a peer without a key":  {func(n *nodeSeen) { n.status.Peers[0].State = telemetry.PeerKeyless }, "peer node-9: it has no key"},
+		"no answer":             {func(n *nodeSeen) { n.status, n.err = nil, "no answer in time" }, "veild does not answer: no answer in time"},
+		"no pod":                {func(n *nodeSeen) { n.status, n.pod = nil, "" }, "is the DaemonSet veild there"},
+		"a node that is not ours": {func(n *nodeSeen) {
+			n.status, n.pod, n.claim, n.linux = nil, "", nil, false
+		}, "kubernetes.io/os"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := wellNode(t, "node-1", publishedKey, "node-9")
+			tt.change(&n)
+			got := assess([]nodeSeen{n}).Nodes[0]
+			if got.Well != (tt.problem == "") || !strings.Contains(strings.Join(got.Problems, "\n"), tt.problem) {
+				t.Errorf("well %v, problems %q, want %q", got.Well, got.Problems, tt.problem)
+			}
+		})
+	}
+	if assess(nil).Well {
+		t.Error("a cluster without nodes is said to be well")
+	}
+}
+
+// Every verb explains itself, with an example that begins with its own name.
+func TestHelp(t *testing.T) {
+	for _, g := range verbs() {
+		for _, v := range g.verbs {
+			var out bytes.Buffer
+			if err := run(t.Context(), []string{v.name, "-h"}, &out, &out); err != nil {
+				t.Errorf("%s -h: %v", v.name, err)
+			}
+			for _, want := range []string{"Usage: veilctl " + v.name, "Examples:\n  ", "veilctl " + v.name, v.short} {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("%s -h does not say %q:\n%s", v.name, want, out.String())
+				}
+			}
+		}
+	}
+}
