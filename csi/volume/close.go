@@ -1,0 +1,261 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// Closed is how a volume was closed.
+type Closed struct {
+	// Sealed is whether the disk now carries an epoch of its own, so that images from while the volume was open are refused.
+	Sealed bool
+	// Why it is not, when it is not.
+	Why error
+}
+
+// Close removes the mapping of the volume from this node and gives the volume up. One whose mapping is open is ErrInUse, and unchanged. It
+// may be called again. Without the key the volume is closed all the same, and not sealed.
+func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (Closed, error) {
+	o, err := s.begin(ctx, volume, keys)
+	if err != nil {
+		return Closed{}, err
+	}
+	defer o.unlock()
+	if o.UUID != (crypt.UUID{}) {
+		if err := o.unmap(ctx); err != nil {
+			return Closed{}, err
+		}
+	}
+	var c Closed
+	if o.Phase == Ready && o.Writer == o.Node {
+		if c, err = o.giveUp(ctx); err != nil {
+			return c, err
+		}
+	}
+	return c, o.Backend.Detach(ctx, volume)
+}
+
+// unmap removes the mappings of the volume. The present one must not be open; former ones are fenced, and go when they can.
+func (o *op) unmap(ctx context.Context) error {
+	names, err := o.Engine.List(ctx, crypt.NamePrefix(o.UUID))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name != crypt.Expected(o.UUID, o.Epoch, 0, 0, "", false).Name {
+			if err := o.discard(ctx, name); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := o.Engine.Remove(ctx, name, false); errors.Is(err, crypt.ErrInUse) {
+			return fmt.Errorf("volume %s: %w: %w", o.Volume, ErrInUse, err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// giveUp seals the disk and lets go of the volume; of the volume alone when there is no key, or the disk is not what it was.
+func (o *op) giveUp(ctx context.Context) (Closed, error) {
+	why := o.seal(ctx)
+	if why == nil {
+		return Closed{Sealed: true}, nil
+	}
+	if o.Writer == "" || ctx.Err() != nil || errors.Is(why, ErrConflict) {
+		return Closed{}, why
+	}
+	// What the state allows the disk to say (PendingEpoch) stays as it is.
+	next := o.State
+	next.Writer = ""
+	if err := o.swap(ctx, next); err != nil {
+		return Closed{}, err
+	}
+	o.log.Warn("volume closed without sealing it: an image of the disk from while it was open will be accepted", "why", why)
+	return Closed{Why: why}, nil
+}
+
+func (o *op) seal(ctx context.Context) error {
+	dev, err := o.Backend.Attach(ctx, o.Volume)
+	if err != nil {
+		return err
+	}
+	data, err := o.dataKey(ctx)
+	if err != nil {
+		return err
+	}
+	defer data.Wipe()
+	keys, err := crypt.DeriveKeys(data, o.Binding())
+	if err != nil {
+		return err
+	}
+	defer keys.Wipe()
+	_, err = o.advance(ctx, dev, keys, "")
+	return err
+}
+
+// Expand makes the volume at least size bytes large, also while it is open. Making it smaller is no error and does nothing.
+func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOptions) (State, error) {
+	o, err := s.begin(ctx, volume, opts.Keys)
+	if err != nil {
+		return State{}, err
+	}
+	defer o.unlock()
+	if err := o.claim(""); err != nil {
+		return o.State, err
+	}
+	if o.Phase != Ready {
+		return o.State, fmt.Errorf("expand volume %s: it is in phase %s: open it first", volume, o.Phase)
+	}
+	payload := max(crypt.PayloadSize(size), o.PendingPayload)
+	if payload <= o.Payload {
+		return o.State, nil
+	}
+	// The room first: a disk that is full changes nothing.
+	dev, err := o.Backend.Attach(ctx, volume)
+	if err != nil {
+		return o.State, err
+	}
+	if err := o.Backend.Expand(ctx, volume, crypt.DeviceSize(payload)); err != nil {
+		return o.State, err
+	}
+	if next := o.State; next.PendingPayload != payload {
+		next.PendingPayload = payload
+		if err := o.swap(ctx, next); err != nil {
+			return o.State, err
+		}
+	}
+	err = o.expand(ctx, dev, opts)
+	return o.State, err
+}
+
+// expand writes the pending size to the record, then to the mapping, then to the state: a state that is behind lets Open and Expand go on.
+func (o *op) expand(ctx context.Context, dev backend.Device, opts OpenOptions) error {
+	data, err := o.dataKey(ctx)
+	if err != nil {
+		return err
+	}
+	defer data.Wipe()
+	keys, err := crypt.DeriveKeys(data, o.Binding())
+	if err != nil {
+		return err
+	}
+	defer keys.Wipe()
+	record, err := o.sealSize(dev, keys)
+	if err != nil {
+		return err
+	}
+	if record.Epoch == o.Epoch && o.Writer == o.Node {
+		t := crypt.NewTable(record, dev.Number, opts.Class, opts.Discard)
+		if err := o.Engine.Resize(ctx, t, keys.Volume); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
+			return err
+		}
+	}
+	next := o.State
+	next.Payload, next.PendingPayload = record.Payload, 0
+	if err := o.swap(ctx, next); err != nil {
+		return err
+	}
+	o.log.Info("volume expanded", "bytes", o.Payload)
+	return nil
+}
+
+func (o *op) sealSize(dev backend.Device, keys *crypt.Keys) (crypt.Record, error) {
+	o.reading <- struct{}{}
+	defer func() { <-o.reading }()
+	disk, err := o.OpenDisk(dev.Path, true)
+	if err != nil {
+		return crypt.Record{}, err
+	}
+	defer disk.Close()
+	metadata, err := crypt.Read(disk)
+	if err != nil {
+		return crypt.Record{}, fmt.Errorf("volume %s: %w", o.Volume, err)
+	}
+	record, err := metadata.Verify(keys, o.Identity(), o.want())
+	if err != nil {
+		return crypt.Record{}, fmt.Errorf("volume %s: %w", o.Volume, err)
+	}
+	record = record.Next(record.Epoch, o.PendingPayload)
+	return record, metadata.Seal(disk, keys, record)
+}
+
+// Removed is how a volume was deleted.
+type Removed struct {
+	// Shredded is whether keyslot and record on the disk were overwritten. Without it, too, the disk opens no more: its key is gone.
+	Shredded bool
+	// Why they were not, when they were not.
+	Why error
+}
+
+// Delete destroys the wrapped key, then what of it is on the disk, then the backing. It may be called again. A volume that is in use, here or on
+// another node, is refused. What remains is a state in phase DELETED, until Forget.
+func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
+	o, err := s.begin(ctx, volume, nil)
+	if errors.Is(err, ErrNotFound) {
+		return Removed{}, nil
+	}
+	if err != nil {
+		return Removed{}, err
+	}
+	defer o.unlock()
+	if o.Phase != Deleted {
+		if err := o.claim(""); err != nil {
+			return Removed{}, err
+		}
+		if o.UUID != (crypt.UUID{}) {
+			if err := o.unmap(ctx); err != nil {
+				return Removed{}, err
+			}
+		}
+		next := o.State
+		next.Phase, next.Key, next.Writer = Deleted, keyring.Wrapped{}, ""
+		if err := o.swap(ctx, next); err != nil {
+			return Removed{}, err
+		}
+		o.log.Info("volume deleted: its key is destroyed")
+	}
+	var r Removed
+	r.Why = o.shred(ctx)
+	r.Shredded = r.Why == nil
+	if r.Why != nil && !errors.As(r.Why, new(*crypt.RefusedError)) && !errors.Is(r.Why, backend.ErrMissing) {
+		return r, r.Why
+	}
+	return r, errors.Join(o.Backend.Detach(ctx, volume), o.Backend.Delete(ctx, volume))
+}
+
+// shred overwrites what of the volume's keys is on its disk.
+func (o *op) shred(ctx context.Context) error {
+	dev, err := o.Backend.Attach(ctx, o.Volume)
+	if err != nil {
+		return err
+	}
+	disk, err := o.OpenDisk(dev.Path, false)
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	return crypt.Shred(disk, o.Binding())
+}
+
+// Forget removes the state of a deleted volume. Call it when nobody can ask for the volume any more.
+func (s *Set) Forget(ctx context.Context, volume string) error {
+	o, err := s.begin(ctx, volume, nil)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer o.unlock()
+	if o.Phase != Deleted {
+		return fmt.Errorf("forget volume %s: it is in phase %s, not deleted", volume, o.Phase)
+	}
+	return o.Store.Remove(ctx, volume, o.revision)
+}

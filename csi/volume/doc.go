@@ -1,0 +1,18 @@
+// Package volume is the life of a volume on a node: made once, opened by one node at a time, closed, expanded, deleted, and never
+// formatted when it should have been readable.
+//
+// It promises, after any number of processes that died at any step:
+//   - A disk is written only in FORMATTING, where it is blank or holds what formatting writes, and in READY after its record was verified.
+//     There is no way from READY back.
+//   - A mapping that is handed out is of the volume's record at the epoch of the trusted state; one that was found is used only
+//     when its uuid, device, table and size are as they would be made, and a read succeeds. Any other is fenced and replaced.
+//   - An image of a disk from before the volume was last opened, cleanly closed or expanded is refused.
+//   - While the key service is away nothing is opened anew and nothing is formatted; what is open stays so.
+//
+// It refuses (see the errors in state.go, and crypt.RefusedError for disks) rather than repairs. docs/design/0005-volumes.md has the states and
+// the order of writes.
+//
+// It knows neither Kubernetes nor file systems. What it stands on are four seams: Store, keyring.Provider, crypt.Engine and backend.Backend.
+//
+// Start reading at State, then Set.Open.
+package volume

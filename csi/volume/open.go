@@ -1,0 +1,237 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// OpenOptions say how a volume is opened. The zero value is the usual.
+type OpenOptions struct {
+	// Keys is the provider of this request; nil is the Set's.
+	Keys keyring.Provider
+	// Class tunes; Discard lets the volume tell the disk which blocks are free.
+	Class   crypt.Class
+	Discard bool
+	// TakeOver names the node that has the volume and is known to be gone.
+	TakeOver string
+}
+
+// Opened is a volume that can be used.
+type Opened struct {
+	// Mapping is the device with the plain text.
+	Mapping crypt.Mapping
+	// State is that of the volume now. A file system may be made on it only while its Content is Unmade.
+	State State
+	// Adopted is whether the mapping was there already, as it should be.
+	Adopted bool
+}
+
+// Open gives the mapping of the volume on this node, and formats the volume first when it is new. It may be called again, at any time, and
+// then gives the same mapping. On error nothing that could not have been there before is on the disk.
+func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened, error) {
+	o, err := s.begin(ctx, volume, opts.Keys)
+	if err != nil {
+		return Opened{}, err
+	}
+	defer o.unlock()
+	if err := o.claim(opts.TakeOver); err != nil {
+		return Opened{}, err
+	}
+	if o.Phase == New {
+		if err := o.Backend.Provision(ctx, volume, crypt.DeviceSize(o.Payload)); err != nil {
+			return Opened{}, err
+		}
+	}
+	dev, err := o.Backend.Attach(ctx, volume)
+	if err != nil {
+		return Opened{}, err
+	}
+	if o.Phase != Ready {
+		if err := o.format(ctx, dev); err != nil {
+			return Opened{}, err
+		}
+	}
+	if m, ok, err := o.adopt(ctx, dev, opts); err != nil || ok {
+		return Opened{m, o.State, ok}, err
+	}
+	m, err := o.open(ctx, dev, opts)
+	return Opened{m, o.State, false}, err
+}
+
+// format takes the volume from NEW or FORMATTING to READY.
+func (o *op) format(ctx context.Context, dev backend.Device) error {
+	disk, err := o.OpenDisk(dev.Path, false)
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	if o.Phase == New {
+		if err := o.beginFormat(ctx, disk, dev); err != nil {
+			return err
+		}
+	}
+	if o.Device != dev.ID {
+		return fmt.Errorf("format volume %s: %w", o.Volume, &crypt.RefusedError{
+			Kind: crypt.OtherVolume, What: "device", Expected: o.Device + ", where formatting began", Found: dev.ID})
+	}
+	data, err := o.dataKey(ctx)
+	if err != nil {
+		return err
+	}
+	defer data.Wipe()
+	if err := crypt.Format(disk, data, o.Identity(), o.Payload); err != nil {
+		return err
+	}
+	next := o.State
+	next.Phase, next.Epoch = Ready, 1
+	if err := o.swap(ctx, next); err != nil {
+		return err
+	}
+	o.log.Info("volume formatted", "device", dev.ID, "bytes", o.Payload)
+	return nil
+}
+
+// beginFormat takes the volume from NEW to FORMATTING: the disk is blank, and a key is made that is known to unwrap.
+func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device) error {
+	if err := crypt.CheckBlank(disk, crypt.DeviceSize(o.Payload)); err != nil {
+		return fmt.Errorf("format volume %s: %w", o.Volume, err)
+	}
+	data, err := crypt.NewDataKey()
+	if err != nil {
+		return err
+	}
+	defer data.Wipe()
+	next := o.State
+	next.Phase, next.Writer, next.Device = Formatting, o.Node, dev.ID
+	if next.UUID, err = crypt.NewUUID(); err != nil {
+		return err
+	}
+	if next.Key, err = keyring.WrapChecked(ctx, o.keys, o.Binding(), data); err != nil {
+		return err
+	}
+	return o.swap(ctx, next)
+}
+
+// adopt looks for the mapping that a former process made. ok is whether there is one and it is as it would be made now. All others of the volume are
+// fenced and removed.
+func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m crypt.Mapping, ok bool, err error) {
+	names, err := o.Engine.List(ctx, crypt.NamePrefix(o.UUID))
+	if err != nil {
+		return m, false, err
+	}
+	want := crypt.Expected(o.UUID, o.Epoch, o.Payload, dev.Number, opts.Class, opts.Discard)
+	for _, name := range names {
+		if name == want.Name && o.Writer == o.Node && o.PendingEpoch == 0 {
+			found, why := o.inspect(ctx, want)
+			if why != "" && o.PendingPayload != 0 {
+				// An expansion that was cut short may have reached the mapping.
+				larger := want
+				larger.Payload = o.PendingPayload
+				found, why = o.inspect(ctx, larger)
+			}
+			if why == "" {
+				m, ok = found, true
+				continue
+			}
+			o.log.Warn("mapping is replaced: it is not as it should be", "mapping", name, "why", why)
+		}
+		if err := o.discard(ctx, name); err != nil {
+			return m, false, err
+		}
+	}
+	return m, ok, nil
+}
+
+// inspect says why the mapping of that table cannot be used; empty when it can.
+func (o *op) inspect(ctx context.Context, want crypt.Table) (crypt.Mapping, string) {
+	m, err := o.Engine.Lookup(ctx, want.Name)
+	if err != nil {
+		return m, err.Error()
+	}
+	if why := want.Differs(m); why != "" {
+		return m, why
+	}
+	if err := o.Engine.Probe(ctx, want.Name); err != nil {
+		return m, err.Error()
+	}
+	return m, ""
+}
+
+// discard fences a mapping, which takes its disk from it, and removes it; with its last close when somebody has it open.
+func (o *op) discard(ctx context.Context, name string) error {
+	if err := o.Engine.Fence(ctx, name); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
+		return err
+	}
+	return o.Engine.Remove(ctx, name, true)
+}
+
+// open verifies the disk, advances the epoch and makes the mapping.
+func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions) (crypt.Mapping, error) {
+	data, err := o.dataKey(ctx)
+	if err != nil {
+		return crypt.Mapping{}, err
+	}
+	defer data.Wipe()
+	keys, err := crypt.DeriveKeys(data, o.Binding())
+	if err != nil {
+		return crypt.Mapping{}, err
+	}
+	defer keys.Wipe()
+	record, err := o.advance(ctx, dev, keys, o.Node)
+	if err != nil {
+		return crypt.Mapping{}, err
+	}
+	m, err := o.Engine.Create(ctx, crypt.NewTable(record, dev.Number, opts.Class, opts.Discard), keys.Volume)
+	if err != nil {
+		return crypt.Mapping{}, err
+	}
+	if err := o.Engine.Probe(ctx, m.Name); err != nil {
+		return crypt.Mapping{}, errors.Join(err, o.discard(ctx, m.Name))
+	}
+	o.log.Info("volume opened", "device", dev.ID, "epoch", o.Epoch, "mapping", m.Name)
+	return m, nil
+}
+
+// advance verifies the disk, writes its record with the next epoch, and keeps that, with writer as who has the volume. The state knows of it before
+// the disk does: a process that dies in between leaves a state that allows both.
+func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys, writer string) (crypt.Record, error) {
+	o.reading <- struct{}{}
+	defer func() { <-o.reading }()
+	disk, err := o.OpenDisk(dev.Path, false)
+	if err != nil {
+		return crypt.Record{}, err
+	}
+	defer disk.Close()
+	metadata, err := crypt.Read(disk)
+	if err != nil {
+		return crypt.Record{}, fmt.Errorf("volume %s: %w", o.Volume, err)
+	}
+	record, err := metadata.Verify(keys, o.Identity(), o.want())
+	if err != nil {
+		return crypt.Record{}, fmt.Errorf("volume %s: %w", o.Volume, err)
+	}
+	next := o.State
+	next.PendingEpoch, next.Writer = o.Epoch+1, o.Node
+	if next.PendingEpoch != o.PendingEpoch || next.Writer != o.Writer {
+		if err := o.swap(ctx, next); err != nil {
+			return crypt.Record{}, err
+		}
+	}
+	// An expansion that was cut short before the disk knew of it is left to be asked for again.
+	record = record.Next(o.PendingEpoch, record.Payload)
+	if err := metadata.Seal(disk, keys, record); err != nil {
+		return crypt.Record{}, fmt.Errorf("volume %s: %w", o.Volume, err)
+	}
+	next.Epoch, next.PendingEpoch = record.Epoch, 0
+	if next.Payload = record.Payload; next.PendingPayload <= next.Payload {
+		next.PendingPayload = 0
+	}
+	next.Writer = writer
+	return record, o.swap(ctx, next)
+}

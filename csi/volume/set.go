@@ -1,0 +1,229 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// readers bounds how many volumes have their metadata in memory at once (308 KiB each).
+const readers = 16
+
+// Config is what a Set stands on. All but OpenDisk, Locks and Log must be set.
+type Config struct {
+	// Cluster is the id of the cluster, Node the name of this node.
+	Cluster, Node string
+	Store         Store
+	Engine        crypt.Engine
+	Backend       backend.Backend
+	// Keys wraps keys when an operation brings no provider of its own.
+	Keys keyring.Provider
+	// OpenDisk opens the device at path; shared is for one that a mapping is on. Nil is direct I/O to the device.
+	OpenDisk func(path string, shared bool) (blk.Disk, error)
+	// Locks is a folder, on tmpfs, for the locks by which processes of this node exclude each other; empty when there is one process.
+	Locks string
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+// Set is the volumes of a node. Its methods may be called from several goroutines, and by several processes.
+type Set struct {
+	Config
+	reading chan struct{}
+	mu      sync.Mutex
+	busy    map[string]bool
+}
+
+// NewSet gives the volumes of a node.
+func NewSet(c Config) *Set {
+	if c.OpenDisk == nil {
+		c.OpenDisk = func(path string, shared bool) (blk.Disk, error) {
+			if shared {
+				return blk.OpenShared(path)
+			}
+			return blk.Open(path)
+		}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Set{Config: c, reading: make(chan struct{}, readers), busy: map[string]bool{}}
+}
+
+// Create makes the state of a new volume of at least size bytes. It touches no disk and needs no key. One that exists with that size is no error.
+func (s *Set) Create(ctx context.Context, volume string, size int64) (State, error) {
+	st := State{Volume: volume, Cluster: s.Cluster, Phase: New, Payload: crypt.PayloadSize(size), Content: Unmade}
+	err := s.Store.Create(ctx, st)
+	if !errors.Is(err, ErrExists) {
+		return st, err
+	}
+	have, _, err := s.get(ctx, volume)
+	if err == nil && have.Phase == Deleted {
+		err = fmt.Errorf("volume %s: %w", volume, ErrDeleted)
+	}
+	if err == nil && have.Payload != st.Payload {
+		err = fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", volume, ErrExists, have.Payload, st.Payload)
+	}
+	return have, err
+}
+
+// get reads a state and checks it.
+func (s *Set) get(ctx context.Context, volume string) (State, Revision, error) {
+	st, r, err := s.Store.Get(ctx, volume)
+	if err != nil {
+		return State{}, "", err
+	}
+	if err := st.Check(); err != nil {
+		return State{}, "", err
+	}
+	if st.Cluster != s.Cluster {
+		return State{}, "", fmt.Errorf("volume %s: %w: it is of cluster %s, this is %s", volume, ErrState, st.Cluster, s.Cluster)
+	}
+	return st, r, nil
+}
+
+// op is one operation on one volume, which it has locked.
+type op struct {
+	*Set
+	State
+	revision Revision
+	keys     keyring.Provider
+	log      *slog.Logger
+	unlock   func()
+}
+
+// begin locks the volume and reads its state. keys nil is the Set's own.
+func (s *Set) begin(ctx context.Context, volume string, keys keyring.Provider) (*op, error) {
+	unlock, err := s.lock(volume)
+	if err != nil {
+		return nil, err
+	}
+	o := &op{Set: s, keys: keys, unlock: unlock, log: s.Log.With("volume", volume)}
+	if o.keys == nil {
+		o.keys = s.Keys
+	}
+	if o.State, o.revision, err = s.get(ctx, volume); err != nil {
+		unlock()
+		return nil, err
+	}
+	return o, nil
+}
+
+// swap makes next the state, if nobody has changed it meanwhile.
+func (o *op) swap(ctx context.Context, next State) error {
+	if err := next.Check(); err != nil {
+		return err
+	}
+	r, err := o.Store.Update(ctx, next, o.revision)
+	if err != nil {
+		return fmt.Errorf("keep state of volume %s: %w", next.Volume, err)
+	}
+	o.State, o.revision = next, r
+	return nil
+}
+
+// lock keeps others of this node, and other goroutines, off the volume.
+func (s *Set) lock(volume string) (func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	inProgress := fmt.Errorf("volume %s: %w", volume, ErrInProgress)
+	if s.busy[volume] {
+		return nil, inProgress
+	}
+	release := func() {}
+	if s.Locks != "" {
+		path := filepath.Join(s.Locks, volume+".lock")
+		// The file stays: one that is removed while another waits for it would be two locks.
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		f.Close()
+		if release, err = flock(path, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, inProgress
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	s.busy[volume] = true
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.busy, volume)
+		release()
+	}, nil
+}
+
+// dataKey unwraps the key of the volume. The caller wipes it.
+func (o *op) dataKey(ctx context.Context) (*keyring.Secret, error) {
+	if o.keys == nil {
+		return nil, fmt.Errorf("key of volume %s: %w: this request brings no key", o.Volume, keyring.ErrUnavailable)
+	}
+	data, err := o.keys.Unwrap(ctx, o.Binding(), o.Key)
+	if err != nil {
+		return nil, fmt.Errorf("key of volume %s: %w", o.Volume, err)
+	}
+	return data, nil
+}
+
+// Rewrap wraps the key of the volume by the present key-encryption key of the provider, nil being the Set's; one that is, is left. The volume stays open.
+// keys must also unwrap what there is: see keyring.Chain.
+func (s *Set) Rewrap(ctx context.Context, volume string, keys keyring.Provider) (changed bool, err error) {
+	o, err := s.begin(ctx, volume, keys)
+	if err != nil {
+		return false, err
+	}
+	defer o.unlock()
+	if !o.hasKey() {
+		return false, nil
+	}
+	next := o.State
+	if next.Key, changed, err = keyring.Rewrap(ctx, o.keys, o.keys, o.Binding(), o.Key); err != nil || !changed {
+		return false, err
+	}
+	if err := o.swap(ctx, next); err != nil {
+		return false, err
+	}
+	o.log.Info("key re-wrapped", "provider", next.Key.Provider, "keyID", next.Key.KeyID)
+	return true, nil
+}
+
+// MarkMade keeps that the volume has content from now on: no file system is ever made on it again.
+func (s *Set) MarkMade(ctx context.Context, volume string) error {
+	o, err := s.begin(ctx, volume, nil)
+	if err != nil {
+		return err
+	}
+	defer o.unlock()
+	if err := o.claim(""); err != nil {
+		return err
+	}
+	if o.Content == Made {
+		return nil
+	}
+	next := o.State
+	next.Content = Made
+	return o.swap(ctx, next)
+}
+
+// claim refuses a volume that another node has, unless takeOver names that node, and one that is deleted.
+func (o *op) claim(takeOver string) error {
+	if o.Phase == Deleted {
+		return fmt.Errorf("volume %s: %w", o.Volume, ErrDeleted)
+	}
+	if o.Writer != "" && o.Writer != o.Node && o.Writer != takeOver {
+		return &BusyError{o.Volume, o.Writer, o.Node}
+	}
+	return nil
+}

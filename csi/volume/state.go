@@ -1,0 +1,121 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// Errors of volumes.
+var (
+	// ErrNotFound matches when there is no volume of that name.
+	ErrNotFound = errors.New("no such volume")
+	// ErrExists matches when there is one already, of another size.
+	ErrExists = errors.New("volume exists")
+	// ErrConflict matches when somebody else changed the state meanwhile: read it again.
+	ErrConflict = errors.New("state was changed by somebody else")
+	// ErrDeleted matches for a volume that was deleted; its key is gone.
+	ErrDeleted = errors.New("volume is deleted")
+	// ErrInProgress matches while another operation on the volume is under way on this node.
+	ErrInProgress = errors.New("another operation on this volume is under way")
+	// ErrInUse matches when the volume cannot be closed or deleted because something has it open.
+	ErrInUse = errors.New("volume is in use")
+	// ErrState matches a state that no operation leaves behind: it was edited, or written by another version.
+	ErrState = errors.New("state of the volume does not hang together")
+)
+
+// BusyError is a volume that another node has.
+type BusyError struct{ Volume, Holder, Node string }
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("volume %s is open on node %s, so not on %s; when that node is gone for good, take the volume over by naming it", e.Volume, e.Holder, e.Node)
+}
+
+// Phase is how far a volume has come.
+type Phase string
+
+// The phases, in order.
+const (
+	New        Phase = "New"
+	Formatting Phase = "Formatting"
+	Ready      Phase = "Ready"
+	Deleted    Phase = "Deleted"
+)
+
+// Content says whether a file system was made on the volume.
+type Content string
+
+// What content there is.
+const (
+	// Unmade: nobody has used the volume, so a file system may be made on it.
+	Unmade Content = "Unmade"
+	// Made: never again.
+	Made Content = "Made"
+)
+
+// State is what is trusted about a volume. It is a value; what it points to is not changed.
+type State struct {
+	// Volume and Cluster are its names.
+	Volume  string `json:"volume"`
+	Cluster string `json:"cluster"`
+	Phase   Phase  `json:"phase"`
+	// Payload is the size, bytes; PendingPayload, unless 0, the size to which it is being expanded.
+	Payload        int64 `json:"payload"`
+	PendingPayload int64 `json:"pendingPayload,omitempty"`
+	// Key is the wrapped data key, in FORMATTING and READY.
+	Key keyring.Wrapped `json:"key,omitzero"`
+	// UUID is the LUKS UUID, from FORMATTING on.
+	UUID crypt.UUID `json:"uuid,omitzero"`
+	// Device is the stable id of the device that was chosen to be formatted.
+	Device string `json:"device,omitempty"`
+	// Content is Unmade until MarkMade.
+	Content Content `json:"content"`
+	// Writer is the node that has the volume; empty when none has.
+	Writer string `json:"writer,omitempty"`
+	// Epoch is what the disk says; PendingEpoch, unless 0, is what it is about to say.
+	Epoch        uint64 `json:"epoch,omitempty"`
+	PendingEpoch uint64 `json:"pendingEpoch,omitempty"`
+}
+
+// Binding is what the volume's key is wrapped for.
+func (s State) Binding() keyring.Binding {
+	return keyring.Binding{Cluster: s.Cluster, Volume: s.Volume}
+}
+
+// Identity is which volume.
+func (s State) Identity() crypt.Identity {
+	return crypt.Identity{Binding: s.Binding(), UUID: s.UUID}
+}
+
+// want is what the record on the disk must say.
+func (s State) want() crypt.Want {
+	return crypt.Want{Epoch: s.Epoch, PendingEpoch: s.PendingEpoch, Payload: s.Payload, PendingPayload: s.PendingPayload}
+}
+
+// Check says what does not hang together (ErrState), or nil.
+func (s State) Check() error {
+	for _, c := range []struct {
+		ok   bool
+		what string
+	}{
+		{s.Volume != "" && s.Cluster != "", "it has no name"},
+		{s.Phase == New || s.Phase == Formatting || s.Phase == Ready || s.Phase == Deleted, fmt.Sprintf("phase %q", s.Phase)},
+		{s.Content == Unmade || s.Content == Made, fmt.Sprintf("content %q", s.Content)},
+		{s.Payload > 0 && s.Payload == crypt.PayloadSize(s.Payload), fmt.Sprintf("payload of %d bytes", s.Payload)},
+		{s.PendingPayload == 0 || s.PendingPayload > s.Payload && s.PendingPayload == crypt.PayloadSize(s.PendingPayload), fmt.Sprintf("pending payload of %d bytes", s.PendingPayload)},
+		{s.hasKey() == !s.Key.IsZero(), "a key in a phase that has none, or none in one that has"},
+		{!s.hasKey() || s.UUID != crypt.UUID{}, "no uuid"},
+		{s.Phase != Formatting || s.Writer != "" && s.Device != "", "formatting without node or device"},
+		{(s.Phase == Ready) == (s.Epoch > 0) || s.Phase == Deleted, fmt.Sprintf("epoch %d in phase %s", s.Epoch, s.Phase)},
+		{s.PendingEpoch == 0 || s.Phase != New && s.PendingEpoch == s.Epoch+1, fmt.Sprintf("pending epoch %d after %d", s.PendingEpoch, s.Epoch)},
+	} {
+		if !c.ok {
+			return fmt.Errorf("volume %s: %w: %s", s.Volume, ErrState, c.what)
+		}
+	}
+	return nil
+}
+
+func (s State) hasKey() bool { return s.Phase == Formatting || s.Phase == Ready }

@@ -1,0 +1,198 @@
+package volume
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/internal/durable"
+)
+
+// Revision is a version of a state; only its store knows what it means.
+type Revision string
+
+// Store keeps states where the owner of the volumes' disks cannot change them. Its methods may be called from several goroutines and nodes.
+type Store interface {
+	// Get gives the state of a volume; ErrNotFound when there is none.
+	Get(ctx context.Context, volume string) (State, Revision, error)
+	// List gives all states, in no order.
+	List(ctx context.Context) ([]State, error)
+	// Create keeps the state of a volume that has none; else ErrExists.
+	Create(ctx context.Context, s State) error
+	// Update replaces the state that has revision r; ErrConflict when it has another by now.
+	Update(ctx context.Context, s State, r Revision) (Revision, error)
+	// Remove forgets the state that has revision r.
+	Remove(ctx context.Context, volume string, r Revision) error
+}
+
+// FileStore is a Store that keeps each state in a file <volume>.json of Dir, for machines without Kubernetes. Whoever writes there can destroy volumes
+// and pass an empty one off as new: it must not be a disk of those who are not trusted with that.
+type FileStore struct {
+	// Dir must exist.
+	Dir string
+}
+
+// stored is the content of a file. The revision counts updates.
+type stored struct {
+	Revision uint64 `json:"revision"`
+	State    State  `json:"state"`
+}
+
+// Get implements Store.
+func (f *FileStore) Get(_ context.Context, volume string) (State, Revision, error) {
+	s, err := f.read(volume)
+	return s.State, s.revision(), err
+}
+
+func (s stored) revision() Revision { return Revision(fmt.Sprint(s.Revision)) }
+
+func (f *FileStore) read(volume string) (stored, error) {
+	path, err := f.path(volume)
+	if err != nil {
+		return stored{}, err
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return stored{}, fmt.Errorf("volume %s: %w", volume, ErrNotFound)
+	}
+	if err != nil {
+		return stored{}, err
+	}
+	return parseStored(text, volume)
+}
+
+// parseStored reads a file of the store. An unknown field is refused: it would be lost at the next update.
+func parseStored(text []byte, volume string) (stored, error) {
+	var s stored
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&s); err != nil {
+		return stored{}, fmt.Errorf("volume %s: %w: %w", volume, ErrState, err)
+	}
+	if d.More() || s.State.Volume != volume {
+		return stored{}, fmt.Errorf("volume %s: %w: the file is of volume %q, or more than one", volume, ErrState, s.State.Volume)
+	}
+	return s, s.State.Check()
+}
+
+func (f *FileStore) path(volume string) (string, error) {
+	if volume == "" || volume[0] == '.' || strings.ContainsAny(volume, "/\x00") {
+		return "", fmt.Errorf("volume %q: not a plain name", volume)
+	}
+	return filepath.Join(f.Dir, volume+".json"), nil
+}
+
+// List implements Store.
+func (f *FileStore) List(ctx context.Context) ([]State, error) {
+	names, err := filepath.Glob(filepath.Join(f.Dir, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	var out []State
+	for _, name := range names {
+		s, _, err := f.Get(ctx, strings.TrimSuffix(filepath.Base(name), ".json"))
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// Create implements Store.
+func (f *FileStore) Create(_ context.Context, s State) error {
+	path, text, err := f.encode(stored{1, s})
+	if err != nil {
+		return err
+	}
+	if err := durable.Create(path, text); errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("volume %s: %w", s.Volume, ErrExists)
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// Update implements Store.
+func (f *FileStore) Update(_ context.Context, s State, r Revision) (Revision, error) {
+	unlock, err := f.lock()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	now, err := f.at(s.Volume, r)
+	if err != nil {
+		return "", err
+	}
+	next := stored{now.Revision + 1, s}
+	path, text, err := f.encode(next)
+	if err != nil {
+		return "", err
+	}
+	return next.revision(), durable.Write(path, text)
+}
+
+// Remove implements Store.
+func (f *FileStore) Remove(_ context.Context, volume string, r Revision) error {
+	unlock, err := f.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := f.at(volume, r); err != nil {
+		return err
+	}
+	path, err := f.path(volume)
+	if err != nil {
+		return err
+	}
+	return durable.Remove(path)
+}
+
+// at gives what is stored when it has that revision.
+func (f *FileStore) at(volume string, r Revision) (stored, error) {
+	now, err := f.read(volume)
+	if err == nil && now.revision() != r {
+		err = fmt.Errorf("volume %s: %w: expected revision %s, found %s", volume, ErrConflict, r, now.revision())
+	}
+	return now, err
+}
+
+func (f *FileStore) encode(s stored) (path string, text []byte, err error) {
+	if err := s.State.Check(); err != nil {
+		return "", nil, err
+	}
+	if path, err = f.path(s.State.Volume); err != nil {
+		return "", nil, err
+	}
+	text, err = json.MarshalIndent(s, "", "  ")
+	return path, append(text, '\n'), err
+}
+
+func (f *FileStore) lock() (unlock func(), err error) {
+	return flock(f.Dir, unix.LOCK_EX)
+}
+
+// flock locks the file or folder at path until unlock, or until the process ends.
+func flock(path string, how int) (unlock func(), err error) {
+	d, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(d.Fd()), how); err != nil {
+		d.Close()
+		return nil, &fs.PathError{Op: "flock", Path: path, Err: err}
+	}
+	return func() { d.Close() }, nil
+}
