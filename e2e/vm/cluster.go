@@ -33,7 +33,7 @@ type Options struct {
 	Bare bool
 	// NoVeil leaves out Kubeveil: nodes that wait for a network.
 	NoVeil bool
-	// Dir is the folder for artefacts; empty is a new one under out/vm.
+	// Dir is the folder for artefacts; empty is a new one under out/vm, where those of the last runs stay.
 	Dir string
 	// Log is told of the steps; nil discards.
 	Log *slog.Logger
@@ -59,6 +59,8 @@ type Cluster struct {
 	token string
 	// forward is the port on loopback that Kubeconfig names.
 	forward net.Listener
+	// slot is held while the cluster runs.
+	slot *os.File
 	// version is that of Kubernetes, as kubeadm says it.
 	version string
 	// dnsTag is that of CoreDNS's image.
@@ -89,7 +91,9 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	}
 	c := &Cluster{opts: opts, root: root, log: opts.Log, Dir: opts.Dir, start: time.Now()}
 	if c.Dir == "" {
-		c.Dir = filepath.Join(root, "out/vm", time.Now().UTC().Format("20060102-150405")+"-"+fmt.Sprint(os.Getpid()))
+		if c.Dir, err = lab.NewRun(filepath.Join(root, "out/vm")); err != nil {
+			return nil, fmt.Errorf("make a cluster: %w", err)
+		}
 	}
 	if err := c.make(ctx); err != nil {
 		_, end := c.Close()
@@ -100,6 +104,9 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 
 func (c *Cluster) make(ctx context.Context) error {
 	if err := c.need(); err != nil {
+		return err
+	}
+	if err := c.takeSlot(ctx); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
@@ -126,18 +133,10 @@ func (c *Cluster) make(ctx context.Context) error {
 		if err := c.collectImages(ctx); err != nil {
 			return err
 		}
+		if err := c.makeShared(ctx); err != nil {
+			return err
+		}
 	}
-	if err := c.boot(ctx); err != nil {
-		return err
-	}
-	if c.opts.Bare {
-		return nil
-	}
-	return c.makeKubernetes(ctx)
-}
-
-// boot starts all machines and waits until each answers.
-func (c *Cluster) boot(ctx context.Context) error {
 	for range c.opts.Nodes {
 		m, err := c.addMachine(ctx)
 		if err != nil {
@@ -148,13 +147,24 @@ func (c *Cluster) boot(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, m := range c.Machines {
-		if err := m.WaitSSH(ctx); err != nil {
-			return err
-		}
-		c.step("machine answers", "machine", m.Name)
+	if c.opts.Bare {
+		return c.each(func(m *Machine) error { return m.WaitSSH(ctx) })
 	}
-	return nil
+	// While they boot.
+	return c.makeKubernetes(ctx)
+}
+
+// each does the same to all machines at once.
+func (c *Cluster) each(do func(*Machine) error) error {
+	done := make(chan error, len(c.Machines))
+	for _, m := range c.Machines {
+		go func() { done <- do(m) }()
+	}
+	var errs []error
+	for range c.Machines {
+		errs = append(errs, <-done)
+	}
+	return errors.Join(errs...)
 }
 
 // need says what is missing and how to get it.
@@ -212,13 +222,10 @@ func (c *Cluster) seed(m *Machine) seed {
 	}
 	if !c.opts.Bare {
 		if m.hasContainerd2() {
-			maps.Copy(s, c.containerd2())
+			maps.Copy(s, containerd2Seed())
 		}
 		for _, name := range []string{"kubelet", "kubeadm"} {
-			s["/usr/bin/"+name] = file{from: c.program(name), mode: 0o755}
-		}
-		for _, path := range c.images {
-			s[imageDir+filepath.Base(path)] = file{from: path, mode: 0o644}
+			s["/usr/bin/"+name] = file{link: sharedDir + name}
 		}
 	}
 	return s
@@ -246,6 +253,9 @@ func (c *Cluster) Close() (oracle.Result, error) {
 	for _, m := range c.Machines {
 		errs = append(errs, m.Off(ctx))
 	}
+	if err := os.Remove(c.file(sharedDisk)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
 	var result oracle.Result
 	if c.Lab != nil {
 		var err error
@@ -254,6 +264,9 @@ func (c *Cluster) Close() (oracle.Result, error) {
 	}
 	for _, m := range c.Machines {
 		errs = append(errs, m.removeDisks())
+	}
+	if c.slot != nil {
+		errs = append(errs, c.slot.Close())
 	}
 	return result, errors.Join(errs...)
 }
