@@ -1,19 +1,24 @@
 // Package vm makes a Kubernetes cluster of virtual machines: kubelets, containerd and kernel WireGuard of
 // a distribution, joined by kubeadm to a control plane that runs natively beside them.
 //
-//	            ┌─ control: etcd, kube-apiserver, controller-manager, scheduler (198.18.0.2), ssh from here
-//	            ├─ outside: a host that is no part of the cluster (198.18.0.250)
+//	            ┌─ control 198.18.0.2: etcd, kube-apiserver, controller-manager, scheduler; veild, veil-wg, kube-proxy
+//	            ├─ outside 198.18.0.250: a host that is no part of the cluster
 //	bridge br0 ─┤
-//	(oracle on  ├─ TAP ─ qemu ─ node-1 198.18.0.11 ─ kubelet, containerd, veild ─ pods
-//	every port) └─ TAP ─ qemu ─ node-2 198.18.0.12 ─ kubelet, containerd, veild ─ pods
+//	(oracle on  ├─ TAP ─ qemu ─ node-1 198.18.0.11: kubelet, containerd 1.6 of the distribution, veild ─ pods
+//	every port) └─ TAP ─ qemu ─ node-2 198.18.0.12: kubelet, containerd 2, veild ─ pods
+//
+// The control plane's host is a node too, without a kubelet and so without pods: what a kubelet would do for the DaemonSets of
+// Kubeveil there, hostNode does. The API server thereby reaches webhooks in pods inside the tunnel, over userspace
+// WireGuard, which every cluster so has beside the kernel's.
 //
 // The network, its leak oracle and the control plane's host are those of the namespace lab (e2e/lab). The
 // machines' processes are in the PID namespace of the bridge's host, so that they end when this
 // process ends, however that comes: a crash leaves nothing running.
 //
-// Machines start from one disk image (hack/vm/image.sh), each with an overlay of its own, and a seed: a second
-// disk that is a tar with what is this machine's alone. They are run by KVM where a stock kernel is seen to boot in it, else
-// emulated; Cluster.Accel says which. Numbers measured in an emulated machine are ratios only.
+// Machines start from one disk image (hack/vm/image.sh), each with an overlay of its own, and a seed: a second disk that is a
+// tar with what is this machine's alone. A third has programs and images, for all and read-only. They are run by KVM where a
+// stock kernel is seen to boot in it, else emulated; Cluster.Accel says which. Numbers measured in an emulated machine are
+// ratios only.
 //
 // It refuses user networking: no machine has a way to anything but the bridge. Start reading at New.
 package vm

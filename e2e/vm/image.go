@@ -22,14 +22,11 @@ import (
 // registry begins the names of the lab's own images. No such place exists: nothing can be pulled.
 const registry = "kubeveil.test"
 
-// Names of images: the sandbox's, as the disk's containerd configuration says, and the pods' of tests.
-const (
-	pauseImage = registry + "/pause:1"
-	toolImage  = registry + "/labtool:1"
-)
+// pauseImage is the sandbox's, as the containerd configurations say.
+const pauseImage = registry + "/pause:1"
 
-// imageDir is where a seed puts archives of images.
-const imageDir = "/var/lib/lab/"
+// ToolImage is what pods of tests run: labtool.
+const ToolImage = registry + "/labtool:1"
 
 // veilImage is the archive that hack/image writes.
 const veilImage = "out/images/kubeveil.tar"
@@ -51,10 +48,8 @@ func (c *Cluster) collectImages(ctx context.Context) error {
 	}
 	line, _, _ := strings.Cut(string(dns), "\n")
 	c.dnsTag = "v" + strings.TrimPrefix(line, "CoreDNS-")
-	c.images = []string{c.file("lab.tar")}
-	if !c.opts.NoVeil {
-		c.images = append(c.images, filepath.Join(c.root, veilImage))
-	}
+	// Kubeveil's also where it is left out: it may be installed later.
+	c.images = []string{c.file("lab.tar"), filepath.Join(c.root, veilImage)}
 	if tools := filepath.Join(c.root, toolsImage); exists(tools) {
 		c.images = append(c.images, tools)
 	}
@@ -81,7 +76,7 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 		entry []string
 	}{
 		{pauseImage, tool, []string{"/labtool", "pause"}},
-		{toolImage, tool, []string{"/labtool"}},
+		{ToolImage, tool, []string{"/labtool"}},
 		{registry + "/kube-proxy:" + c.version, proxy, []string{"/usr/local/bin/kube-proxy"}},
 		// The name that kubeadm gives it where imageRepository is one's own.
 		{registry + "/coredns:" + c.dnsTag, map[string]string{"coredns": c.program("coredns")}, []string{"/coredns"}},

@@ -79,7 +79,7 @@ nodeRegistration:
       value: {{.NodeIP}}
 `))
 
-// makeKubernetes brings the control plane up and joins every machine.
+// makeKubernetes brings the control plane up and joins every machine as soon as it answers.
 func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err := c.makeControl(ctx); err != nil {
 		return fmt.Errorf("control plane: %w", err)
@@ -95,18 +95,22 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err := c.startHostNode(ctx); err != nil {
 		return err
 	}
-	joined := make(chan error, len(c.Machines))
-	for _, m := range c.Machines {
-		go func() { joined <- c.join(ctx, m, hash) }()
+	if !c.opts.NoVeil {
+		// Before there are nodes: its DaemonSets reach each as it joins.
+		if err := c.applyVeil(ctx); err != nil {
+			return err
+		}
 	}
-	var errs []error
-	for range c.Machines {
-		errs = append(errs, <-joined)
-	}
-	if err := errors.Join(errs...); err != nil || c.opts.NoVeil {
+	err = c.each(func(m *Machine) error {
+		if err := m.WaitSSH(ctx); err != nil {
+			return err
+		}
+		return c.join(ctx, m, hash)
+	})
+	if err != nil || c.opts.NoVeil {
 		return err
 	}
-	return c.InstallVeil(ctx)
+	return c.waitNodes(ctx)
 }
 
 // makeControl makes credentials with kubeadm, starts the programs with kubeadm's flags, and uploads what joining nodes read.
@@ -232,7 +236,7 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 		return err
 	}
 	for _, path := range c.images {
-		if _, err := m.Exec(ctx, "ctr -n k8s.io images import "+imageDir+filepath.Base(path)); err != nil {
+		if _, err := m.Exec(ctx, "ctr -n k8s.io images import "+sharedDir+filepath.Base(path)); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ const (
 )
 
 // bootPatience bounds the wait for ssh, on a machine that also compiles.
-const bootPatience = 5 * time.Minute
+const bootPatience = 10 * time.Minute
 
 // addMachine gives a machine its port, disk and seed, all watched before it can send, and does not start it.
 func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
@@ -96,17 +96,21 @@ const noOffloads = "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=of
 // arguments are those of qemu.
 func (m *Machine) arguments() []string {
 	c := m.cluster
-	return append(accelerator(c.Accel),
+	args := append(accelerator(c.Accel),
 		"-name", m.Name, "-nodefaults", "-no-user-config", "-display", "none",
 		"-smp", fmt.Sprint(cpus), "-m", fmt.Sprint(memoryMB),
 		"-kernel", c.image("vmlinuz"), "-initrd", c.image("initrd"),
-		"-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off systemd.show_status=0 systemd.hostname="+m.Name,
+		"-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off no_timer_check nowatchdog systemd.show_status=0 systemd.hostname="+m.Name,
 		"-drive", "if=virtio,cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "disk.qcow2"),
 		"-drive", "if=virtio,format=raw,readonly=on,file="+filepath.Join(m.Dir, "seed.tar"),
 		"-netdev", "tap,id=net0,script=no,downscript=no,vhost=off,ifname="+m.Name,
 		"-device", "virtio-net-pci,netdev=net0,mac="+m.hardwareAddr()+fmt.Sprintf(",host_mtu=%d,", c.opts.UnderlayMTU)+noOffloads,
 		"-device", "virtio-rng-pci",
 		"-serial", "file:"+filepath.Join(m.Dir, "console.log"))
+	if !c.opts.Bare {
+		args = append(args, "-drive", "if=virtio,format=raw,readonly=on,file="+c.file(sharedDisk))
+	}
+	return args
 }
 
 // Start turns the machine on; it does not wait, see WaitSSH.
@@ -140,6 +144,7 @@ func (m *Machine) WaitSSH(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("wait for %s: %w: its console ends with %s", m.Name, err, m.console())
 	}
+	m.cluster.step("machine answers", "machine", m.Name)
 	return nil
 }
 

@@ -142,14 +142,17 @@ func (m *Machine) hangUp(ctx context.Context) {
 	_ = m.cluster.Control.Command(ctx, "ssh", args...).Run()
 }
 
+// containerd2 are the programs of containerd 2.
+var containerd2 = []string{"containerd", "ctr", "containerd-shim-runc-v2"}
+
 // hasContainerd2 says which containerd runs there: every other machine has the distribution's 1.6.
 func (m *Machine) hasContainerd2() bool { return m.Number%2 == 0 }
 
-// containerd2 is what replaces the distribution's containerd.
-func (c *Cluster) containerd2() seed {
+// containerd2Seed is what replaces the distribution's containerd.
+func containerd2Seed() seed {
 	s := seed{"/etc/containerd/config.toml": {content: strings.ReplaceAll(containerdConfig, "REGISTRY", registry)}}
-	for _, name := range []string{"containerd", "ctr", "containerd-shim-runc-v2"} {
-		s["/usr/bin/"+name] = file{from: c.program(name), mode: 0o755}
+	for _, name := range containerd2 {
+		s["/usr/bin/"+name] = file{link: sharedDir + name}
 	}
 	return s
 }

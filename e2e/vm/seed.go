@@ -10,11 +10,12 @@ import (
 	"strings"
 )
 
-// file is one of a seed: its content, or where on this machine it is copied from.
+// file is one of a seed: its content, where on this machine it is copied from, or where it is a symbolic link to.
 type file struct {
 	mode    int64
 	content string
 	from    string
+	link    string
 }
 
 // seed is by path on the machine.
@@ -48,6 +49,10 @@ func (e file) add(w *tar.Writer, name string) error {
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: e.mode, Size: int64(len(e.content))}
 	if h.Mode == 0 {
 		h.Mode = 0o644
+	}
+	if e.link != "" {
+		h.Typeflag, h.Linkname = tar.TypeSymlink, e.link
+		return w.WriteHeader(h)
 	}
 	if e.from == "" {
 		if err := w.WriteHeader(h); err != nil {

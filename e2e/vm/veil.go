@@ -15,20 +15,31 @@ import (
 )
 
 // readyPatience bounds the wait for all nodes, in seconds: an emulated machine starts containers slowly.
-const readyPatience = 5 * time.Minute
+const readyPatience = 10 * time.Minute
 
 // InstallVeil applies the manifests as a user would and waits until every node is Ready, which it becomes
 // when its guard is up and the CNI configuration is written.
 func (c *Cluster) InstallVeil(ctx context.Context) error {
+	if err := c.applyVeil(ctx); err != nil {
+		return err
+	}
+	return c.waitNodes(ctx)
+}
+
+func (c *Cluster) applyVeil(ctx context.Context) error {
 	if _, err := c.Kubectl(ctx, "apply", "-k", filepath.Join(c.root, "manifests")); err != nil {
 		return fmt.Errorf("install Kubeveil: %w", err)
 	}
-	began := time.Now()
+	return nil
+}
+
+// waitNodes waits until every node is Ready.
+func (c *Cluster) waitNodes(ctx context.Context) error {
 	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+readyPatience.String()); err != nil {
 		logs, _ := c.Kubectl(ctx, "logs", "--namespace=kube-system", "--selector=app.kubernetes.io/component=veild", "--all-containers", "--tail=20")
 		return fmt.Errorf("wait for nodes: %w: veild says %s", err, logs)
 	}
-	c.step("nodes are ready", "since apply", time.Since(began).Round(100*time.Millisecond))
+	c.step("nodes are ready")
 	return nil
 }
 
@@ -70,7 +81,7 @@ spec:
 func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
 	var object bytes.Buffer
 	err := podObject.Execute(&object, map[string]any{
-		"Name": p.Name, "Node": p.Node.Name, "Annotations": p.Annotations, "Image": toolImage, "Canary": c.Lab.Canary,
+		"Name": p.Name, "Node": p.Node.Name, "Annotations": p.Annotations, "Image": ToolImage, "Canary": c.Lab.Canary,
 		"Port": lab.EchoPort, "HostPort": p.HostPort,
 	})
 	if err != nil {
@@ -83,19 +94,29 @@ func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
 		events, _ := c.Kubectl(ctx, "events", "--for=pod/"+p.Name)
 		return fmt.Errorf("pod %s: %w: %s", p.Name, err, events)
 	}
-	out, err := c.Kubectl(ctx, "get", "pod", p.Name, "-o", "jsonpath={.status.podIPs[*].ip}")
+	p.cluster = c
+	p.Addrs, err = c.PodAddrs(ctx, p.Name)
+	return err
+}
+
+// PodAddrs are the addresses of a pod of the namespace default, by its status: IPv4 first, at least one.
+func (c *Cluster) PodAddrs(ctx context.Context, name string) ([]netip.Addr, error) {
+	out, err := c.Kubectl(ctx, "get", "pod", name, "-o", "jsonpath={.status.podIPs[*].ip}")
 	if err != nil {
-		return fmt.Errorf("pod %s: %w", p.Name, err)
+		return nil, fmt.Errorf("pod %s: %w", name, err)
 	}
+	var addrs []netip.Addr
 	for _, word := range strings.Fields(string(out)) {
 		addr, err := netip.ParseAddr(word)
 		if err != nil {
-			return fmt.Errorf("address of pod %s: %w", p.Name, err)
+			return nil, fmt.Errorf("address of pod %s: %w", name, err)
 		}
-		p.Addrs = append(p.Addrs, addr)
+		addrs = append(addrs, addr)
 	}
-	p.cluster = c
-	return nil
+	if len(addrs) == 0 {
+		return nil, fmt.Errorf("pod %s has no address", name)
+	}
+	return addrs, nil
 }
 
 // Send sends messages from the pod to an echo server and fails unless every one came back unchanged.

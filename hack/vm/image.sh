@@ -29,14 +29,25 @@ if built_from "$dest/root.ext4" "$from"; then
 fi
 [[ -n $(sources) ]] || die "no Debian archive in this machine's apt configuration: run apt-get update, or add one"
 
+# What an emulated machine would spend seconds of each boot on, and nobody here uses.
+useless=(
+	systemd-networkd-wait-online.service systemd-logind.service systemd-binfmt.service systemd-random-seed.service systemd-update-utmp.service
+	systemd-pstore.service getty@tty1.service serial-getty@ttyS0.service sys-fs-fuse-connections.mount dev-hugepages.mount dev-mqueue.mount
+	modprobe@configfs.service modprobe@drm.service modprobe@efi_pstore.service modprobe@fuse.service modprobe@loop.service modprobe@dm_mod.service
+	systemd-tmpfiles-clean.timer dpkg-db-backup.timer
+)
+
 make_root() {
 	sources | nice mmdebstrap --variant=minbase --include="$(IFS=,; echo "${packages[*]}")" \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
 		--dpkgopt='path-exclude=/usr/share/locale/*' \
 		--customize-hook="tar -C '$here/root' --owner=0 --group=0 -c . | tar -C \"\$1\" -x" \
-		--customize-hook='rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/machine-id "$1"/etc/hostname "$1"/etc/cni/net.d/*; : >"$1"/etc/machine-id' \
+		--customize-hook='rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/machine-id "$1"/etc/hostname "$1"/etc/resolv.conf "$1"/etc/cni/net.d/*; : >"$1"/etc/machine-id' \
 		--customize-hook='chroot "$1" systemctl enable lab-seed.service systemd-networkd.service kubelet.service >/dev/null' \
 		--customize-hook='chroot "$1" systemctl disable apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer >/dev/null' \
+		--customize-hook="chroot \"\$1\" systemctl mask ${useless[*]} >/dev/null" \
+		--customize-hook='echo MODULES=list >"$1"/etc/initramfs-tools/conf.d/lab && printf "%s\n" virtio_pci virtio_blk >>"$1"/etc/initramfs-tools/modules' \
+		--customize-hook='chroot "$1" update-initramfs -u' \
 		--customize-hook='mkdir -p "$1"/opt/cni/bin "$1"/etc/kubernetes/manifests' \
 		"$suite" "$work/root"
 }

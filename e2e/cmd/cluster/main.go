@@ -34,6 +34,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
 // state is what other invocations need to know; it is there while the cluster is ready.
@@ -41,6 +42,13 @@ type state struct {
 	PID     int                 `json:"pid"`
 	SSH     map[string][]string `json:"ssh"`
 	Kubectl []string            `json:"kubectl"`
+}
+
+// end is how a cluster ended.
+type end struct {
+	Oracle oracle.Result `json:"oracle"`
+	// Problem is empty when all was taken apart and the oracle saw everything and no plaintext.
+	Problem string `json:"problem,omitempty"`
 }
 
 func main() {
@@ -193,22 +201,25 @@ func serve(dir string, args []string) error {
 	for _, m := range c.Machines {
 		s.SSH[m.Name] = m.SSH(ctx).Args
 	}
-	if err := write(dir, s); err != nil {
+	if err := write(dir, "state.json", s); err != nil {
 		_, end := c.Close()
 		return errors.Join(err, end)
 	}
 	<-ctx.Done()
 	result, err := c.Close()
-	fmt.Printf("%d frames, %d plaintext: %v\n", result.Frames, result.Plaintext, result.Kinds)
-	return errors.Join(err, result.Err())
+	e := end{Oracle: result}
+	if err := errors.Join(err, result.Err()); err != nil {
+		e.Problem = err.Error()
+	}
+	return write(dir, "end.json", e)
 }
 
-func write(dir string, s state) error {
-	b, err := json.MarshalIndent(s, "", "  ")
+func write(dir, name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, "state.json")
+	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
 		return err
 	}
@@ -218,7 +229,7 @@ func write(dir string, s state) error {
 // errNone is the answer where no cluster is ready.
 var errNone = errors.New("no cluster is ready: `make cluster-up` starts one")
 
-// read gives the state of the cluster that is ready: its process holds the lock.
+// read gives the state of the cluster that is ready: its process holds the lock. With errNone it is that of one that has ended, if any.
 func read(dir string) (state, error) {
 	var s state
 	b, err := os.ReadFile(filepath.Join(dir, "state.json"))
@@ -226,6 +237,9 @@ func read(dir string) (state, error) {
 		return s, errNone
 	}
 	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(b, &s); err != nil {
 		return s, err
 	}
 	lock, err := os.Open(filepath.Join(dir, "lock"))
@@ -236,13 +250,16 @@ func read(dir string) (state, error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
 		return s, errNone
 	}
-	return s, json.Unmarshal(b, &s)
+	return s, nil
 }
 
 // down asks the owner to end and waits for that.
 func down(dir string) error {
 	s, err := read(dir)
 	if errors.Is(err, errNone) {
+		if s.PID != 0 {
+			return verdict(dir) // It has ended already, or was ended.
+		}
 		fmt.Fprintln(os.Stderr, "no cluster is there")
 		return nil
 	}
@@ -264,9 +281,30 @@ func down(dir string) error {
 		}
 		return fmt.Errorf("process %d has not ended", s.PID)
 	})
-	log, _ := os.ReadFile(filepath.Join(dir, "cluster.log"))
-	fmt.Printf("%s", log[max(0, len(log)-400):])
-	return err
+	if err != nil {
+		return err
+	}
+	return verdict(dir)
+}
+
+// verdict tells how the cluster ended.
+func verdict(dir string) error {
+	b, err := os.ReadFile(filepath.Join(dir, "end.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the cluster ended without a word of its leak oracle: the last of its log is in %s", filepath.Join(dir, "cluster.log"))
+	}
+	if err != nil {
+		return err
+	}
+	var e end
+	if err := json.Unmarshal(b, &e); err != nil {
+		return err
+	}
+	fmt.Printf("%d frames, %d plaintext: %v\n", e.Oracle.Frames, e.Oracle.Plaintext, e.Oracle.Kinds)
+	if e.Problem != "" {
+		return errors.New(e.Problem)
+	}
+	return nil
 }
 
 func ssh(dir string, args []string) error {

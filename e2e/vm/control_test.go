@@ -1,0 +1,153 @@
+package vm_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+	"text/template"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm"
+)
+
+// webhookObjects are a pod that judges what is created, and what makes the API server ask it.
+var webhookObjects = template.Must(template.New("webhook").Parse(`apiVersion: v1
+kind: Pod
+metadata: {name: webhook, namespace: default, labels: {app: webhook}}
+spec:
+  nodeName: {{.Node}}
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: tool
+      image: {{.Image}}
+      args: [webhook]
+      env:
+        - {name: LAB_CANARY, value: "{{.Canary}}"}
+        - {name: LAB_CERT, value: {{printf "%q" .Cert}}}
+        - {name: LAB_KEY, value: {{printf "%q" .Key}}}
+      readinessProbe: {tcpSocket: {port: 8443}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: webhook, namespace: default}
+spec:
+  selector: {app: webhook}
+  ports: [{port: 443, targetPort: 8443}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: webhook}
+webhooks:
+  - name: webhook.kubeveil.test
+    admissionReviewVersions: [v1]
+    sideEffects: None
+    failurePolicy: Fail
+    timeoutSeconds: 20
+    clientConfig: {service: {name: webhook, namespace: default}, caBundle: {{.Bundle}}}
+    rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}]
+    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: default}}
+`))
+
+// webhookCert is a certificate of the service webhook, signed by itself, and its key, both PEM.
+func webhookCert(t *testing.T) (cert, key []byte) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "webhook"}, DNSNames: []string{"webhook.default.svc"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, k.Public(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
+}
+
+// asksWebhook proves that the API server reaches a service whose backend is a pod on another machine: what the pod refuses, with
+// the canary in its reason, is refused.
+func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Machine) {
+	cert, key := webhookCert(t)
+	var objects bytes.Buffer
+	err := webhookObjects.Execute(&objects, map[string]any{"Node": node.Name, "Image": vm.ToolImage, "Canary": c.Lab.Canary,
+		"Cert": string(cert), "Key": string(key), "Bundle": base64.StdEncoding.EncodeToString(cert)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(ctx, objects.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/webhook", "--timeout=120s"); err != nil {
+		t.Fatal(err)
+	}
+	// The API server reads the configuration, and kube-proxy the endpoint, when they like.
+	err = lab.Until(ctx, time.Minute, func() error {
+		err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: bad, namespace: default, labels: {refuse: because}}}"))
+		if err == nil || !strings.Contains(err.Error(), "refused by a pod: because "+c.Lab.Canary) {
+			return fmt.Errorf("creating what the pod refuses: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: good, namespace: default}}")); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Kubectl(ctx, "delete", "validatingwebhookconfiguration", "webhook"); err != nil {
+		t.Error(err)
+	}
+}
+
+// asksAPI proves that a pod resolves the service kubernetes by the cluster's DNS and reaches the API server behind it.
+func asksAPI(ctx context.Context, t *testing.T, c *vm.Cluster, pod string) {
+	for _, url := range []string{"https://kubernetes.default.svc/version", "https://kubernetes.default.svc.cluster.local/version"} {
+		out, err := c.Kubectl(ctx, "exec", pod, "--", "/labtool", "ask", "-url", url, "-timeout", "30s")
+		if err != nil || !strings.Contains(string(out), "gitVersion") {
+			t.Errorf("%s: %v: %s", url, err, out)
+		}
+	}
+}
+
+// hostIsNode checks the Node of the control plane's host: prefix, no pods, its own VeilNode, userspace WireGuard.
+func hostIsNode(ctx context.Context, t *testing.T, c *vm.Cluster) {
+	for what, check := range map[string]struct{ path, want string }{
+		"pod prefixes": {"{.spec.podCIDRs[*]}", "198.19."},
+		"Ready":        {`{.status.conditions[?(@.type=="Ready")].status}`, "True"},
+		"taint":        {"{.spec.taints[0].effect}", "NoSchedule"},
+	} {
+		out, err := c.Kubectl(ctx, "get", "node", "control", "-o", "jsonpath="+check.path)
+		if err != nil || !strings.HasPrefix(string(out), check.want) {
+			t.Errorf("%s of control: %q, %v", what, out, err)
+		}
+	}
+	if out, err := c.Kubectl(ctx, "get", "pods", "-A", "-o", "name", "--field-selector=spec.nodeName=control"); err != nil || len(out) > 0 {
+		t.Errorf("pods on control: %s, %v", out, err)
+	}
+	if out, err := c.Exec(ctx, "control", "ip -d link show dev veil0"); err != nil || !strings.Contains(string(out), "tun") {
+		t.Errorf("the tunnel of control: %v: %s", err, out)
+	}
+	if err := eventually(ctx, func() error {
+		_, err := c.Kubectl(ctx, "get", "veilnode", "control")
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func eventually(ctx context.Context, fn func() error) error { return lab.Until(ctx, 3*time.Minute, fn) }
