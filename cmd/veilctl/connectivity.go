@@ -11,7 +11,6 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/e2e/connectivity"
 	"github.com/kubeveil/kubeveil/e2e/framework"
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 var connectivityVerb = verb{
@@ -57,7 +56,7 @@ func walk(fs *flag.FlagSet) func(call) error {
 	fs.StringVar(&f.nodes, "nodes", "", "two nodes, `A,B` (default: the first two that are Ready and schedulable)")
 	fs.StringVar(&f.outside, "outside", "", "`address:port` of a TCP server outside the cluster that answers something, such as a web server; one of each family, commas between")
 	fs.IntVar(&f.options.HostPort, "host-port", connectivity.DefaultHostPort, "host `port` to use; the one after it is used too")
-	fs.IntVar(&f.options.TunnelPort, "tunnel-port", config.TunnelPort, "UDP `port` of the tunnels, as configured in veild.yaml")
+	fs.IntVar(&f.options.TunnelPort, "tunnel-port", 0, "UDP `port` of the tunnels (default: what the node's VeilNode says)")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "for the whole, cleaning up excepted")
 	return f.run
 }

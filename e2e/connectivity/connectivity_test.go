@@ -338,3 +338,16 @@ func TestEmptyReportIsNotWell(t *testing.T) {
 		t.Error("nothing was walked, and all is well")
 	}
 }
+
+func TestEndpointPort(t *testing.T) {
+	for object, want := range map[string]int{
+		`{"spec":{"keys":[],"endpoints":["198.18.0.11:51820","[fd42::b]:51820"]}}`: 51820,
+		`{"spec":{"keys":[]}}`:                   0,
+		`{"spec":{"endpoints":["198.18.0.11"]}}`: 0,
+		`not JSON`:                               0,
+	} {
+		if got, err := endpointPort([]byte(object)); got != want || (err != nil) != (want == 0) {
+			t.Errorf("%s: %d, %v", object, got, err)
+		}
+	}
+}

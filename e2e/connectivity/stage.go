@@ -2,6 +2,7 @@ package connectivity
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // stage is what the walk goes over.
@@ -98,14 +100,47 @@ func (s *stage) set(ctx context.Context) error {
 	if err := s.namespace.Serve(ctx, s.service); err != nil {
 		return err
 	}
+	port := s.tunnelPort(ctx)
 	for _, host := range s.hosts {
-		s.watchers = append(s.watchers, startWatcher(ctx, host, s.all, s.opts.TunnelPort))
+		s.watchers = append(s.watchers, startWatcher(ctx, host, s.all, port))
 	}
 	s.senders = map[*framework.Pod]sender{}
 	for _, pod := range []*framework.Pod{s.client, s.hosts[0]} {
 		s.senders[pod] = startSender(ctx, pod)
 	}
 	return s.addClasses(ctx)
+}
+
+// tunnelPort is the UDP port by which node A's tunnel is reached: the option, else what its VeilNode says.
+func (s *stage) tunnelPort(ctx context.Context) int {
+	if s.opts.TunnelPort != 0 {
+		return s.opts.TunnelPort
+	}
+	name := s.nodes[0].Name
+	b, err := s.cluster.Client.Discovery().RESTClient().Get().AbsPath("/apis/kubeveil.io/v1alpha1/veilnodes", name).DoRaw(ctx)
+	port := 0
+	if err == nil {
+		port, err = endpointPort(b)
+	}
+	if err != nil {
+		s.opts.Step(fmt.Sprintf("no tunnel's port is known (VeilNode %s: %v); taking %d", name, err, config.TunnelPort))
+		return config.TunnelPort
+	}
+	return port
+}
+
+// endpointPort is the port of a VeilNode's first endpoint.
+func endpointPort(object []byte) (int, error) {
+	var node struct {
+		Spec struct{ Endpoints []netip.AddrPort }
+	}
+	if err := json.Unmarshal(object, &node); err != nil {
+		return 0, err
+	}
+	if len(node.Spec.Endpoints) == 0 {
+		return 0, errors.New("it has no endpoint")
+	}
+	return int(node.Spec.Endpoints[0].Port()), nil
 }
 
 // hostPod echoes on the node's addresses and may read its uplinks.

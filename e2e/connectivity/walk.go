@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/framework"
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // Defaults of Options.
@@ -42,8 +41,10 @@ type Options struct {
 	Nodes []string
 	// Outside are servers outside the cluster that answer something over TCP, one of each family at the most.
 	Outside []netip.AddrPort
-	// HostPort is DefaultHostPort if 0, TunnelPort the default configuration's.
-	HostPort, TunnelPort int
+	// HostPort is DefaultHostPort if 0.
+	HostPort int
+	// TunnelPort is what the VeilNode objects say if 0.
+	TunnelPort int
 	// Step is told what is done, Walked each kind of flow when it has been walked; nil is nobody.
 	Step   func(what string)
 	Walked func(flows []Flow)
@@ -105,9 +106,6 @@ func (o *Options) fill() {
 	}
 	if o.HostPort == 0 {
 		o.HostPort = DefaultHostPort
-	}
-	if o.TunnelPort == 0 {
-		o.TunnelPort = config.TunnelPort
 	}
 	if o.Step == nil {
 		o.Step = func(string) {}
