@@ -2,6 +2,7 @@
 // at tc of every link that is neither a tunnel nor a pod's, and an nftables
 // table that does not depend on links, for the moment until a new link has its
 // programs. The table also keeps the answers of nodes to pods inside (translate.go).
+// It refuses connections of pods to where there is no route (refuse.go).
 // A second table marks what comes from pods and drops what they forge (pods.go).
 //
 // It promises that what it put in force stays so without this process: programs

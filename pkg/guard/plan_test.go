@@ -154,7 +154,7 @@ func TestRulesCountWhatTheCountersHave(t *testing.T) {
 			}
 		}
 	}
-	if n := len(chains()); n != 3 {
+	if n := len(chains()); n != 4 {
 		t.Errorf("%d chains", n)
 	}
 }

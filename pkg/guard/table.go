@@ -56,6 +56,7 @@ func chains() []chain {
 	out = append(out, dropQuotes()...)
 	return []chain{
 		{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
+		refuseChain(),
 		keepChain(),
 		{"postrouting", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(afterSourceNAT), out},
 	}

@@ -1,0 +1,65 @@
+package guard
+
+import (
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Where a pod may not go its routes are unreachable, of which the kernel tells a
+// sender by ICMP, and of that each address gets about one in two seconds: ip_error
+// (net/ipv4/route.c) and icmp_send pay from the same purse. An application would wait for
+// an answer most of the time. A reset is not rationed, so that is what opens a TCP
+// connection gets; one that is established only has its packets dropped, since the route may
+// come back.
+//
+//	pod ─► SYN ─► dstnat (-100): services are translated ─► refuse (0): no route? ─► reset
+
+// typeLocal is RTN_LOCAL (include/uapi/linux/rtnetlink.h), which has no output link either.
+const typeLocal = unix.RTN_LOCAL
+
+// Flags of TCP, RFC 9293 section 3.1, and where they are.
+const (
+	tcpFlags                    = 13
+	tcpFIN, tcpSYN, tcpRST      = 0x01, 0x02, 0x04
+	tcpACK                      = 0x10
+	tcpOpens               byte = tcpFIN | tcpSYN | tcpRST | tcpACK
+)
+
+// refuseChain answers what opens a connection of a pod's to where there is no route.
+func refuseChain() chain {
+	rules := []rule{
+		{fmt.Sprintf("iifgroup != %#x return", config.PodGroup), []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
+			&expr.Verdict{Kind: expr.VerdictReturn},
+		}},
+		{"meta l4proto != tcp return", []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
+			&expr.Verdict{Kind: expr.VerdictReturn},
+		}},
+		{"tcp flags & (fin | syn | rst | ack) != syn return", []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags, Len: 1},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{tcpOpens}, Xor: []byte{0}},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{tcpSYN}},
+			&expr.Verdict{Kind: expr.VerdictReturn},
+		}},
+		{"fib daddr . mark type local return", []expr.Any{
+			&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true, FlagMARK: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(typeLocal)},
+			&expr.Verdict{Kind: expr.VerdictReturn},
+		}},
+		{"fib daddr . mark oif 0 reject with tcp reset", []expr.Any{
+			&expr.Fib{Register: 1, ResultOIF: true, FlagDADDR: true, FlagMARK: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
+			&expr.Reject{Type: unix.NFT_REJECT_TCP_RST},
+		}},
+	}
+	return chain{"refuse", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityFilter, rules}
+}
