@@ -251,6 +251,37 @@ func TestRunnerInterleaves(t *testing.T) {
 	}
 }
 
+func TestGroups(t *testing.T) {
+	side := func(values ...float64) bench.Measure {
+		return func(context.Context) (bench.Sample, error) {
+			v := values[0]
+			values = append(values[1:], v)
+			return bench.Sample{Value: v, P99: 2 * v}, nil
+		}
+	}
+	g := bench.Group{Name: "rr", MTU: 1500, Unit: bench.Millisecond,
+		Sides: []bench.Side{{Name: "ours", Measure: side(4, 8)}, {Name: "bare", Measure: side(2, 4)}, {Name: "clear", Measure: side(1, 1)}},
+		Pairs: []bench.Pair{{Name: "rr", Ours: "ours", Base: "bare", BaseName: "bare WireGuard"}, {Name: "rr_to_clear", Ours: "ours", Base: "clear"}, {Name: "alone", Ours: "ours"}},
+	}
+	cases, err := (&bench.Runner{Rounds: 2}).RunGroups(t.Context(), []bench.Group{g})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, c := range cases {
+		got[c.Name+" "+c.BaseName] = c.Ours.Median
+		if c.Ratio != nil {
+			got[c.Name+" "+c.BaseName] = c.Ratio.Median
+		}
+	}
+	want := map[string]float64{
+		"rr bare WireGuard": 2, "rr_p99 bare WireGuard": 2, "rr_to_clear clear": 6, "rr_to_clear_p99 clear": 6, "alone ": 6, "alone_p99 ": 12,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestRunnerEndsOnTheFirstError(t *testing.T) {
 	calls := 0
 	broken := func(context.Context) (bench.Sample, error) {

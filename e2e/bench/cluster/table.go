@@ -33,11 +33,16 @@ func labels() map[string]string {
 		out[name+serviceSuffix] = "Pod to service, " + label
 	}
 	for _, c := range caps {
-		link := " over a link of " + strings.ReplaceAll(c.name, "_", " ") + "/s"
+		link := " over a link of " + rateName(c.name)
 		out["pod_tcp_1_link_"+c.name+clearSuffix] = "TCP, 1 stream," + link
 		out["pod_udp_link_"+c.name+clearSuffix] = "UDP, ≤ 0.5 % loss," + link
 	}
 	return out
+}
+
+// rateName is the name of a cap for people: 15_mbit is 15 Mbit/s.
+func rateName(name string) string {
+	return strings.NewReplacer("_", " ", "mbit", "Mbit/s", "gbit", "Gbit/s").Replace(name)
 }
 
 // banners say what it ran on.
@@ -113,7 +118,7 @@ func cellOf(c, toClear *bench.Case, side string) string {
 	text := c.Unit.Format(c.Ours.Median)
 	for _, against := range []*bench.Case{c, toClear} {
 		if against != nil && against.Ratio != nil && (against == c) == (against.BaseName == baseBare) {
-			text += fmt.Sprintf(", %s %s", change(against.Ratio.Median), map[string]string{baseBare: "to bare", baseClear: "to clear"}[against.BaseName])
+			text += fmt.Sprintf("\n%s %s", change(against.Ratio.Median), map[string]string{baseBare: "to bare", baseClear: "to clear"}[against.BaseName])
 		}
 	}
 	return text
@@ -121,7 +126,7 @@ func cellOf(c, toClear *bench.Case, side string) string {
 
 // change is a ratio as the published tables have it: −10 %.
 func change(ratio float64) string {
-	text := fmt.Sprintf("%+.1f %%", (ratio-1)*100)
+	text := fmt.Sprintf("%+.1f\u00a0%%", (ratio-1)*100)
 	return strings.Replace(text, "-", "−", 1)
 }
 
@@ -167,7 +172,7 @@ func (s *suite) publishedTable() report.Table {
 		}
 	}
 	for _, c := range caps {
-		add("Kubeveil here, link of "+strings.ReplaceAll(c.name, "_", " ")+"/s", s.CapMTU, "pod_tcp_1_link_"+c.name+clearSuffix, "pod_udp_link_"+c.name+clearSuffix)
+		add("Kubeveil here, link of "+rateName(c.name), s.CapMTU, "pod_tcp_1_link_"+c.name+clearSuffix, "pod_udp_link_"+c.name+clearSuffix)
 	}
 	for _, mtu := range s.measuredMTUs() {
 		add("Kubeveil here, 8 streams, link not limited", mtu, "pod_tcp_8"+clearSuffix, "pod_udp"+clearSuffix)

@@ -32,22 +32,29 @@ type ratioRow struct {
 	Better string
 }
 
-// charts gives a chart for each unit that has comparisons, in order of appearance.
+// scale is what the cases of one chart have in common: their figures are of one size.
+type scale struct {
+	unit bench.Unit
+	base string
+}
+
+// charts gives a chart for each unit and base that has comparisons, in order of appearance.
 func (r *Report) charts() []chart {
 	var out []chart
-	index := map[bench.Unit]int{}
+	index := map[scale]int{}
 	for _, c := range r.Result.Cases {
 		if c.Base == nil {
 			continue
 		}
-		i, ok := index[c.Unit]
+		on := scale{c.Unit, c.BaseName}
+		i, ok := index[on]
 		if !ok {
 			i = len(out)
-			index[c.Unit] = i
-			out = append(out, chart{Title: chartTitle(c.Unit)})
+			index[on] = i
+			out = append(out, chart{Title: chartTitle(c.Unit) + ", beside " + c.BaseName})
 		}
 		out[i].Rows = append(out[i].Rows, chartRow{
-			Label: r.fullLabel(c), Bars: bars(c, r.most(c.Unit)),
+			Label: r.fullLabel(c), Bars: bars(c, r.most(on)),
 			Ours: c.Unit.Format(c.Ours.Median), Base: c.Unit.Format(c.Base.Median), BaseName: c.BaseName,
 		})
 	}
@@ -66,11 +73,11 @@ func chartTitle(u bench.Unit) string {
 	return fmt.Sprintf("%s, %s (%s)", what, u, better)
 }
 
-// most is the end of the scale of a unit.
-func (r *Report) most(u bench.Unit) float64 {
+// most is the end of a scale.
+func (r *Report) most(on scale) float64 {
 	most := 0.0
 	for _, c := range r.Result.Cases {
-		if c.Unit == u && c.Base != nil {
+		if c.Base != nil && on == (scale{c.Unit, c.BaseName}) {
 			most = max(most, c.Ours.Max, c.Base.Max)
 		}
 	}
@@ -98,34 +105,50 @@ func percent(v, most float64) string {
 	return fmt.Sprintf("%.2f%%", math.Min(100, 100*v/most))
 }
 
-// ratios draws each comparison on a scale in which 1 is in the middle and equal
-// factors are equally far from it.
-func (r *Report) ratios() []ratioRow {
-	reach := math.Log(1.25)
-	for _, c := range r.Result.Cases {
-		if c.Ratio != nil {
-			reach = max(reach, math.Abs(logRatio(c.Ratio.Min)), math.Abs(logRatio(c.Ratio.Max)))
-		}
-	}
-	at := func(ratio float64) string { return fmt.Sprintf("%.2f%%", 50+48*logRatio(ratio)/reach) }
-	var out []ratioRow
+// ratioGroup is the comparisons with one base.
+type ratioGroup struct {
+	Base string
+	Rows []ratioRow
+}
+
+// ratios draws the comparisons with each base on a scale in which 1 is in the middle and equal factors are equally far
+// from it.
+func (r *Report) ratios() []ratioGroup {
+	var out []ratioGroup
+	reach := map[string]float64{}
 	for _, c := range r.Result.Cases {
 		if c.Ratio == nil {
 			continue
 		}
-		better := "← less is better"
-		if c.Unit.MoreIsBetter() {
-			better = "more is better →"
+		if reach[c.BaseName] == 0 {
+			reach[c.BaseName] = math.Log(1.25)
+			out = append(out, ratioGroup{Base: c.BaseName})
 		}
-		svg := fmt.Sprintf(`<svg class="dots" width="100%%" height="22" role="img" aria-hidden="true"><line class="one" x1="50%%" x2="50%%" y1="0" y2="22"/>`+
-			`<line class="range" x1="%s" x2="%s" y1="11" y2="11"/><circle cx="%s" cy="11" r="5.5"/></svg>`,
-			at(c.Ratio.Min), at(c.Ratio.Max), at(c.Ratio.Median))
-		out = append(out, ratioRow{
-			Label: r.fullLabel(c) + " / " + c.BaseName, Dots: template.HTML(svg), Better: better,
-			Text: fmt.Sprintf("%.3f  (%.3f to %.3f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max),
-		})
+		reach[c.BaseName] = max(reach[c.BaseName], math.Abs(logRatio(c.Ratio.Min)), math.Abs(logRatio(c.Ratio.Max)))
+	}
+	for i := range out {
+		for _, c := range r.Result.Cases {
+			if c.Ratio != nil && c.BaseName == out[i].Base {
+				out[i].Rows = append(out[i].Rows, r.ratioRow(c, reach[c.BaseName]))
+			}
+		}
 	}
 	return out
+}
+
+func (r *Report) ratioRow(c bench.Case, reach float64) ratioRow {
+	at := func(ratio float64) string { return fmt.Sprintf("%.2f%%", 50+48*logRatio(ratio)/reach) }
+	better := "← less is better"
+	if c.Unit.MoreIsBetter() {
+		better = "more is better →"
+	}
+	svg := fmt.Sprintf(`<svg class="dots" width="100%%" height="22" role="img" aria-hidden="true"><line class="one" x1="50%%" x2="50%%" y1="0" y2="22"/>`+
+		`<line class="range" x1="%s" x2="%s" y1="11" y2="11"/><circle cx="%s" cy="11" r="5.5"/></svg>`,
+		at(c.Ratio.Min), at(c.Ratio.Max), at(c.Ratio.Median))
+	return ratioRow{
+		Label: r.fullLabel(c), Dots: template.HTML(svg), Better: better,
+		Text: fmt.Sprintf("%.3f  (%.3f to %.3f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max),
+	}
 }
 
 // logRatio keeps 0, which has no logarithm, on the page: 1:100.

@@ -106,7 +106,7 @@ type view struct {
 	Caveat string
 	Tiles  []tile
 	Gates  []bench.Gate
-	Ratios []ratioRow
+	Ratios []ratioGroup
 	Charts []chart
 	Rows   []row
 	Sides  []sideView

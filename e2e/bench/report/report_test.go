@@ -32,7 +32,9 @@ func sample() *report.Report {
 	}
 	ratio := bench.Ratio{Median: 0.982, Min: 0.941, Max: 1.02}
 	return &report.Report{
-		Title: "Pods in clear and pods behind Kubeveil", Lead: "The same pods, the same traffic, the same wire: once over the reference network, once over Kubeveil.",
+		Banner: "Emulated <machines>",
+		Tables: []report.Table{{Title: "Beside published figures", Note: "From other machines.", Head: []string{"", "TCP"}, Rows: [][]string{{"Azure | DC4as_v5", "−10 %"}}}},
+		Title:  "Pods in clear and pods behind Kubeveil", Lead: "The same pods, the same traffic, the same wire: once over the reference network, once over Kubeveil.",
 		Result: &bench.Result{
 			Schema: bench.Schema, Commit: "0123456789abcdef", Kernel: "6.18.5", CPUs: 2, Platform: bench.Namespaces, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 			Leaks: &bench.Leaks{Frames: 48211, ControlPlaintext: 3120},
@@ -81,6 +83,9 @@ func TestHTML(t *testing.T) {
 		"what was skipped":       "the kernel has none",
 		"how much is not shown":  "more bytes",
 		"a case without a base":  "61.0 MiB",
+		"the banner":             `class="banner">Emulated &lt;machines&gt;<`,
+		"a table":                "<td>Azure | DC4as_v5</td><td>−10 %</td>",
+		"ratios by their base":   "<h3>Ours / bare wireguard-go</h3>",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is not on the page: no %q", what, want)
@@ -101,7 +106,17 @@ func TestMarkdown(t *testing.T) {
 	if err := sample().Markdown(&b); err != nil {
 		t.Fatal(err)
 	}
-	want := `Namespaces on one kernel, 2 cores: ratios mean something, absolutes do not.
+	want := `# Emulated <machines>
+
+## Beside published figures
+
+From other machines.
+
+|  | TCP |
+|---|---|
+| Azure \| DC4as_v5 | −10 % |
+
+Namespaces on one kernel, 2 cores: ratios mean something, absolutes do not.
 
 | what | MTU | ours | base | base is | ratio |
 |---|---|---|---|---|---|

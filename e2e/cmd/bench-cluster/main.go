@@ -95,6 +95,17 @@ func main() {
 }
 
 func run(ctx context.Context, a arguments) error {
+	var err error
+	// Programs that are run elsewhere are given paths below it.
+	if a.out, err = filepath.Abs(a.out); err != nil {
+		return err
+	}
+	// What an earlier run left must not be taken for this one's.
+	for _, name := range []string{"machines", "result.json", "report.html", "report.md"} {
+		if err := os.RemoveAll(filepath.Join(a.out, name)); err != nil {
+			return err
+		}
+	}
 	if err := os.MkdirAll(a.out, 0o755); err != nil {
 		return err
 	}
