@@ -181,6 +181,9 @@ func (a *Agent) openSource() (err error) {
 	case config.SourceSnapshot:
 		a.source = source.NewSnapshot(a.cfg.Source.File, a.cfg.TrustDisk, a.log)
 	default:
+		if err := checkServiceHost(a.cfg, os.Getenv(serviceHostEnv)); err != nil {
+			return err
+		}
 		a.kube, err = kube.New(kube.Options{Node: a.cfg.Node, Kubeconfig: a.cfg.Source.Kubeconfig, Log: a.log})
 		a.source = a.kube
 	}
