@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -160,14 +161,20 @@ func (d *dump) logs(ctx context.Context) {
 		d.lacks("logs", err)
 		return
 	}
+	var g errgroup.Group
+	g.SetLimit(dumped)
 	for _, p := range list.Items {
-		for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-			d.log(ctx, p, s.Name, false)
-			if s.RestartCount > 0 {
-				d.log(ctx, p, s.Name, true)
+		g.Go(func() error {
+			for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+				d.log(ctx, p, s.Name, false)
+				if s.RestartCount > 0 {
+					d.log(ctx, p, s.Name, true)
+				}
 			}
-		}
+			return nil
+		})
 	}
+	_ = g.Wait() // no log returns an error
 }
 
 func (d *dump) log(ctx context.Context, p corev1.Pod, container string, previous bool) {
