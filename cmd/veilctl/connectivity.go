@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
 	"time"
@@ -103,12 +105,15 @@ func (f *walkFlags) run(c call) error {
 	}
 	f.tell(c)
 	report, err := connectivity.Walk(ctx, cluster, f.options)
-	if c.json {
-		if e := printJSON(c.out, report); e != nil {
-			return e
+	if c.ctx.Err() == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("the walk took longer than -timeout %v: %w", f.timeout, err)
+	}
+	if len(report.Flows) > 0 {
+		show := report.WriteEnd
+		if c.json {
+			show = func(w io.Writer) error { return printJSON(w, report) }
 		}
-	} else if len(report.Flows) > 0 {
-		if e := report.WriteEnd(c.out); e != nil {
+		if e := show(c.out); e != nil {
 			return e
 		}
 	}

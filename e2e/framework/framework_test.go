@@ -203,6 +203,16 @@ func TestGoneAfter(t *testing.T) {
 	}
 }
 
+func TestRemaining(t *testing.T) {
+	n := &corev1.Namespace{Status: corev1.NamespaceStatus{Conditions: []corev1.NamespaceCondition{
+		{Type: corev1.NamespaceDeletionContentFailure, Status: corev1.ConditionFalse, Message: "all is deleted"},
+		{Type: corev1.NamespaceContentRemaining, Status: corev1.ConditionTrue, Message: "pods. has 3 resource instances"},
+	}}}
+	if err := remaining(n); !errors.Is(err, errStillThere) || err.Error() != "still there: pods. has 3 resource instances" {
+		t.Error(err)
+	}
+}
+
 // count is a command that answers each line with its length, until "end" or the end of its standard input.
 func count(_ context.Context, stdin io.Reader, stdout io.Writer) error {
 	lines := bufio.NewScanner(stdin)

@@ -61,8 +61,26 @@ func (c *Cluster) Namespace(ctx context.Context, prefix string, level Level) (*N
 func (n *Namespace) Close(ctx context.Context) error {
 	namespaces := n.Cluster.Client.CoreV1().Namespaces()
 	return Until(ctx, "delete namespace "+n.Name, deletePatience, func(ctx context.Context) error {
-		return goneAfter(namespaces.Delete(ctx, n.Name, metav1.DeleteOptions{}))
+		err := goneAfter(namespaces.Delete(ctx, n.Name, metav1.DeleteOptions{}))
+		if !errors.Is(err, errStillThere) {
+			return err
+		}
+		if got, e := namespaces.Get(ctx, n.Name, metav1.GetOptions{}); e == nil {
+			err = remaining(got)
+		}
+		return err
 	})
+}
+
+// remaining says what keeps a namespace that is being deleted.
+func remaining(n *corev1.Namespace) error {
+	err := errStillThere
+	for _, c := range n.Status.Conditions {
+		if c.Status == corev1.ConditionTrue {
+			err = fmt.Errorf("%w: %s", err, c.Message)
+		}
+	}
+	return err
 }
 
 var errStillThere = errors.New("still there")
