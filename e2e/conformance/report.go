@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
 // Verdict is what became of a spec.
 type Verdict struct {
-	Outcome
+	upstream.Outcome
 	// Reason says why a spec was not run, skipped itself or failed; empty where it passed or nobody knows.
 	Reason string
 	// Known says that the table expects this failure.
@@ -39,7 +40,7 @@ func newReport(specs []string, facts Facts) *Report {
 	r := &Report{Facts: facts, Started: time.Now(), verdicts: map[string]*Verdict{}, waiting: map[string]bool{}}
 	for _, s := range specs {
 		if why, found := find(notRun, s, facts); found {
-			r.verdicts[s] = &Verdict{Outcome: Outcome{Name: s, Status: Skipped, Message: why}, Reason: why}
+			r.verdicts[s] = &Verdict{Outcome: upstream.Outcome{Name: s, Status: upstream.Skipped, Message: why}, Reason: why}
 			continue
 		}
 		r.todo, r.waiting[s] = append(r.todo, s), true
@@ -48,19 +49,27 @@ func newReport(specs []string, facts Facts) *Report {
 }
 
 // add takes the outcome of a try.
-func (r *Report) add(o Outcome) {
+func (r *Report) add(o upstream.Outcome) {
 	v := &Verdict{Outcome: o}
 	if before := r.verdicts[o.Name]; before != nil {
 		v.First = before.Message
 	}
 	switch o.Status {
-	case Failed:
+	case upstream.Failed:
 		v.Reason, v.Known = find(fails, o.Name, r.Facts)
-	case Skipped:
+	case upstream.Skipped:
 		v.Reason = "the test skips itself: " + o.Message
 	}
 	r.verdicts[o.Name] = v
 	delete(r.waiting, o.Name)
+}
+
+// leaveOut skips the specs that have no outcome.
+func (r *Report) leaveOut(why string) {
+	for s := range r.waiting {
+		r.verdicts[s] = &Verdict{Outcome: upstream.Outcome{Name: s, Status: upstream.Skipped, Message: why}, Reason: why}
+	}
+	clear(r.waiting)
 }
 
 // left is how many specs have no outcome yet.
@@ -70,7 +79,7 @@ func (r *Report) left() int { return len(r.waiting) }
 func (r *Report) unexplained() []string {
 	var out []string
 	for _, v := range r.Verdicts() {
-		if v.Status == Failed && !v.Known {
+		if v.Status == upstream.Failed && !v.Known {
 			out = append(out, v.Name)
 		}
 	}
@@ -89,7 +98,7 @@ func (r *Report) Verdicts() []Verdict {
 
 // Unexplained gives the failures without a reason: what the run is judged by.
 func (r *Report) Unexplained() []Verdict {
-	return r.only(func(v Verdict) bool { return v.Status == Failed && !v.Known })
+	return r.only(func(v Verdict) bool { return v.Status == upstream.Failed && !v.Known })
 }
 
 // only gives the verdicts that are like that.
@@ -101,11 +110,11 @@ func (r *Report) only(is func(Verdict) bool) []Verdict {
 func (r *Report) Result(result *bench.Result) *bench.Result {
 	for _, v := range r.Verdicts() {
 		switch v.Status {
-		case Passed:
+		case upstream.Passed:
 			result.Tests.Passed++
-		case Skipped:
+		case upstream.Skipped:
 			result.Tests.Skipped = append(result.Tests.Skipped, bench.Skip{Name: v.Name, Reason: v.Reason})
-		case Failed:
+		case upstream.Failed:
 			result.Tests.Failed++
 			result.Tests.Failures = append(result.Tests.Failures, bench.Failure{Name: v.Name, Reason: v.why()})
 		}
@@ -124,8 +133,8 @@ func (v Verdict) why() string {
 }
 
 // Outcomes gives all for WriteJUnit: a known failure stays a failure there.
-func (r *Report) Outcomes() []Outcome {
-	var out []Outcome
+func (r *Report) Outcomes() []upstream.Outcome {
+	var out []upstream.Outcome
 	for _, v := range r.Verdicts() {
 		if v.Known {
 			v.Message = "known: " + v.Reason + "\n" + v.Message
@@ -138,25 +147,25 @@ func (r *Report) Outcomes() []Outcome {
 // WriteMarkdown writes the report for people. On says what it ran on.
 func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 	var b strings.Builder
-	passed := r.only(func(v Verdict) bool { return v.Status == Passed })
-	failed := r.only(func(v Verdict) bool { return v.Status == Failed })
-	skipped := r.only(func(v Verdict) bool { return v.Status == Skipped })
-	fmt.Fprintf(&b, "# Upstream conformance, %s\n\n%s. %d nodes take pods", Group, on, r.Facts.Nodes)
+	passed := r.only(func(v Verdict) bool { return v.Status == upstream.Passed })
+	failed := r.only(func(v Verdict) bool { return v.Status == upstream.Failed })
+	skipped := r.only(func(v Verdict) bool { return v.Status == upstream.Skipped })
+	fmt.Fprintf(&b, "# Upstream conformance, %s\n\n%s. %d nodes take pods", upstream.Group, on, r.Facts.Nodes)
 	fmt.Fprintf(&b, "; begun %s, %s.\n\n", r.Started.UTC().Format(time.RFC3339), r.Elapsed.Round(time.Second))
 	fmt.Fprintf(&b, "| passed | failed, known | failed, no reason | skipped |\n|---|---|---|---|\n| %d | %d | %d | %d |\n",
 		len(passed), len(failed)-len(r.Unexplained()), len(r.Unexplained()), len(skipped))
 	conformance := func(v Verdict) bool { return strings.Contains(v.Name, "[Conformance]") }
 	all := len(r.only(conformance))
 	fmt.Fprintf(&b, "\nOf the %d that are marked [Conformance], %d passed.\n", all,
-		len(r.only(func(v Verdict) bool { return conformance(v) && v.Status == Passed })))
+		len(r.only(func(v Verdict) bool { return conformance(v) && v.Status == upstream.Passed })))
 
 	section(&b, "Failed, and no reason is listed", r.Unexplained(), func(v Verdict) string { return firstWords(v.Message, 300) })
 	section(&b, "Failed, as known", r.only(func(v Verdict) bool { return v.Known }), func(v Verdict) string { return v.Reason })
 	section(&b, "Listed as failing, and passed", r.only(func(v Verdict) bool {
 		_, listed := find(fails, v.Name, r.Facts)
-		return listed && v.Status == Passed
+		return listed && v.Status == upstream.Passed
 	}), func(Verdict) string { return "take it off the list, or say when it fails" })
-	section(&b, "Passed on the second try, alone", r.only(func(v Verdict) bool { return v.Status == Passed && v.First != "" }),
+	section(&b, "Passed on the second try, alone", r.only(func(v Verdict) bool { return v.Status == upstream.Passed && v.First != "" }),
 		func(v Verdict) string { return "first: " + firstWords(v.First, 300) })
 	groups := map[string][]Verdict{}
 	for _, v := range skipped {
@@ -186,4 +195,4 @@ func section(b *strings.Builder, title string, verdicts []Verdict, remark func(V
 }
 
 // short is the spec's name without the group that all have.
-func (v Verdict) short() string { return strings.TrimSpace(strings.TrimPrefix(v.Name, Group)) }
+func (v Verdict) short() string { return strings.TrimSpace(strings.TrimPrefix(v.Name, upstream.Group)) }

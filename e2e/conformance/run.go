@@ -3,7 +3,6 @@ package conformance
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 	"github.com/kubeveil/kubeveil/e2e/framework"
 )
 
@@ -33,6 +33,9 @@ type Options struct {
 	Registry string
 	// Parallel is how many processes run specs; 0 is one.
 	Parallel int
+	// Limit is for how long specs are begun, those marked [Conformance] first; 0 is no limit. The rest is reported as
+	// skipped for that reason.
+	Limit time.Duration
 	// Focus limits the specs to those that it finds, and Skip to those that it does not; nil is no limit. The others
 	// are not in the report.
 	Focus, Skip *regexp.Regexp
@@ -79,10 +82,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return o.Focus != nil && !o.Focus.MatchString(s) || o.Skip != nil && o.Skip.MatchString(s)
 	})
 	r := newReport(wanted, facts)
-	o.Log.Info("specs of "+Group, "all", len(specs), "wanted", len(wanted), "run", len(r.todo), "nodes", facts.Nodes, "dns", facts.DNS)
+	o.Log.Info("specs of "+upstream.Group, "all", len(specs), "wanted", len(wanted), "run", len(r.todo), "nodes", facts.Nodes, "dns", facts.DNS)
 	if err := o.runAll(ctx, r); err != nil {
 		return nil, err
 	}
+	r.leaveOut(fmt.Sprintf("not begun within the limit of %s", o.Limit))
 	r.Elapsed = time.Since(r.Started)
 	return r, nil
 }
@@ -100,7 +104,7 @@ func (o Options) list(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s --list-tests: %w: %s", o.Program, err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	return ParseSpecs(printed)
+	return upstream.ParseSpecs(printed)
 }
 
 // facts looks at the cluster.
@@ -140,8 +144,8 @@ func (o Options) facts(ctx context.Context) (Facts, error) {
 // once more what has failed without a reason.
 func (o Options) runAll(ctx context.Context, r *Report) error {
 	var together, single []string
-	for _, s := range r.todo {
-		if alone(s) {
+	for _, s := range conformanceFirst(r.todo) {
+		if upstream.Alone(s) {
 			single = append(single, s)
 		} else {
 			together = append(together, s)
@@ -156,35 +160,59 @@ func (o Options) runAll(ctx context.Context, r *Report) error {
 	return o.runBatches(ctx, r, "again", 1, slices.Collect(slices.Chunk(r.unexplained(), 1)))
 }
 
-// runBatches runs batches, so many at a time, and tells the report.
+// conformanceFirst gives the specs marked so before the others, else in their order.
+func conformanceFirst(specs []string) []string {
+	rank := func(s string) int {
+		if strings.Contains(s, "[Conformance]") {
+			return 0
+		}
+		return 1
+	}
+	return slices.SortedStableFunc(slices.Values(specs), func(a, b string) int { return rank(a) - rank(b) })
+}
+
+// over says whether no more specs are to be begun.
+func (o Options) over(r *Report) bool { return o.Limit > 0 && time.Since(r.Started) > o.Limit }
+
+// runBatches runs batches, so many at a time, and tells the report. The first error ends the others.
 func (o Options) runBatches(ctx context.Context, r *Report, kind string, parallel int, batches [][]string) error {
 	type result struct {
-		outcomes []Outcome
+		outcomes []upstream.Outcome
 		err      error
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	tokens, results := make(chan struct{}, parallel), make(chan result, len(batches))
 	for i, specs := range batches {
 		go func() {
 			tokens <- struct{}{}
 			defer func() { <-tokens }()
+			if o.over(r) {
+				results <- result{}
+				return
+			}
 			outcomes, err := o.runBatch(ctx, filepath.Join(o.Dir, fmt.Sprintf("%s-%02d", kind, i+1)), specs, r.Facts)
 			results <- result{outcomes, err}
 		}()
 	}
-	var errs []error
+	var first error
 	for range batches {
 		got := <-results
-		errs = append(errs, got.err)
+		if got.err != nil && first == nil {
+			first = got.err
+			cancel(first)
+		}
 		for _, outcome := range got.outcomes {
 			r.add(outcome)
 			o.Log.Info(string(outcome.Status), "spec", outcome.Name, "took", outcome.Elapsed.Round(time.Second), "message", outcome.Message, "left", r.left())
 		}
 	}
-	return errors.Join(errs...)
+	return first
 }
 
-// runBatch runs specs in one process and gives an outcome for each of them, whatever the process does.
-func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts Facts) ([]Outcome, error) {
+// runBatch runs specs in one process and gives an outcome for each of them, whatever the process does. It is an error
+// when the cluster is not one that specs can be run on.
+func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts Facts) ([]upstream.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -219,13 +247,13 @@ func (o Options) arguments(dir string, specs []string, facts Facts, limit time.D
 		"--kubeconfig=" + o.Kubeconfig, "--kubectl-path=" + o.Kubectl, "--provider=skeleton",
 		fmt.Sprintf("--num-nodes=%d", facts.Nodes), fmt.Sprintf("--allowed-not-ready-nodes=%d", facts.Others),
 		"--report-dir=" + dir, "--e2e-output-dir=" + dir, "--disable-log-dump", "--max-nodes-to-gather-from=0",
-		"--ginkgo.no-color", "--ginkgo.succinct", "--ginkgo.focus=" + focus(specs), "--ginkgo.timeout=" + limit.String(),
+		"--ginkgo.no-color", "--ginkgo.succinct", "--ginkgo.focus=" + upstream.Focus(specs), "--ginkgo.timeout=" + limit.String(),
 	}
 }
 
-// collect reads the report of a process. A spec that it does not have has failed: the process, or a step before all
-// specs, has ended too early.
-func collect(path string, specs []string, ended error) ([]Outcome, error) {
+// collect reads the report of a process. A spec that it does not have has failed: the process has ended too early.
+// Where a step before all specs has failed, that is the error.
+func collect(path string, specs []string, ended error) ([]upstream.Outcome, error) {
 	missing := "e2e.test ended before it"
 	if ended != nil {
 		missing += ": " + ended.Error()
@@ -234,33 +262,37 @@ func collect(path string, specs []string, ended error) ([]Outcome, error) {
 	if err != nil {
 		missing += ": " + err.Error()
 	}
-	byName := map[string]Outcome{}
+	byName := map[string]upstream.Outcome{}
+	var step error
 	for _, outcome := range reported {
 		outcome.Log = outcome.Log[max(0, len(outcome.Log)-logKept):]
 		if outcome.Name != "" {
 			byName[outcome.Name] = outcome
-		} else if outcome.Status == Failed {
-			missing = outcome.Step + ": " + outcome.Message
+		} else if outcome.Status == upstream.Failed && step == nil {
+			step = fmt.Errorf("no spec could be run: %s: %s (its log is beside %s)", outcome.Step, outcome.Message, path)
 		}
 	}
-	outcomes := make([]Outcome, len(specs))
+	if len(byName) == 0 && step != nil {
+		return nil, step
+	}
+	outcomes := make([]upstream.Outcome, len(specs))
 	for i, spec := range specs {
 		outcome, found := byName[spec]
 		if !found {
-			outcome = Outcome{Name: spec, Status: Failed, Message: missing}
+			outcome = upstream.Outcome{Name: spec, Status: upstream.Failed, Message: missing}
 		}
 		outcomes[i] = outcome
 	}
 	return outcomes, nil
 }
 
-func readJUnit(path string) (outcomes []Outcome, err error) {
+func readJUnit(path string) (outcomes []upstream.Outcome, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return ParseJUnit(io.Reader(f))
+	return upstream.ParseJUnit(io.Reader(f))
 }
 
 // firstWords shortens a message for tables.

@@ -3,13 +3,17 @@ package conformance
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
 // fakeProgram writes a shell script that stands for e2e.test; $dir in it is the folder of its report.
@@ -24,27 +28,23 @@ func fakeProgram(t *testing.T, script string) string {
 }
 
 func TestBatch(t *testing.T) {
-	report, err := filepath.Abs("testdata/junit.xml")
+	report, err := filepath.Abs("upstream/testdata/junit.xml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	const works, fails, absent = Group + " Services should work [Conformance]", Group + " Services should fail", Group + " Services are absent"
+	const works, fails, absent = upstream.Group + " Services should work [Conformance]", upstream.Group + " Services should fail", upstream.Group + " Services are absent"
 	for name, tt := range map[string]struct {
 		script string
 		specs  []string
-		want   []Status
+		want   []upstream.Status
 		// message begins the last spec's.
 		message string
 	}{
-		"all is well":              {"cp " + report + " $dir/junit_01.xml", []string{works}, []Status{Passed}, ""},
-		"one fails":                {"cp " + report + " $dir/junit_01.xml; exit 1", []string{works, fails}, []Status{Passed, Failed}, "[FAILED] failed,"},
-		"one is not in the report": {"cp " + report + " $dir/junit_01.xml; exit 1", []string{works, absent}, []Status{Passed, Failed}, "e2e.test ended before it: exit status 1"},
-		"no report":                {"exit 3", []string{works, fails}, []Status{Failed, Failed}, "e2e.test ended before it: exit status 3: open"},
-		"half a report":            {"head -c 700 " + report + " >$dir/junit_01.xml; exit 1", []string{works}, []Status{Failed}, "e2e.test ended before it: exit status 1: JUnit report"},
-		"the cluster is not ready": {
-			`echo '<testsuites><testsuite><testcase name="[SynchronizedBeforeSuite]"><failure>no nodes</failure></testcase></testsuite></testsuites>' >$dir/junit_01.xml; exit 1`,
-			[]string{works}, []Status{Failed}, "[SynchronizedBeforeSuite]: no nodes",
-		},
+		"all is well":              {"cp " + report + " $dir/junit_01.xml", []string{works}, []upstream.Status{upstream.Passed}, ""},
+		"one fails":                {"cp " + report + " $dir/junit_01.xml; exit 1", []string{works, fails}, []upstream.Status{upstream.Passed, upstream.Failed}, "[FAILED] failed,"},
+		"one is not in the report": {"cp " + report + " $dir/junit_01.xml; exit 1", []string{works, absent}, []upstream.Status{upstream.Passed, upstream.Failed}, "e2e.test ended before it: exit status 1"},
+		"no report":                {"exit 3", []string{works, fails}, []upstream.Status{upstream.Failed, upstream.Failed}, "e2e.test ended before it: exit status 3: open"},
+		"half a report":            {"head -c 700 " + report + " >$dir/junit_01.xml; exit 1", []string{works}, []upstream.Status{upstream.Failed}, "e2e.test ended before it: exit status 1: JUnit report"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{Program: fakeProgram(t, tt.script), Dir: t.TempDir()}
@@ -52,7 +52,7 @@ func TestBatch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var got []Status
+			var got []upstream.Status
 			var names []string
 			for _, outcome := range outcomes {
 				got, names = append(got, outcome.Status), append(names, outcome.Name)
@@ -70,13 +70,68 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// A cluster that is not ready is not so many failures.
+func TestClusterIsNotReady(t *testing.T) {
+	const report = `<testsuites><testsuite><testcase name="[SynchronizedBeforeSuite]"><failure>no nodes</failure></testcase></testsuite></testsuites>`
+	o := Options{Program: fakeProgram(t, "echo '"+report+"' >$dir/junit_01.xml; exit 1"), Dir: t.TempDir()}
+	r := newReport([]string{"a", "b"}, labFacts)
+	err := o.runAll(t.Context(), r)
+	if err == nil || !strings.Contains(err.Error(), "no spec could be run: [SynchronizedBeforeSuite]: no nodes") {
+		t.Errorf("error %v", err)
+	}
+	if n := len(r.Verdicts()); n != 0 {
+		t.Errorf("%d verdicts", n)
+	}
+}
+
+// What fails is tried once more, alone.
+func TestSecondTry(t *testing.T) {
+	report := func(body string) string {
+		return `echo '<testsuites><testsuite><testcase name="[It] a">` + body + `</testcase></testsuite></testsuites>' >$dir/junit_01.xml`
+	}
+	o := Options{Program: fakeProgram(t, "case $dir in */again-01) "+report("")+";; *) "+report("<failure>slow</failure>")+"; exit 1;; esac"), Dir: t.TempDir(), Parallel: 2, Log: slog.New(slog.DiscardHandler)}
+	r := newReport([]string{"a"}, labFacts)
+	if err := o.runAll(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if v := r.Verdicts(); len(v) != 1 || v[0].Status != upstream.Passed || v[0].First != "slow" {
+		t.Errorf("%+v", v)
+	}
+}
+
+// A run whose time is over has begun nothing, and says so of each spec.
+func TestLimit(t *testing.T) {
+	o := Options{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(), Limit: time.Minute}
+	r := newReport([]string{"a", "b [Serial]"}, labFacts)
+	r.Started = time.Now().Add(-time.Hour)
+	if err := o.runAll(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	r.leaveOut("no time")
+	for _, v := range r.Verdicts() {
+		if v.Status != upstream.Skipped || v.Reason != "no time" {
+			t.Errorf("%+v", v)
+		}
+	}
+	if n := len(r.Verdicts()); n != 2 {
+		t.Errorf("%d verdicts", n)
+	}
+}
+
+func TestConformanceComesFirst(t *testing.T) {
+	got := conformanceFirst([]string{"b", "c [Conformance]", "a", "d [Conformance]"})
+	if diff := cmp.Diff([]string{"c [Conformance]", "d [Conformance]", "b", "a"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestBatchTellsTheProgram(t *testing.T) {
 	o := Options{
 		Program: fakeProgram(t, `printf '%s\n' "$@" >$dir/said; echo $`+RepoListEnv+` >>$dir/said`), Dir: t.TempDir(),
 		Kubeconfig: "/k", Kubectl: "/bin/kubectl", Registry: Registry,
 	}
 	dir := filepath.Join(o.Dir, "batch")
-	if _, err := o.runBatch(t.Context(), dir, []string{Group + " a (b)"}, labFacts); err != nil {
+	if _, err := o.runBatch(t.Context(), dir, []string{upstream.Group + " a (b)"}, labFacts); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(filepath.Join(dir, "said"))

@@ -28,6 +28,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
+	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
@@ -35,6 +36,7 @@ import (
 type arguments struct {
 	kubeconfig, out, registry, platform string
 	nodes, parallel                     int
+	limit                               time.Duration
 	focus, skip                         *regexp.Regexp
 }
 
@@ -69,6 +71,7 @@ func parse(args []string) (arguments, error) {
 	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
 	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
 	flags.IntVar(&a.parallel, "parallel", 3, "how many specs run at a time; those marked as serial always run alone")
+	flags.DurationVar(&a.limit, "limit", 0, "begin specs for so `long`, those marked [Conformance] first, and report the rest as skipped (default: no limit)")
 	expression := func(name, usage string, to **regexp.Regexp) {
 		flags.Func(name, usage, func(s string) (err error) {
 			*to, err = regexp.Compile(s)
@@ -104,7 +107,7 @@ func run(ctx context.Context, a arguments) error {
 	o := conformance.Options{
 		Program: filepath.Join(root, "out/bin/e2e.test"), Kubectl: filepath.Join(root, "out/bin/kubectl"),
 		Kubeconfig: a.kubeconfig, Registry: a.registry, Dir: filepath.Join(a.out, "logs"),
-		Parallel: a.parallel, Focus: a.focus, Skip: a.skip, Log: log,
+		Parallel: a.parallel, Limit: a.limit, Focus: a.focus, Skip: a.skip, Log: log,
 	}
 	if _, err := os.Stat(o.Program); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s is missing: run `hack/build-conformance.sh` first", o.Program)
@@ -157,7 +160,7 @@ func writeTexts(dir string, result *bench.Result, report *conformance.Report) er
 	if err != nil {
 		return err
 	}
-	err = conformance.WriteJUnit(junit, "Kubernetes e2e "+conformance.Group, report.Outcomes())
+	err = upstream.WriteJUnit(junit, "Kubernetes e2e "+upstream.Group, report.Outcomes())
 	if err := errors.Join(err, junit.Close()); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package conformance
+package upstream
 
 import (
 	"os"
@@ -46,7 +46,7 @@ func FuzzParseSpecs(f *testing.F) {
 		if err != nil {
 			return
 		}
-		expr, err := regexp.Compile(focus(specs))
+		expr, err := regexp.Compile(Focus(specs))
 		if err != nil {
 			t.Skip("not UTF-8") // regexp refuses it; Ginkgo would have, too
 		}
@@ -58,20 +58,14 @@ func FuzzParseSpecs(f *testing.F) {
 	})
 }
 
-// All specs of the version that is run: what the table says of them, on the lab's cluster.
-func upstream(t *testing.T) []string {
-	t.Helper()
-	b, err := os.ReadFile("testdata/specs.txt")
+func TestFocusMatchesNoOther(t *testing.T) {
+	b, err := os.ReadFile("../testdata/specs.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.Split(strings.TrimSpace(string(b)), "\n")
-}
-
-func TestFocusMatchesNoOther(t *testing.T) {
-	specs := upstream(t)
+	specs := strings.Split(strings.TrimSpace(string(b)), "\n")
 	for i := 0; i < len(specs); i += 7 {
-		expr := regexp.MustCompile(focus(specs[i : i+1]))
+		expr := regexp.MustCompile(Focus(specs[i : i+1]))
 		for j, s := range specs {
 			if got := expr.MatchString("Kubernetes e2e suite " + s); got != (i == j) {
 				t.Errorf("focus of %q on %q: %v", specs[i], s, got)
@@ -87,7 +81,7 @@ func TestAlone(t *testing.T) {
 		"[sig-network] a [Disruptive] b":        true,
 		"[sig-network] serial is only a word x": false,
 	} {
-		if got := alone(spec); got != want {
+		if got := Alone(spec); got != want {
 			t.Errorf("%q: %v", spec, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package conformance
+package upstream
 
 import (
 	"bufio"
@@ -42,13 +42,13 @@ func ParseSpecs(printed []byte) ([]string, error) {
 	return specs, nil
 }
 
-// alone says that a spec must not run beside others.
-func alone(spec string) bool {
+// Alone says that a spec must not run beside others.
+func Alone(spec string) bool {
 	return strings.Contains(spec, "[Serial]") || strings.Contains(spec, "[Disruptive]")
 }
 
-// focus is a regular expression that matches these names and no other. Ginkgo matches it with the suite's description before a name.
-func focus(specs []string) string {
+// Focus is a regular expression that matches these names and no other. Ginkgo matches it with the suite's description before a name.
+func Focus(specs []string) string {
 	quoted := make([]string, len(specs))
 	for i, s := range specs {
 		quoted[i] = regexp.QuoteMeta(s)

@@ -1,4 +1,4 @@
-package conformance
+package upstream
 
 import (
 	"encoding/xml"
@@ -20,7 +20,7 @@ const (
 	Skipped Status = "skipped"
 )
 
-// Outcome is one spec's, or one of the suite's own steps'.
+// Outcome is how one spec ended, or one of the suite's own steps'.
 type Outcome struct {
 	// Name is the spec's; that of a step is empty.
 	Name string
