@@ -14,25 +14,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
-
-func addrs(ss ...string) []netip.Addr {
-	var out []netip.Addr
-	for _, s := range ss {
-		out = append(out, netip.MustParseAddr(s))
-	}
-	return out
-}
-
-func prefixes(ss ...string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range ss {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
-}
 
 // peer is a node with a claim; its endpoints are its addresses.
 func peer(name string, mtu int, key byte, nodeAddrs []netip.Addr, pods []netip.Prefix) cluster.Node {
@@ -283,3 +268,5 @@ func TestNodeOfTheGuardAloneStaysClosed(t *testing.T) {
 		t.Error("its address is not unreachable for pods")
 	}
 }
+
+var prefixes, addrs = nettest.Prefixes, nettest.Addrs

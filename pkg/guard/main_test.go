@@ -2,7 +2,6 @@ package guard
 
 import (
 	"log/slog"
-	"net/netip"
 	"os"
 	"runtime"
 	"testing"
@@ -18,22 +17,6 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func prefixes(ss ...string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range ss {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
-}
-
-func addrs(ss ...string) []netip.Addr {
-	var out []netip.Addr
-	for _, s := range ss {
-		out = append(out, netip.MustParseAddr(s))
-	}
-	return out
-}
-
 // lab is the settings of all kernel tests: pods in 198.18/16 and fd42:1::/48,
 // services in 198.19.240/20 and fd42:5::/112, nodes in 198.19.0/24 and fd42:9::/64.
 func lab() Settings {
@@ -42,3 +25,5 @@ func lab() Settings {
 		NodeAddrs: addrs("198.19.0.1", "198.19.0.2", "fd42:9::1", "fd42:9::2"),
 	}
 }
+
+var prefixes, addrs = nettest.Prefixes, nettest.Addrs

@@ -197,22 +197,6 @@ func (l *lab) lookup(dst string, mark uint32) string {
 	return hop.Device
 }
 
-func prefixes(ss ...string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range ss {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
-}
-
-func addrs(ss ...string) []netip.Addr {
-	var out []netip.Addr
-	for _, s := range ss {
-		out = append(out, netip.MustParseAddr(s))
-	}
-	return out
-}
-
 // peer gives peer number n (2 to 99), dual-stack.
 func peer(n int) Peer {
 	return Peer{
@@ -267,3 +251,5 @@ func only(w Want, v6 bool) Want {
 	w.Peers = peers
 	return w
 }
+
+var prefixes, addrs = nettest.Prefixes, nettest.Addrs

@@ -1,0 +1,21 @@
+package nettest
+
+import "net/netip"
+
+// Prefixes parses prefixes; one that is none panics.
+func Prefixes(texts ...string) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(texts))
+	for _, t := range texts {
+		out = append(out, netip.MustParsePrefix(t))
+	}
+	return out
+}
+
+// Addrs parses addresses; one that is none panics.
+func Addrs(texts ...string) []netip.Addr {
+	out := make([]netip.Addr, 0, len(texts))
+	for _, t := range texts {
+		out = append(out, netip.MustParseAddr(t))
+	}
+	return out
+}
