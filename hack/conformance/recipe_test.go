@@ -1,0 +1,151 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// archive writes a tar with empty files of these names; one that ends in "|" is a device.
+func archive(t *testing.T, names ...string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, name := range names {
+		h := tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755}
+		if strings.HasSuffix(name, "|") {
+			h.Typeflag = tar.TypeChar
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "root.tar")
+	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// contents gives the names in a layer, links with "->" and what they lead to.
+func contents(t *testing.T, layer v1.Layer) []string {
+	t.Helper()
+	r, err := layer.Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var names []string
+	for tr := tar.NewReader(r); ; {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return names
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := h.Name
+		if h.Typeflag == tar.TypeSymlink {
+			name += "->" + h.Linkname
+		}
+		names = append(names, name)
+	}
+}
+
+var debian = []string{"./bin/dash", "./bin/busybox", "./bin/nc.openbsd", "./usr/sbin/iptables-nft", "./usr/sbin/ip6tables-nft"}
+
+func TestDebianLayer(t *testing.T) {
+	layer, err := debianLayer(archive(t, append(debian, "./usr/bin/nslookup", "./dev/null|")...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(contents(t, layer), "\n") + "\n"
+	for _, want := range []string{"./bin/dash\n", "bin/sh->dash\n", "bin/nc->nc.openbsd\n", "usr/sbin/iptables->iptables-nft\n", "bin/wget->busybox\n", "etc/passwd\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	for _, not := range []string{"dev/null", "bin/nslookup->"} {
+		if strings.Contains(got, not) {
+			t.Errorf("%q in\n%s", not, got)
+		}
+	}
+}
+
+// A link that leads nowhere is a shell that is not there, found by a spec after half an hour.
+func TestDanglingLinkIsRefused(t *testing.T) {
+	for missing, want := range map[string]string{
+		"./bin/dash":    "has no bin/dash, to which bin/sh is a link",
+		"./bin/busybox": "has no bin/busybox",
+	} {
+		var names []string
+		for _, name := range debian {
+			if name != missing {
+				names = append(names, name)
+			}
+		}
+		if _, err := debianLayer(archive(t, names...)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("without %s: error %v, want %q", missing, err, want)
+		}
+	}
+}
+
+func TestNotAnArchive(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "root.tar")
+	if err := os.WriteFile(path, []byte(strings.Repeat("no tar", 200)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := debianLayer(path); err == nil || !strings.Contains(err.Error(), "read "+path) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Every recipe gives an image with its configuration, and the same inputs the same one.
+func TestRecipes(t *testing.T) {
+	bin := t.TempDir()
+	for _, name := range []string{"agnhost", "coredns", "regression-issue-74839"} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := archive(t, debian...)
+	digests := [2]map[string]string{{}, {}}
+	for i := range digests {
+		k, err := newKitchen(root, bin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, cook := range recipes {
+			img, err := cook(k)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			hash, err := img.Digest()
+			if err != nil {
+				t.Fatal(err)
+			}
+			config, err := img.ConfigFile()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if config.OS != "linux" || len(config.Config.Env) != 1 || len(config.RootFS.DiffIDs) == 0 {
+				t.Errorf("%s: %+v", name, config)
+			}
+			digests[i][name] = hash.String()
+		}
+	}
+	if diff := cmp.Diff(digests[0], digests[1]); diff != "" {
+		t.Error(diff)
+	}
+}
