@@ -29,6 +29,8 @@ type Options struct {
 	UnderlayMTU int
 	// Userspace are the numbers of machines whose kernel's WireGuard cannot be loaded.
 	Userspace []int
+	// Images are more archives of images that machines have, beside the lab's own and Kubeveil's.
+	Images []string
 	// Bare leaves out Kubernetes and Kubeveil: machines that answer ssh.
 	Bare bool
 	// NoVeil leaves out Kubeveil: nodes that wait for a network.
@@ -65,7 +67,7 @@ type Cluster struct {
 	version string
 	// dnsTag is that of CoreDNS's image.
 	dnsTag string
-	// images are archives that every machine's containerd is given.
+	// images are archives of what every machine's containerd has.
 	images []string
 	// made is how many machines there have been.
 	made int
@@ -224,6 +226,7 @@ func (c *Cluster) seed(m *Machine) seed {
 		if m.hasContainerd2() {
 			maps.Copy(s, containerd2Seed())
 		}
+		s["/etc/systemd/system/containerd.service.d/lab.conf"] = file{content: storeUnit}
 		for _, name := range []string{"kubelet", "kubeadm"} {
 			s["/usr/bin/"+name] = file{link: sharedDir + name}
 		}

@@ -3,6 +3,7 @@ package vm
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
@@ -11,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/compression"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -53,6 +53,7 @@ func (c *Cluster) collectImages(ctx context.Context) error {
 	if tools := filepath.Join(c.root, toolsImage); exists(tools) {
 		c.images = append(c.images, tools)
 	}
+	c.images = append(c.images, c.opts.Images...)
 	return c.writeImages(ctx, c.images[0])
 }
 
@@ -112,9 +113,8 @@ func newImage(files map[string]string, entry []string) (v1.Image, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	// Not compressed: an emulated machine would spend seconds on it, and no network is saved.
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
-		tarball.WithCompression(compression.None))
+		tarball.WithCompressionLevel(gzip.BestSpeed))
 	if err != nil {
 		return nil, err
 	}

@@ -235,11 +235,6 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	if err := m.Put(ctx, "/etc/kubernetes/join.yaml", 0o600, &config); err != nil {
 		return err
 	}
-	for _, path := range c.images {
-		if _, err := m.Exec(ctx, "ctr -n k8s.io images import "+sharedDir+filepath.Base(path)); err != nil {
-			return err
-		}
-	}
 	out, err := m.Exec(ctx, "kubeadm join --config /etc/kubernetes/join.yaml 2>&1")
 	if err != nil {
 		return fmt.Errorf("join %s: %w: %s", m.Name, err, out)

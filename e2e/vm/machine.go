@@ -76,9 +76,15 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	if err := c.seed(m).write(filepath.Join(m.Dir, "seed.tar")); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.Name, err)
 	}
-	overlay := exec.CommandContext(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", c.image("root.ext4"), filepath.Join(m.Dir, "disk.qcow2"))
-	if out, err := overlay.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%s: make its disk: %w: %s", m.Name, err, out)
+	disks := map[string]string{"disk.qcow2": c.image("root.ext4")}
+	if !c.opts.Bare {
+		disks["shared.qcow2"] = c.file(sharedDisk)
+	}
+	for name, base := range disks {
+		overlay := exec.CommandContext(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, filepath.Join(m.Dir, name))
+		if out, err := overlay.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%s: make its disk: %w: %s", m.Name, err, out)
+		}
 	}
 	return m, nil
 }
@@ -108,7 +114,7 @@ func (m *Machine) arguments() []string {
 		"-device", "virtio-rng-pci",
 		"-serial", "file:"+filepath.Join(m.Dir, "console.log"))
 	if !c.opts.Bare {
-		args = append(args, "-drive", "if=virtio,format=raw,readonly=on,file="+c.file(sharedDisk))
+		args = append(args, "-drive", "if=virtio,cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "shared.qcow2"))
 	}
 	return args
 }

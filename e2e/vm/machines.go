@@ -114,7 +114,7 @@ func (c *Cluster) Leave(ctx context.Context, node string) error {
 // removeDisks removes what of a machine's folder is large.
 func (m *Machine) removeDisks() error {
 	var errs []error
-	for _, name := range []string{"disk.qcow2", "seed.tar"} {
+	for _, name := range []string{"disk.qcow2", "shared.qcow2", "seed.tar"} {
 		if err := os.Remove(filepath.Join(m.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
