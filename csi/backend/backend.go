@@ -44,7 +44,8 @@ type Backend interface {
 // maxName is the longest volume id that CSI has, bytes.
 const maxName = 128
 
-func checkName(volume string) error {
+// CheckName refuses names of which no file name can be made as they are (ErrName).
+func CheckName(volume string) error {
 	ok := len(volume) > 0 && len(volume) <= maxName && volume[0] != '.'
 	for _, c := range volume {
 		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.')

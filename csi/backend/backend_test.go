@@ -18,7 +18,7 @@ const size = 8 << 20
 
 func TestNames(t *testing.T) {
 	for name, ok := range map[string]bool{"pvc-1.a_B": true, "": false, "../x": false, ".hidden": false, "a/b": false, "a b": false, "ä": false, string(make([]byte, 129)): false} {
-		if err := checkName(name); errors.Is(err, ErrName) == ok {
+		if err := CheckName(name); errors.Is(err, ErrName) == ok {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

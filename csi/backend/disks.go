@@ -43,7 +43,7 @@ type candidate struct {
 
 // Provision implements Backend: the smallest unclaimed disk that is large enough.
 func (d *Disks) Provision(_ context.Context, volume string, size int64) error {
-	if err := checkName(volume); err != nil {
+	if err := CheckName(volume); err != nil {
 		return err
 	}
 	unlock, err := d.lock()
@@ -102,7 +102,7 @@ func claimed(claims map[string]string, id string) bool {
 
 // Attach implements Backend.
 func (d *Disks) Attach(_ context.Context, volume string) (Device, error) {
-	if err := checkName(volume); err != nil {
+	if err := CheckName(volume); err != nil {
 		return Device{}, err
 	}
 	claims, err := d.claims()
@@ -143,7 +143,7 @@ func (d *Disks) Expand(_ context.Context, volume string, size int64) error {
 
 // Delete implements Backend: it gives up the claim.
 func (d *Disks) Delete(_ context.Context, volume string) error {
-	if err := checkName(volume); err != nil {
+	if err := CheckName(volume); err != nil {
 		return err
 	}
 	return durable.Remove(d.path(volume))

@@ -27,7 +27,7 @@ func (f *Files) path(volume string) string { return filepath.Join(f.Dir, volume+
 
 // Provision implements Backend.
 func (f *Files) Provision(_ context.Context, volume string, size int64) error {
-	if err := checkName(volume); err != nil {
+	if err := CheckName(volume); err != nil {
 		return err
 	}
 	file, err := os.OpenFile(f.path(volume), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -79,7 +79,7 @@ func (f *Files) grow(file *os.File, size int64) error {
 
 // Attach implements Backend.
 func (f *Files) Attach(_ context.Context, volume string) (Device, error) {
-	if err := checkName(volume); err != nil {
+	if err := CheckName(volume); err != nil {
 		return Device{}, err
 	}
 	var st unix.Stat_t
@@ -97,7 +97,7 @@ func (f *Files) Attach(_ context.Context, volume string) (Device, error) {
 
 // Detach implements Backend.
 func (f *Files) Detach(_ context.Context, volume string) error {
-	if err := checkName(volume); err != nil {
+	if err := CheckName(volume); err != nil {
 		return err
 	}
 	loops, err := blk.FindLoops(f.path(volume))
@@ -109,7 +109,7 @@ func (f *Files) Detach(_ context.Context, volume string) error {
 
 // Expand implements Backend.
 func (f *Files) Expand(_ context.Context, volume string, size int64) error {
-	if err := checkName(volume); err != nil {
+	if err := CheckName(volume); err != nil {
 		return err
 	}
 	file, err := os.OpenFile(f.path(volume), os.O_RDWR|unix.O_NOFOLLOW, 0)

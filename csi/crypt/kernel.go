@@ -181,11 +181,12 @@ func (Kernel) Fence(_ context.Context, name string) error {
 	for _, t := range m.Targets {
 		size = max(size, t.Start+t.Length)
 	}
-	if size > 0 {
-		q := dmRequest{command: dmTableLoad, name: name, targets: []dmTarget{{0, uint64(size) >> sectorBits, "error", ""}}}
-		if _, err := q.call(); err != nil {
-			return err
-		}
+	if size == 0 {
+		return nil // Nothing is live, and resuming would make live what was loaded and not resumed.
+	}
+	q := dmRequest{command: dmTableLoad, name: name, targets: []dmTarget{{0, uint64(size) >> sectorBits, "error", ""}}}
+	if _, err := q.call(); err != nil {
+		return err
 	}
 	return swap(name, dmSkipLockFSFlag|dmNoFlushFlag)
 }

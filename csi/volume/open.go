@@ -66,6 +66,8 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 
 // format takes the volume from NEW or FORMATTING to READY.
 func (o *op) format(ctx context.Context, dev backend.Device) error {
+	o.reading <- struct{}{}
+	defer func() { <-o.reading }()
 	disk, err := o.OpenDisk(dev.Path, false)
 	if err != nil {
 		return err

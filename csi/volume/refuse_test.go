@@ -416,3 +416,16 @@ func TestLocksExcludeProcesses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestNames(t *testing.T) {
+	n := newNode(t)
+	s := n.process(0)
+	for _, name := range []string{"", "../x", "a/b", ".x", string(make([]byte, 129))} {
+		if _, err := s.Create(t.Context(), name, size); !errors.Is(err, backend.ErrName) {
+			t.Errorf("made %q: %v", name, err)
+		}
+		if _, err := s.Open(t.Context(), name, OpenOptions{}); !errors.Is(err, backend.ErrName) {
+			t.Errorf("opened %q: %v", name, err)
+		}
+	}
+}

@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// readers bounds how many volumes have their metadata in memory at once (308 KiB each).
+// readers bounds how many volumes have their metadata in memory at once: 308 KiB each, a new one three times that.
 const readers = 16
 
 // Config is what a Set stands on. All but OpenDisk, Locks and Log must be set.
@@ -61,9 +61,15 @@ func NewSet(c Config) *Set {
 	return &Set{Config: c, reading: make(chan struct{}, readers), busy: map[string]bool{}}
 }
 
-// Create makes the state of a new volume of at least size bytes. It touches no disk and needs no key. One that exists with that size is no error.
+// Create makes the state of a new volume of at least size bytes, by a name that backend.CheckName takes. It touches no disk and needs no key. One that exists with that size is no error.
 func (s *Set) Create(ctx context.Context, volume string, size int64) (State, error) {
+	if err := backend.CheckName(volume); err != nil {
+		return State{}, err
+	}
 	st := State{Volume: volume, Cluster: s.Cluster, Phase: New, Payload: crypt.PayloadSize(size), Content: Unmade}
+	if err := st.Check(); err != nil {
+		return State{}, err
+	}
 	err := s.Store.Create(ctx, st)
 	if !errors.Is(err, ErrExists) {
 		return st, err
@@ -135,6 +141,9 @@ func (o *op) swap(ctx context.Context, next State) error {
 
 // lock keeps others of this node, and other goroutines, off the volume.
 func (s *Set) lock(volume string) (func(), error) {
+	if err := backend.CheckName(volume); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	inProgress := fmt.Errorf("volume %s: %w", volume, ErrInProgress)

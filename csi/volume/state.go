@@ -100,7 +100,7 @@ func (s State) Check() error {
 		ok   bool
 		what string
 	}{
-		{s.Volume != "" && s.Cluster != "", "it has no name"},
+		{s.Volume != "" && s.Cluster != "" && max(len(s.Volume), len(s.Cluster)) <= crypt.MaxName, fmt.Sprintf("names have 1 to %d bytes", crypt.MaxName)},
 		{s.Phase == New || s.Phase == Formatting || s.Phase == Ready || s.Phase == Deleted, fmt.Sprintf("phase %q", s.Phase)},
 		{s.Content == Unmade || s.Content == Made, fmt.Sprintf("content %q", s.Content)},
 		{s.Payload > 0 && s.Payload == crypt.PayloadSize(s.Payload), fmt.Sprintf("payload of %d bytes", s.Payload)},

@@ -1,0 +1,452 @@
+package kerneltest
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// machineEnv turns these tests on.
+const machineEnv = "KUBEVEIL_DM"
+
+const (
+	cluster = "c0ffee00-0000-4000-8000-000000000001"
+	size    = 64 << 20
+	// canary is looked for on disks; it is repeated so that wherever a sector begins there is a whole one.
+	canary = "kubeveil-canary-8c1f"
+)
+
+// node is this machine with volumes in files.
+type node struct {
+	*volume.Set
+	t       *testing.T
+	files   *backend.Files
+	keys    keyring.Provider
+	volumes []string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	if os.Getenv(machineEnv) == "" {
+		nettest.Skip(t, nettest.Short, "set "+machineEnv+"=1 on a machine whose mappings and loop devices may be changed")
+	}
+	dirs := map[string]string{}
+	for _, name := range []string{"files", "states", "locks"} {
+		dirs[name] = filepath.Join(t.TempDir(), name)
+		if err := os.Mkdir(dirs[name], 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kek := filepath.Join(dirs["states"], "kek")
+	if err := keyring.CreateFile(kek); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := keyring.File(kek)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, files: &backend.Files{Dir: dirs["files"]}, keys: keys}
+	n.Set = volume.NewSet(volume.Config{
+		Cluster: cluster, Node: "node-1", Store: &volume.FileStore{Dir: dirs["states"]}, Engine: crypt.Kernel{}, Backend: n.files, Keys: keys,
+		Locks: dirs["locks"], Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	t.Cleanup(n.clean)
+	return n
+}
+
+// clean leaves no mapping and no loop device.
+func (n *node) clean() {
+	ctx := context.WithoutCancel(n.t.Context())
+	for _, v := range n.volumes {
+		if _, err := n.Close(ctx, v, nil); err != nil {
+			n.t.Errorf("clean up: %v", err)
+		}
+		if _, err := n.Delete(ctx, v); err != nil {
+			n.t.Errorf("clean up: %v", err)
+		}
+	}
+	names, err := crypt.Kernel{}.List(ctx, "")
+	if err != nil || len(names) != 0 {
+		n.t.Errorf("mappings are left: %v, %v", names, err)
+	}
+}
+
+func (n *node) create(name string) {
+	n.t.Helper()
+	if _, err := n.Create(n.t.Context(), name, size); err != nil {
+		n.t.Fatal(err)
+	}
+	n.volumes = append(n.volumes, name)
+}
+
+func (n *node) open(name string, opts volume.OpenOptions) volume.Opened {
+	n.t.Helper()
+	o, err := n.Open(n.t.Context(), name, opts)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return o
+}
+
+func (n *node) close(name string) {
+	n.t.Helper()
+	if c, err := n.Close(n.t.Context(), name, nil); err != nil || !c.Sealed {
+		n.t.Fatalf("close: %+v, %v", c, err)
+	}
+}
+
+// run runs a program of the machine.
+func run(t *testing.T, stdin, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+func marked(text string) []byte { return bytes.Repeat([]byte(text), 8192/len(text)+1)[:8192] }
+
+func write(t *testing.T, path string, at int64, b []byte) {
+	t.Helper()
+	d, err := blk.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if _, err := d.WriteAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Sync(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantAt(t *testing.T, path string, at int64, want []byte) {
+	t.Helper()
+	d, err := blk.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	got := blk.Buffer(len(want))
+	if _, err := d.ReadAt(got, at); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s at %d: %v, the expected bytes: %v", path, at, err, bytes.Equal(got, want))
+	}
+}
+
+// count says how often text is in the file, past the page cache.
+func count(t *testing.T, path, text string) int {
+	t.Helper()
+	d, err := blk.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	n, err := d.Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := blk.Buffer(int(n))
+	if _, err := d.ReadAt(b, 0); err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Count(b, []byte(text))
+}
+
+func (n *node) image(name string) string { return filepath.Join(n.files.Dir, name+".img") }
+
+// recovery gives the recovery key and the volume key of a volume.
+func (n *node) recovery(name string) (passphrase, volumeKey string) {
+	n.t.Helper()
+	st, _, err := n.Store.Get(n.t.Context(), name)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	data, err := n.keys.Unwrap(n.t.Context(), st.Binding(), st.Key)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer data.Wipe()
+	text, err := crypt.RecoveryKey(data, st.Binding())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer text.Wipe()
+	keys, err := crypt.DeriveKeys(data, st.Binding())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer keys.Wipe()
+	return string(text.Bytes()), hex.EncodeToString(keys.Volume.Bytes())
+}
+
+// What is written through a volume is there again, and nowhere on the disk; stock cryptsetup reads it, and we read what that wrote.
+func TestRoundTripWithCryptsetup(t *testing.T) {
+	n := newNode(t)
+	n.create("v")
+	o := n.open("v", volume.OpenOptions{})
+	if got, err := blk.Number(o.Mapping.Path); err != nil || got != o.Mapping.Number {
+		t.Fatalf("%s is device %#x, %v; want %#x", o.Mapping.Path, got, err, o.Mapping.Number)
+	}
+	write(t, o.Mapping.Path, 1<<20, marked(canary))
+	if again := n.open("v", volume.OpenOptions{}); !again.Adopted || again.Mapping.Number != o.Mapping.Number {
+		t.Errorf("opened again: %+v", again)
+	}
+	n.close("v")
+	if c := count(t, n.image("v"), canary); c != 0 {
+		t.Errorf("the canary is %d times on the disk", c)
+	}
+	plain := filepath.Join(n.files.Dir, "plain")
+	if err := os.WriteFile(plain, marked(canary), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c := count(t, plain, canary); c < 100 {
+		t.Errorf("the control finds the canary %d times: the search is broken", c)
+	}
+	passphrase, _ := n.recovery("v")
+	dump := run(t, "", "cryptsetup", "luksDump", n.image("v"))
+	for _, want := range []string{"aes-xts-plain64", "sector: 4096", "pbkdf2", "offset: 4194304"} {
+		if !strings.Contains(dump, want) {
+			t.Errorf("luksDump does not say %q: %s", want, dump)
+		}
+	}
+	if got := run(t, "", "blkid", "-p", "-o", "value", "-s", "TYPE", n.image("v")); got != "crypto_LUKS\n" {
+		t.Errorf("blkid says %q", got)
+	}
+	run(t, passphrase, "cryptsetup", "open", "--key-file", "-", n.image("v"), "recovered")
+	if got := strings.TrimSpace(run(t, "", "blockdev", "--getsize64", "/dev/mapper/recovered")); got != fmt.Sprint(size) {
+		t.Errorf("cryptsetup's mapping has %s bytes, want %d", got, size)
+	}
+	wantAt(t, "/dev/mapper/recovered", 1<<20, marked(canary))
+	write(t, "/dev/mapper/recovered", 2<<20, marked("written by cryptsetup"))
+	run(t, "", "cryptsetup", "close", "recovered")
+	o = n.open("v", volume.OpenOptions{})
+	wantAt(t, o.Mapping.Path, 1<<20, marked(canary))
+	wantAt(t, o.Mapping.Path, 2<<20, marked("written by cryptsetup"))
+}
+
+// The kernel shows the key to nobody.
+func TestKeyIsNowhere(t *testing.T) {
+	n := newNode(t)
+	for i, class := range []crypt.Class{crypt.Throughput, crypt.Latency, ""} {
+		name := fmt.Sprintf("v%d", i)
+		n.create(name)
+		o := n.open(name, volume.OpenOptions{Class: class, Discard: i == 0})
+		_, key := n.recovery(name)
+		table := run(t, "", "dmsetup", "table", "--showkeys", o.Mapping.Name)
+		t.Logf("%q: %s", class, table)
+		if strings.Contains(table, key[:16]) || !strings.Contains(table, ":64:logon:kubeveil:") {
+			t.Errorf("the table holds the key: %v", strings.Contains(table, key[:16]))
+		}
+		if class == crypt.Latency && !strings.Contains(table, "no_read_workqueue no_write_workqueue") {
+			t.Error("the class has no effect")
+		}
+		if again := n.open(name, volume.OpenOptions{Class: class, Discard: i == 0}); !again.Adopted {
+			t.Errorf("class %q: the mapping is not recognised", class)
+		}
+	}
+	keys, err := os.ReadFile("/proc/keys")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(keys), "kubeveil:") {
+		t.Errorf("a key is left in a keyring: %s", keys)
+	}
+}
+
+// A volume with a file system grows while it is mounted.
+func TestFileSystemGrowsWhileMounted(t *testing.T) {
+	n := newNode(t)
+	n.create("v")
+	o := n.open("v", volume.OpenOptions{})
+	run(t, "", "mkfs.ext4", "-q", o.Mapping.Path)
+	dir := filepath.Join(t.TempDir(), "mnt")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "", "mount", o.Mapping.Path, dir)
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	if err := os.WriteFile(filepath.Join(dir, "f"), marked(canary), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Close(t.Context(), "v", nil); !errors.Is(err, volume.ErrInUse) {
+		t.Errorf("closed while mounted: %v", err)
+	}
+	st, err := n.Expand(t.Context(), "v", 3*size, volume.OpenOptions{})
+	if err != nil || st.Payload != 3*size {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if again := n.open("v", volume.OpenOptions{}); !again.Adopted || again.Mapping.Targets[0].Length != 3*size {
+		t.Errorf("after expanding: %+v", again)
+	}
+	run(t, "", "resize2fs", o.Mapping.Path)
+	var st1 unix.Statfs_t
+	if err := unix.Statfs(dir, &st1); err != nil || int64(st1.Blocks)*st1.Bsize < 2*size {
+		t.Errorf("the file system has %d bytes, %v", int64(st1.Blocks)*st1.Bsize, err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !bytes.Equal(got, marked(canary)) {
+		t.Errorf("the file has changed: %v", err)
+	}
+	run(t, "", "umount", dir)
+	run(t, "", "fsck.ext4", "-fn", o.Mapping.Path)
+	n.close("v")
+	if c := count(t, n.image("v"), canary); c != 0 {
+		t.Errorf("the canary is %d times on the disk", c)
+	}
+}
+
+// A mapping whose disk was taken away is replaced, while somebody still has it open.
+func TestZombieIsFencedAndReplaced(t *testing.T) {
+	n := newNode(t)
+	n.create("v")
+	o := n.open("v", volume.OpenOptions{})
+	write(t, o.Mapping.Path, 0, marked(canary))
+	held, err := os.OpenFile(o.Mapping.Path, os.O_RDWR|unix.O_DIRECT, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	// Another table under it, as a device that died and was replaced by its driver.
+	run(t, "0 131072 error", "dmsetup", "reload", o.Mapping.Name)
+	run(t, "", "dmsetup", "suspend", "--nolockfs", o.Mapping.Name)
+	run(t, "", "dmsetup", "resume", o.Mapping.Name)
+	next := n.open("v", volume.OpenOptions{})
+	if next.Adopted || next.Mapping.Name == o.Mapping.Name {
+		t.Fatalf("a zombie was taken: %+v", next)
+	}
+	wantAt(t, next.Mapping.Path, 0, marked(canary))
+	if _, err := held.ReadAt(blk.Buffer(4096), 0); !errors.Is(err, unix.EIO) {
+		t.Errorf("the zombie still reads: %v", err)
+	}
+	held.Close()
+	// A live mapping is fenced, with a request of its holder after it.
+	if held, err = os.OpenFile(next.Mapping.Path, os.O_RDWR|unix.O_DIRECT, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	ctx := t.Context()
+	if err := (crypt.Kernel{}).Fence(ctx, next.Mapping.Name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := held.WriteAt(blk.Buffer(4096), 0); !errors.Is(err, unix.EIO) {
+		t.Errorf("written through the fence: %v", err)
+	}
+	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, false); !errors.Is(err, crypt.ErrInUse) {
+		t.Errorf("removed while open: %v", err)
+	}
+	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, true); err != nil {
+		t.Errorf("deferred: %v", err)
+	}
+	third := n.open("v", volume.OpenOptions{})
+	wantAt(t, third.Mapping.Path, 0, marked(canary))
+	held.Close()
+	for _, name := range []string{o.Mapping.Name, next.Mapping.Name} {
+		if _, err := (crypt.Kernel{}).Lookup(ctx, name); !errors.Is(err, crypt.ErrNoMapping) {
+			t.Errorf("%s did not go with its last close: %v", name, err)
+		}
+	}
+}
+
+// The disk is cryptsetup's now.
+func TestHeaderOfCryptsetupIsRefused(t *testing.T) {
+	n := newNode(t)
+	n.create("v")
+	n.open("v", volume.OpenOptions{})
+	n.close("v")
+	honest := filepath.Join(t.TempDir(), "image")
+	run(t, "", "cp", "--sparse=always", n.image("v"), honest)
+	passphrase, _ := n.recovery("v")
+	run(t, passphrase, "cryptsetup", "luksFormat", "-q", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--key-file", "-", n.image("v"))
+	_, err := n.Open(t.Context(), "v", volume.OpenOptions{})
+	if !errors.Is(err, crypt.Foreign) || !strings.Contains(err.Error(), "LUKS2 header") {
+		t.Errorf("formatted by cryptsetup: %v", err)
+	}
+	run(t, "", "cp", honest, n.image("v"))
+	// Our volume with one change by cryptsetup.
+	run(t, "", "cryptsetup", "config", "--label", "changed", n.image("v"))
+	if _, err := n.Open(t.Context(), "v", volume.OpenOptions{}); !errors.Is(err, crypt.Tampered) {
+		t.Errorf("changed by cryptsetup: %v", err)
+	}
+	run(t, "", "cp", honest, n.image("v"))
+	n.open("v", volume.OpenOptions{})
+}
+
+// Many volumes at once, in little memory.
+func TestManyVolumesInLittleMemory(t *testing.T) {
+	const many = 100
+	n := newNode(t)
+	n.files.Sparse = true
+	for i := range many {
+		n.create(fmt.Sprintf("v%d", i))
+	}
+	openAll := func() []time.Duration {
+		took := make([]time.Duration, many)
+		var wg sync.WaitGroup
+		for i := range many {
+			wg.Go(func() {
+				start := time.Now()
+				if _, err := n.Open(t.Context(), fmt.Sprintf("v%d", i), volume.OpenOptions{}); err != nil {
+					t.Error(err)
+				}
+				took[i] = time.Since(start)
+			})
+		}
+		wg.Wait()
+		slices.Sort(took)
+		return took
+	}
+	start := time.Now()
+	openAll()
+	t.Logf("%d new volumes in %v", many, time.Since(start))
+	for i := range many {
+		n.close(fmt.Sprintf("v%d", i))
+	}
+	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
+		t.Fatal(err)
+	}
+	start = time.Now()
+	took := openAll()
+	t.Logf("%d existing volumes in %v, each p50 %v, max %v", many, time.Since(start), took[many/2], took[many-1])
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var peak int
+	for line := range strings.Lines(string(status)) {
+		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			fmt.Sscan(v, &peak)
+		}
+	}
+	t.Logf("peak resident memory of the whole process %d KiB", peak)
+	if peak == 0 || peak > 64<<10 {
+		t.Errorf("peak memory %d KiB, want at most 64 MiB", peak)
+	}
+	one := n.open("v0", volume.OpenOptions{})
+	n.close("v0")
+	start = time.Now()
+	n.open("v0", volume.OpenOptions{})
+	t.Logf("one existing volume alone: %v (adopted before: %v)", time.Since(start), one.Adopted)
+}

@@ -1,0 +1,56 @@
+package machine
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+const (
+	// vmEnv turns on tests that start machines.
+	vmEnv = "KUBEVEIL_VM"
+	// runEnv says which tests to run there, as go test -run does; empty is all.
+	runEnv = "KUBEVEIL_DM_RUN"
+)
+
+// TestKernel runs the tests of csi/kerneltest on a machine without Kubernetes.
+func TestKernel(t *testing.T) {
+	nettest.NeedRoot(t)
+	if os.Getenv(vmEnv) == "" {
+		nettest.Skip(t, nettest.Short, "set "+vmEnv+"=1 to start virtual machines")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	binary := filepath.Join(t.TempDir(), "kerneltest")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary, "..")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	m := c.Machines[0]
+	if err := m.PutFile(ctx, "/root/kerneltest", binary); err != nil {
+		t.Fatal(err)
+	}
+	out, err := m.Exec(ctx, "cd /root && modprobe dm-crypt && KUBEVEIL_DM=1 TMPDIR=/var/tmp ./kerneltest -test.v -test.timeout 12m -test.run '"+os.Getenv(runEnv)+"' 2>&1; echo status $?; dmesg | tail -20")
+	t.Logf("%s", out)
+	if err != nil || !strings.Contains(string(out), "\nPASS\nstatus 0\n") {
+		t.Errorf("tests on the machine: %v", err)
+	}
+}
