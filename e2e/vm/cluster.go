@@ -244,13 +244,14 @@ func (c *Cluster) image(name string) string   { return filepath.Join(c.root, "ou
 func (c *Cluster) program(name string) string { return filepath.Join(c.root, "out/bin", name) }
 
 // Close takes the power from the machines, ends everything else, and gives what the oracle saw. Artefacts
-// stay, disks excepted.
+// stay, disks excepted. A second call gives the same.
 func (c *Cluster) Close() (oracle.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var errs []error
 	if c.forward != nil {
 		errs = append(errs, c.forward.Close())
+		c.forward = nil
 	}
 	c.host.stop()
 	for _, m := range c.Machines {
@@ -270,6 +271,7 @@ func (c *Cluster) Close() (oracle.Result, error) {
 	}
 	if c.slot != nil {
 		errs = append(errs, c.slot.Close())
+		c.slot = nil
 	}
 	return result, errors.Join(errs...)
 }

@@ -92,7 +92,7 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 	if err := c.Apply(ctx, objects.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/webhook", "--timeout=120s"); err != nil {
+	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/webhook", "--timeout=300s"); err != nil {
 		t.Fatal(err)
 	}
 	// The API server reads the configuration, and kube-proxy the endpoint, when they like.
@@ -150,4 +150,4 @@ func hostIsNode(ctx context.Context, t *testing.T, c *vm.Cluster) {
 	}
 }
 
-func eventually(ctx context.Context, fn func() error) error { return lab.Until(ctx, 3*time.Minute, fn) }
+func eventually(ctx context.Context, fn func() error) error { return lab.Until(ctx, 5*time.Minute, fn) }

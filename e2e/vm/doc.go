@@ -16,10 +16,9 @@
 // process ends, however that comes: a crash leaves nothing running.
 //
 // Machines start from one disk image (hack/vm/image.sh), each with an overlay of its own, and a seed: a second disk that is a
-// tar with what is this machine's alone. A third, with an overlay too, has the programs and containerd's
-// store with all images, made once on this machine. They are run by KVM where a
-// stock kernel is seen to boot in it, else emulated; Cluster.Accel says which. Numbers measured in an emulated machine are
-// ratios only.
+// tar with what is this machine's alone. A third, with an overlay too, has the programs and containerd's store with all images,
+// made once on this machine. They are run by KVM where a stock kernel is seen to boot in it, else emulated; Cluster.Accel says
+// which. Numbers measured in an emulated machine are ratios only.
 //
 // It refuses user networking: no machine has a way to anything but the bridge. Start reading at New.
 package vm

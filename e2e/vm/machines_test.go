@@ -75,7 +75,7 @@ func joins(ctx context.Context, t *testing.T, c *vm.Cluster, a *vm.Pod) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node/"+name, "--timeout=180s"); err != nil {
+	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node/"+name, "--timeout=600s"); err != nil {
 		t.Fatal(err)
 	}
 	late := &vm.Pod{Name: "late", Node: c.Machines[len(c.Machines)-1]}

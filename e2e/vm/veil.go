@@ -43,6 +43,9 @@ func (c *Cluster) waitNodes(ctx context.Context) error {
 	return nil
 }
 
+// podPatience bounds the wait for a pod, on a machine that also compiles.
+const podPatience = 5 * time.Minute
+
 // Pod is a pod of the lab's own tool.
 type Pod struct {
 	Name string
@@ -90,9 +93,10 @@ func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
 	if err := c.Apply(ctx, object.Bytes()); err != nil {
 		return fmt.Errorf("pod %s: %w", p.Name, err)
 	}
-	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/"+p.Name, "--timeout=120s"); err != nil {
+	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/"+p.Name, "--timeout="+podPatience.String()); err != nil {
 		events, _ := c.Kubectl(ctx, "events", "--for=pod/"+p.Name)
-		return fmt.Errorf("pod %s: %w: %s", p.Name, err, events)
+		journal, _ := p.Node.Exec(ctx, "journalctl --no-pager --output=cat --lines=60 --unit=kubelet --unit=containerd")
+		return fmt.Errorf("pod %s: %w: %s: %s says %s", p.Name, err, events, p.Node.Name, journal)
 	}
 	p.cluster = c
 	p.Addrs, err = c.PodAddrs(ctx, p.Name)

@@ -22,7 +22,7 @@ func newCluster(t *testing.T, opts vm.Options) (context.Context, *vm.Cluster) {
 	if os.Getenv(enableEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+enableEnv+"=1 to start virtual machines")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
 	t.Cleanup(cancel)
 	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	c, err := vm.New(ctx, opts)

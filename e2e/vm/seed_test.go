@@ -1,0 +1,65 @@
+package vm
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A seed is the tar of a disk: whole sectors, files in order, with the modes and links that were asked for.
+func TestSeedIsADisk(t *testing.T) {
+	dir := t.TempDir()
+	copied := filepath.Join(dir, "program")
+	if err := os.WriteFile(copied, []byte("a program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "seed.tar")
+	s := seed{
+		"/etc/hosts":     {content: "127.0.0.1 localhost\n"},
+		"/root/key":      {content: "secret", mode: 0o600},
+		"/usr/bin/copy":  {from: copied},
+		"/usr/bin/other": {from: copied, mode: 0o700},
+		"/usr/bin/link":  {link: "/opt/lab/link"},
+	}
+	if err := s.write(path); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(b)%512 != 0 {
+		t.Errorf("%d bytes are no whole sectors", len(b))
+	}
+	wants := []struct {
+		name, content, link string
+		mode                int64
+	}{
+		{"etc/hosts", "127.0.0.1 localhost\n", "", 0o644},
+		{"root/key", "secret", "", 0o600},
+		{"usr/bin/copy", "a program", "", 0o755},
+		{"usr/bin/link", "", "/opt/lab/link", 0o644},
+		{"usr/bin/other", "a program", "", 0o700},
+	}
+	r := tar.NewReader(bytes.NewReader(b))
+	for _, want := range wants {
+		h, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Name != want.name || h.Mode != want.mode || h.Linkname != want.link || string(content) != want.content {
+			t.Errorf("got %s mode %o link %q with %q, want %+v", h.Name, h.Mode, h.Linkname, content, want)
+		}
+	}
+	if _, err := r.Next(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last file: %v", err)
+	}
+}
