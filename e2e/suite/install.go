@@ -67,7 +67,23 @@ func (s *Session) talkInClear(ctx context.Context) error {
 	}
 	// The pods go before the plugin that has to remove their links.
 	s.own = nil
-	return errors.Join(err, n.Close(ctx), s.Lab.Unclear(ctx), s.cordon(ctx, false))
+	return errors.Join(err, n.Close(ctx), s.Lab.Unclear(ctx), s.waitNotReady(ctx), s.cordon(ctx, false))
+}
+
+// waitNotReady waits until every kubelet has noticed that it has no network.
+func (s *Session) waitNotReady(ctx context.Context) error {
+	return framework.Until(ctx, "nodes without a network are not Ready", meeting, func(ctx context.Context) error {
+		nodes, err := s.Nodes(ctx)
+		if err != nil {
+			return err
+		}
+		for _, n := range nodes {
+			if n.Ready && n.Object.Labels[corev1.LabelOSStable] == "linux" {
+				return fmt.Errorf("node %s is Ready", n.Name)
+			}
+		}
+		return nil
+	})
 }
 
 // linuxNodes are the names of all nodes that have a kubelet.
@@ -114,7 +130,11 @@ func (s *Session) applyAll(ctx context.Context) error {
 	if _, err := s.kubectl(ctx, "apply", "-k", s.Manifests); err != nil {
 		return err
 	}
-	if err := s.WaitNodesReady(ctx, installing); err != nil {
+	names, err := s.linuxNodes(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.WaitNodesReady(ctx, installing, names...); err != nil {
 		return err
 	}
 	s.note("apply to all nodes Ready in %.1f s", time.Since(began).Seconds())
@@ -122,7 +142,7 @@ func (s *Session) applyAll(ctx context.Context) error {
 	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/"+veildSet, "--timeout="+installing.String()); err != nil {
 		return err
 	}
-	_, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kube-proxy", "--timeout="+installing.String())
+	_, err = s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kube-proxy", "--timeout="+installing.String())
 	return err
 }
 
@@ -160,6 +180,8 @@ func uninstall(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+	// Runtimes cannot take a pod's sandbox apart while there is no CNI configuration: these go after the next installation.
+	s.orphans, s.own = append(s.orphans, s.own), nil
 	for _, words := range [][]string{
 		{"-n", metav1.NamespaceSystem, "delete", "daemonset", veildSet, wgSet},
 		{"apply", "-k", filepath.Join(s.Manifests, "uninstall")},
@@ -179,6 +201,9 @@ func uninstall(ctx context.Context, s *Session) error {
 		if _, err := s.kubectl(ctx, words...); err != nil {
 			return err
 		}
+	}
+	if err := s.waitNotReady(ctx); err != nil {
+		return err
 	}
 	return framework.Until(ctx, "nodes as before the installation", meeting, func(ctx context.Context) error {
 		after, err := s.inventories(ctx)
@@ -231,7 +256,11 @@ func reinstall(ctx context.Context, s *Session) error {
 		return err
 	}
 	// Pods from before lost their links; others are made in their place.
-	if err := s.dropPair(ctx); err != nil {
+	err = s.dropPair(ctx)
+	for _, n := range s.orphans {
+		err = errors.Join(err, n.Close(ctx))
+	}
+	if s.orphans = nil; err != nil {
 		return err
 	}
 	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "delete", "pods", "-l", "k8s-app=kube-dns", "--ignore-not-found"); err != nil {

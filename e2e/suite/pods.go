@@ -232,16 +232,14 @@ func egress(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, from := range []*framework.Pod{a, b} {
-		for _, addr := range s.Lab.OutsideAddrs() {
-			for _, proto := range protocols {
-				_, err := from.Send(ctx, framework.Message{Proto: proto, To: netip.AddrPortFrom(addr, framework.EchoPort), Canary: s.Lab.OutsideCanary()})
-				errs = append(errs, err)
-			}
-		}
+	targets := []string{"-canary=" + s.Lab.OutsideCanary()}
+	for _, addr := range s.Lab.OutsideAddrs() {
+		targets = append(targets, both(netip.AddrPortFrom(addr, framework.EchoPort).String())...)
 	}
-	return errors.Join(errs...)
+	return atOnce(
+		func() error { return meet(ctx, a, targets...) },
+		func() error { return meet(ctx, b, targets...) },
+	)
 }
 
 // waitDNS waits until the pods of the cluster's DNS are there and Ready.

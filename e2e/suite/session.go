@@ -24,6 +24,8 @@ type Session struct {
 	// shared is the namespace of the pair; own that of the case that runs, or nil.
 	shared, own *framework.Namespace
 	pair        []*framework.Pod
+	// orphans are namespaces whose pods cannot be removed for now.
+	orphans []*framework.Namespace
 	// leaving are namespaces on their way out, with what came of it.
 	leaving  sync.WaitGroup
 	mu       sync.Mutex
@@ -88,7 +90,11 @@ func (s *Session) settle() error {
 	return s.departed
 }
 
+// close removes what is left, but not from a cluster that goes itself.
 func (s *Session) close(ctx context.Context) error {
+	if s.Lab != nil {
+		return nil
+	}
 	err := s.dropPair(ctx)
 	return errors.Join(err, s.settle())
 }

@@ -33,7 +33,7 @@ func talk(ctx context.Context, from *framework.Pod, port int, to ...netip.Addr) 
 // both gives targets of meet for a host:port.
 func both(to string) []string { return []string{"tcp/" + to, "udp/" + to} }
 
-// meet is talk to protocol/host:port, all at once. One command does it all, because starting one takes an emulated node long.
+// meet is talk to protocol/host:port, all at once; flags of labtool meet may come first. One command does it all, because starting one takes an emulated node long.
 func meet(ctx context.Context, from *framework.Pod, targets ...string) error {
 	if len(targets) == 0 {
 		return fmt.Errorf("from %s: nothing to talk to", from.Name)

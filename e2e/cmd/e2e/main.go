@@ -24,6 +24,8 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/framework"
 	"github.com/kubeveil/kubeveil/e2e/lab"
@@ -102,6 +104,8 @@ func run(ctx context.Context, a arguments) error {
 	}
 	defer file.Close()
 	log := slog.New(slog.NewTextHandler(file, nil))
+	// What the client library has to say, of connections that end, is not for people.
+	klog.SetSlogLogger(log)
 	o := suite.Options{Full: a.full, Match: a.match, Dir: a.out, Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}
 	began := time.Now()
 	on := onMachines

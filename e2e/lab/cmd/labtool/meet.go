@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"time"
 )
@@ -25,7 +26,11 @@ func meet(ctx context.Context, args []string) (any, error) {
 	timeout := flags.Duration("timeout", 30*time.Second, "for the whole")
 	count := flags.Int("count", 3, "messages to each")
 	size := flags.Int("size", 400, "bytes of a message")
+	canary := flags.String("canary", os.Getenv(canaryEnv), "what fills the messages")
 	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if err := os.Setenv(canaryEnv, *canary); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
