@@ -235,9 +235,20 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	if err := m.Put(ctx, "/etc/kubernetes/join.yaml", 0o600, &config); err != nil {
 		return err
 	}
-	out, err := m.Exec(ctx, "kubeadm join --config /etc/kubernetes/join.yaml 2>&1")
+	// kubeadm gives containerd two seconds to answer, too few for one that is just starting on a busy machine. Its checks change nothing.
+	err = lab.Until(ctx, 3*time.Minute, func() error {
+		out, err := m.Exec(ctx, "kubeadm join --config /etc/kubernetes/join.yaml 2>&1")
+		if err == nil {
+			return nil
+		}
+		err = fmt.Errorf("%w: %s", err, out)
+		if !bytes.Contains(out, []byte("[ERROR CRI]")) {
+			return lab.Stop(err)
+		}
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("join %s: %w: %s", m.Name, err, out)
+		return fmt.Errorf("join %s: %w", m.Name, err)
 	}
 	// kubeadm is content when the kubelet is healthy; its Node object comes when it likes.
 	err = lab.Until(ctx, time.Minute, func() error {
