@@ -73,7 +73,6 @@ bench-lab: deps build kubernetes ## measure against bare wireguard-go and the cl
 
 .PHONY: bench-cluster
 bench-cluster: cluster-image ## measure two virtual machines against bare WireGuard and in clear, out/bench-cluster/report.html (35 minutes)
-	@$(GO) run ./hack/image -image kubeveil-tools
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-cluster ./e2e/cmd/bench-cluster
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/bench-cluster -out $(OUT)/bench-cluster $(BENCH)
 
