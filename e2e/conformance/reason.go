@@ -11,8 +11,8 @@ type Facts struct {
 	Nodes, Others int
 	// DNS says that the service kube-dns has endpoints.
 	DNS bool
-	// OwnImages says that nodes have the images of hack/conformance and no others.
-	OwnImages bool
+	// Emulated says that the nodes' processors are made by software.
+	Emulated bool
 }
 
 // fate is what a reason explains.

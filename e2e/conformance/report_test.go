@@ -23,7 +23,7 @@ func allSpecs(t *testing.T) []string {
 }
 
 // labFacts are those of the VM lab.
-var labFacts = Facts{Nodes: 2, Others: 1, DNS: true, OwnImages: true}
+var labFacts = Facts{Nodes: 2, Others: 1, DNS: true, Emulated: true}
 
 func TestEveryReasonMatchesASpec(t *testing.T) {
 	if err := Unmatched(allSpecs(t)); err != nil {
@@ -48,7 +48,7 @@ func TestSpecsThatRun(t *testing.T) {
 	}{
 		"lab": {labFacts, []string{"DNS should provide DNS for services [Conformance]", "Services should serve a basic endpoint from pods [Conformance]", "[Feature:IPv6DualStack] should have at least one dual-stack node"},
 			[]string{"Netpol NetworkPolicy between server and client should support allow-all policy [Feature:NetworkPolicy]"}, 150},
-		"without DNS":   {Facts{Nodes: 2}, []string{"Services should serve a basic endpoint from pods [Conformance]"}, []string{"DNS should provide DNS for services [Conformance]"}, 130},
+		"without DNS":   {Facts{Nodes: 2}, []string{"Services should serve a basic endpoint from pods [Conformance]", "Networking IPerf2 [Feature:Networking-Performance] should run iperf2"}, []string{"DNS should provide DNS for services [Conformance]"}, 130},
 		"one node only": {Facts{Nodes: 1, DNS: true}, []string{"Services should serve a basic endpoint from pods [Conformance]"}, []string{"Services should be able to create a functioning NodePort service [Conformance]"}, 80},
 	} {
 		t.Run(name, func(t *testing.T) {

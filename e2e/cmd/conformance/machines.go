@@ -33,6 +33,7 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 	if c.Accel == vm.KVM {
 		platform = bench.VM
 	}
+	o.Emulated = platform == bench.Emulated
 	o.Kubeconfig, o.Registry = c.Kubeconfig(), conformance.Registry
 	report, err = conformance.Run(ctx, o)
 	return report, platform, err

@@ -106,7 +106,7 @@ func run(ctx context.Context, a arguments) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o := conformance.Options{
 		Program: filepath.Join(root, "out/bin/e2e.test"), Kubectl: filepath.Join(root, "out/bin/kubectl"),
-		Kubeconfig: a.kubeconfig, Registry: a.registry, Dir: filepath.Join(a.out, "logs"),
+		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated, Registry: a.registry, Dir: filepath.Join(a.out, "logs"),
 		Parallel: a.parallel, Limit: a.limit, Focus: a.focus, Skip: a.skip, Log: log,
 	}
 	if _, err := os.Stat(o.Program); errors.Is(err, os.ErrNotExist) {
