@@ -200,14 +200,14 @@ func (r *dmReply) targets() ([]Target, error) {
 func (r *dmReply) names() ([]string, error) {
 	ne := binary.NativeEndian
 	var out []string
+	if len(r.data) == 0 {
+		return nil, nil // No devices at all.
+	}
 	for at := 0; ; {
 		if at+dmNameListNameStart > len(r.data) {
 			return nil, errReply
 		}
 		e := r.data[at:]
-		if ne.Uint64(e) == 0 {
-			return out, nil // No devices at all.
-		}
 		out = append(out, strings.Clone(cString(e[dmNameListNameStart:])))
 		next := int(ne.Uint32(e[8:]))
 		if next == 0 {

@@ -128,6 +128,32 @@ func TestRequestAndReply(t *testing.T) {
 	}
 }
 
+func TestNames(t *testing.T) {
+	entry := func(next uint32, name string) []byte {
+		b := binary.NativeEndian.AppendUint64(nil, 0xfd00)
+		b = binary.NativeEndian.AppendUint32(b, next)
+		b = append(append(b, name...), 0)
+		return append(b, make([]byte, 32-len(b))...)
+	}
+	for name, c := range map[string]struct {
+		data []byte
+		want string
+		bad  bool
+	}{
+		"none":        {nil, "", false},
+		"one":         {entry(0, "a"), "a", false},
+		"two":         {append(entry(32, "a"), entry(0, "b")...), "a b", false},
+		"cut off":     {entry(0, "a")[:8], "", true},
+		"next behind": {entry(1000, "a"), "", true},
+		"next within": {entry(1, "a"), "", true},
+	} {
+		got, err := (&dmReply{data: c.data}).names()
+		if strings.Join(got, " ") != c.want || (err != nil) != c.bad {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
 func FuzzReply(f *testing.F) {
 	f.Add(reply(dmTarget{0, 8, "crypt", "c 0011 0 7:0 0"}, dmTarget{8, 16, "error", ""}))
 	f.Add(make([]byte, dmIoctlSize))

@@ -92,6 +92,7 @@ func TestLoop(t *testing.T) {
 	if n, err := blk.Number(l.Path); n != l.Number || err != nil {
 		t.Errorf("number %d, %v; want %d", n, err, l.Number)
 	}
+	detachWhileOpen(t, l, path)
 	if err := os.Truncate(path, 16<<20); err != nil {
 		t.Fatal(err)
 	}
@@ -112,6 +113,25 @@ func TestLoop(t *testing.T) {
 	}
 	if found, err := blk.FindLoops(path); err != nil || len(found) != 0 {
 		t.Errorf("after detaching: %v, %v", found, err)
+	}
+}
+
+// detachWhileOpen checks that a device that is attached again before its last user has closed it stays.
+func detachWhileOpen(t *testing.T, l blk.Loop, path string) {
+	t.Helper()
+	user, err := os.Open(l.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := blk.AttachLoop(path); err != nil || again != l {
+		t.Errorf("attached while somebody has it open: %v, %v", again, err)
+	}
+	user.Close()
+	if found, err := blk.FindLoops(path); err != nil || len(found) != 1 {
+		t.Errorf("it went with the last close: %v, %v", found, err)
 	}
 }
 

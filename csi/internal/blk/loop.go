@@ -39,16 +39,43 @@ type Loop struct {
 // AttachLoop puts the file at path on a loop device with sectors of Align and direct I/O, or gives the one it is already on. A device on that file with
 // other settings (an offset, a limit, buffered, read-only) is refused. Callers hold a lock on path if they may race for it.
 func AttachLoop(path string) (Loop, error) {
-	loops, err := FindLoops(path)
-	if err != nil {
-		return Loop{}, err
-	}
-	if len(loops) > 1 {
-		return Loop{}, fmt.Errorf("attach %s: it is on %d loop devices: %v; detach all with losetup -d", path, len(loops), loops)
-	}
-	if len(loops) == 1 {
+	for range attempts {
+		loops, err := FindLoops(path)
+		switch {
+		case err != nil:
+			return Loop{}, err
+		case len(loops) == 0:
+			return attach(path)
+		case len(loops) > 1:
+			return Loop{}, fmt.Errorf("attach %s: it is on %d loop devices: %v; detach all with losetup -d", path, len(loops), loops)
+		}
+		if err := loops[0].keep(); errors.Is(err, unix.ENXIO) {
+			continue // Its last user has just closed it.
+		} else if err != nil {
+			return Loop{}, err
+		}
 		return loops[0], loops[0].check(path)
 	}
+	return Loop{}, fmt.Errorf("attach %s: %w: its device comes and goes", path, ErrNoLoop)
+}
+
+// keep undoes a Detach that waits for the last close: somebody, such as udev, has the device open just now.
+func (l Loop) keep() error {
+	dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
+	if err != nil || info.Flags&unix.LO_FLAGS_AUTOCLEAR == 0 {
+		return err
+	}
+	info.Flags &^= unix.LO_FLAGS_AUTOCLEAR
+	return unix.IoctlLoopSetStatus64(int(dev.Fd()), info)
+}
+
+// attach puts the file on a device of its own.
+func attach(path string) (Loop, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.EINVAL) {
 		return Loop{}, fmt.Errorf("attach %s: %w: its file system refuses O_DIRECT; use ext4, xfs or btrfs", path, ErrNotDirect)
