@@ -42,18 +42,20 @@ func (g *ground) client() *place { return g.nodes[0] }
 func (g *ground) server() *place { return g.nodes[1] }
 
 // newGround makes the namespace, the pods and the sessions. What was made is closed also when it fails.
-func newGround(ctx context.Context, c *framework.Cluster, names []string) (g *ground, err error) {
-	g = &ground{cluster: c}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, g.close(context.WithoutCancel(ctx)))
-		}
-	}()
-	if err = g.chooseNodes(ctx, names); err != nil {
-		return nil, err
+func newGround(ctx context.Context, c *framework.Cluster, names []string) (*ground, error) {
+	g := &ground{cluster: c}
+	if err := g.make(ctx, names); err != nil {
+		return nil, errors.Join(err, g.close(context.WithoutCancel(ctx)))
 	}
-	if g.ns, err = c.Namespace(ctx, "kubeveil-bench", framework.Privileged); err != nil {
-		return nil, err
+	return g, nil
+}
+
+func (g *ground) make(ctx context.Context, names []string) (err error) {
+	if err := g.chooseNodes(ctx, names); err != nil {
+		return err
+	}
+	if g.ns, err = g.cluster.Namespace(ctx, "kubeveil-bench", framework.Privileged); err != nil {
+		return err
 	}
 	made := make(chan error, len(g.nodes))
 	for i, p := range g.nodes {
@@ -62,18 +64,19 @@ func newGround(ctx context.Context, c *framework.Cluster, names []string) (g *gr
 	for range g.nodes {
 		err = errors.Join(err, <-made)
 	}
-	return g, err
+	return err
 }
 
-// chooseNodes takes the named nodes, else the first two.
+// chooseNodes takes the named nodes, which must be Ready, else the first two that are Ready and schedulable. Pods are bound to
+// them without the scheduler.
 func (g *ground) chooseNodes(ctx context.Context, names []string) error {
-	workers, err := g.cluster.Workers(ctx)
+	nodes, err := g.cluster.Nodes(ctx)
 	if err != nil {
 		return err
 	}
 	var chosen []framework.Node
-	for _, n := range workers {
-		if len(names) == 0 || slices.Contains(names, n.Name) {
+	for _, n := range nodes {
+		if n.Ready && (slices.Contains(names, n.Name) || len(names) == 0 && n.Schedulable) {
 			chosen = append(chosen, n)
 		}
 	}

@@ -52,7 +52,7 @@ func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string
 		return nil, err
 	}
 	o.Root = root
-	c, err := vm.New(ctx, vm.Options{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: true, Dir: filepath.Join(a.out, "machines"), Log: log})
+	c, err := vm.New(ctx, vm.Options{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference, Dir: filepath.Join(a.out, "machines"), Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -61,20 +61,30 @@ func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string
 		err = errors.Join(err, end)
 	}()
 	say("machines are up (%s)", c.Accel)
+	for _, m := range c.Machines {
+		o.Nodes = append(o.Nodes, m.Name)
+	}
 	k, err := framework.Open(ctx, c.Kubeconfig(), framework.Options{Machines: c, Log: log})
 	if err != nil {
 		return nil, err
 	}
-	control, err := reference(ctx, c, k, &o, say)
-	if err != nil {
-		return nil, fmt.Errorf("reference network: %w", err)
+	var control uint64
+	if !a.noReference {
+		if control, err = reference(ctx, c, k, &o, say); err != nil {
+			return nil, fmt.Errorf("reference network: %w", err)
+		}
+		began := time.Now()
+		if err := c.InstallVeil(ctx); err != nil {
+			return nil, err
+		}
+		o.Ready = []float64{time.Since(began).Seconds()}
+		say("Kubeveil is installed, nodes are Ready %.0f s after apply", o.Ready[0])
 	}
-	began := time.Now()
-	if err := c.InstallVeil(ctx); err != nil {
-		return nil, err
-	}
-	o.Ready = []float64{time.Since(began).Seconds()}
-	say("Kubeveil is installed, nodes are Ready %.0f s after apply", o.Ready[0])
+	return suiteOn(ctx, c, k, o, control)
+}
+
+// suiteOn runs the suite with what only machines can do. control is how many frames with plaintext the oracle has seen before.
+func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster.Options, control uint64) (*report.Report, error) {
 	o.SetMTU = func(ctx context.Context, mtu int) error {
 		for _, m := range c.Machines {
 			if _, err := m.Exec(ctx, fmt.Sprintf("ip link set eth0 mtu %d", mtu)); err != nil {
@@ -98,6 +108,12 @@ func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string
 // reference gives the machines the reference plugins with plain routes, measures how soon their pods talk, takes them
 // away again, and gives how many frames with plaintext the oracle saw of it.
 func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *cluster.Options, say func(string, ...any)) (control uint64, err error) {
+	// Nothing but the pods that are timed is to start on it.
+	names := o.Nodes
+	if _, err := c.Kubectl(ctx, append([]string{"cordon"}, names...)...); err != nil {
+		return 0, err
+	}
+	say("reference network: ptp and host-local with plain routes")
 	if err := c.InstallClear(ctx); err != nil {
 		return 0, err
 	}
@@ -116,7 +132,7 @@ func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *clus
 		return 0, err
 	}
 	// The kubelets' word that there is no network: else Ready would be said before Kubeveil is.
-	return seen.Plaintext, framework.Until(ctx, "nodes are not Ready without a network", 2*time.Minute, func(ctx context.Context) error {
+	err = framework.Until(ctx, "nodes are not Ready without a network", 2*time.Minute, func(ctx context.Context) error {
 		nodes, err := k.Nodes(ctx)
 		if err != nil {
 			return err
@@ -128,6 +144,11 @@ func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *clus
 		}
 		return nil
 	})
+	if err != nil {
+		return 0, err
+	}
+	_, err = c.Kubectl(ctx, append([]string{"uncordon"}, names...)...)
+	return seen.Plaintext, err
 }
 
 // limitLinks limits every machine's port, from the bridge to the machine; 0 takes the limits away.

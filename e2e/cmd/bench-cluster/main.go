@@ -41,6 +41,8 @@ type arguments struct {
 	mtus    string
 	limit   time.Duration
 	seconds int
+	// noReference begins with Kubeveil.
+	noReference bool
 	options cluster.Options
 }
 
@@ -54,6 +56,7 @@ func parse(args []string) (arguments, error) {
 	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
 	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	flags.DurationVar(&a.options.Churn, "churn", time.Minute, "for how long pods come and go; negative leaves it out")
+	flags.BoolVar(&a.noReference, "no-reference", false, "leave out the reference plugins and the time of the installation, which saves some minutes")
 	flags.Usage = func() {
 		fmt.Fprint(flags.Output(), usage)
 		flags.PrintDefaults()
