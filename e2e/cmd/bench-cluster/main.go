@@ -43,7 +43,7 @@ type arguments struct {
 	seconds int
 	// noReference begins with Kubeveil.
 	noReference bool
-	options cluster.Options
+	options     cluster.Options
 }
 
 func parse(args []string) (arguments, error) {
