@@ -43,11 +43,18 @@ func (s *Session) load(ctx context.Context) ([]*flows, error) {
 	if err := talk(ctx, a, service.Port, service.Addrs...); err != nil {
 		return nil, err
 	}
-	there, err := s.startFlows(ctx, "flows-there", a.Node, at(b.Addrs, service.Addrs)...)
-	if err != nil {
+	// Made before, since two at once would make two.
+	if _, err := s.namespace(ctx); err != nil {
 		return nil, err
 	}
-	back, err := s.startFlows(ctx, "flows-back", b.Node, at(a.Addrs)...)
+	var there, back *flows
+	err = atOnce(
+		func() (err error) {
+			there, err = s.startFlows(ctx, "flows-there", a.Node, at(b.Addrs, service.Addrs)...)
+			return err
+		},
+		func() (err error) { back, err = s.startFlows(ctx, "flows-back", b.Node, at(a.Addrs)...); return err },
+	)
 	return []*flows{there, back}, err
 }
 

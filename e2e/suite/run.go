@@ -51,7 +51,7 @@ func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
 			continue
 		}
 		if ctx.Err() != nil {
-			r.Outcomes = append(r.Outcomes, Outcome{Name: c.Name, Skipped: "the run was ended: " + context.Cause(ctx).Error()})
+			r.Outcomes = append(r.Outcomes, Outcome{Name: c.Name, Skipped: ended(ctx)})
 			continue
 		}
 		fmt.Fprintf(o.Out, "%2d/%d %-26s ", i+1, len(cases), c.Name)
@@ -67,6 +67,9 @@ func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
 	r.parts = s.parts
 	return r, s.close(after)
 }
+
+// ended is why a case was not run to its end when ctx is over.
+func ended(ctx context.Context) string { return "the run was ended: " + context.Cause(ctx).Error() }
 
 // reasonToSkip is "" for a case that is to be run.
 func (s *Session) reasonToSkip(c Case, have []Need) string {
@@ -128,6 +131,9 @@ func (s *Session) one(ctx context.Context, c Case) Outcome {
 	}
 	if n := s.leaks() - leaked; n > 0 && !s.control {
 		err = errors.Join(err, fmt.Errorf("%d frames of plaintext on the wire", n))
+	}
+	if err != nil && ctx.Err() != nil {
+		outcome.Skipped, err = ended(ctx), nil
 	}
 	outcome.Err, outcome.Notes, outcome.Took = err, s.notes, time.Since(began)
 	if err != nil {

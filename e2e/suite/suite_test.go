@@ -106,14 +106,24 @@ func TestInterrupted(t *testing.T) {
 	o, _ := newRun(t, 1)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	r, err := Run(ctx, []Case{
-		{Name: "interrupted", Limit: time.Minute, Run: func(context.Context, *Session) error { cancel(errors.New("interrupt")); return nil }},
+		{Name: "before", Limit: time.Minute, Run: passes},
+		{Name: "interrupted", Limit: time.Minute, Run: func(ctx context.Context, _ *Session) error {
+			cancel(errors.New("interrupt"))
+			<-ctx.Done()
+			return ctx.Err()
+		}},
 		{Name: "rest", Limit: time.Minute, Run: passes},
 	}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := r.Tests().Skipped; len(s) != 1 || !strings.Contains(s[0].Reason, "interrupt") {
-		t.Errorf("skipped: %+v", s)
+	if got := r.Summary(); got != "1 passed, 0 failed, 2 skipped" {
+		t.Error(got)
+	}
+	for _, s := range r.Tests().Skipped {
+		if !strings.Contains(s.Reason, "interrupt") {
+			t.Errorf("%s skipped because %q", s.Name, s.Reason)
+		}
 	}
 }
 

@@ -132,7 +132,7 @@ func run(ctx context.Context, a arguments) error {
 		return e
 	}
 	fmt.Printf("%s after %s, %s\n", report.Summary(), time.Since(began).Round(time.Second), path)
-	if result.Tests.Failed > 0 || err != nil {
+	if result.Tests.Failed > 0 || err != nil || ctx.Err() != nil {
 		return errFailed
 	}
 	return nil
