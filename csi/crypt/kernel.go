@@ -171,7 +171,8 @@ func swap(name string, flags uint32) error {
 	return resume(name)
 }
 
-// Fence implements Engine. Requests that wait in the device are failed and not written (noflush), so a dead disk does not hold it up.
+// Fence implements Engine. Requests that wait in the device are failed and not written (noflush); those that the disk has been given
+// are waited for, so a disk that neither does nor fails them holds it up.
 func (Kernel) Fence(_ context.Context, name string) error {
 	m, err := lookup(name)
 	if err != nil {
