@@ -9,7 +9,7 @@ import (
 type Facts struct {
 	// Nodes are Ready and take pods; Others are not or do not.
 	Nodes, Others int
-	// DNS says that the service kube-dns has endpoints.
+	// DNS says that there is the service kube-dns.
 	DNS bool
 	// Emulated says that the nodes' processors are made by software.
 	Emulated bool

@@ -21,7 +21,7 @@ var reasons = []reason{
 	{fate: notRun, pattern: `\[Feature:Networking-Performance\]`, when: func(f Facts) bool { return f.Emulated },
 		why: "it wants 90 MB/s between nodes; emulated processors encrypt 4 MB/s (make bench-cluster measures what can be measured)"},
 	{fate: notRun, pattern: `\[sig-network\] DNS `, when: func(f Facts) bool { return !f.DNS },
-		why: "the cluster has no DNS: no endpoints of kube-system/kube-dns"},
+		why: "the cluster has no DNS: no service kube-system/kube-dns"},
 	{fate: notRun, pattern: `\[sig-network\] Networking Granular Checks|NodePort|two nodes|on multiple nodes`, when: func(f Facts) bool { return f.Nodes < 2 },
 		why: "it needs two nodes"},
 }

@@ -3,6 +3,7 @@ package conformance
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
@@ -47,12 +49,12 @@ type Options struct {
 
 // Limits. A spec of the upstream's that waits for all it may wait for takes about a quarter of an hour.
 const (
-	specLimit  = 20 * time.Minute
-	batchSize  = 4
-	grace      = 2 * time.Minute
-	logKept    = 64 << 10
-	listLimit  = 2 * time.Minute
-	factsLimit = 30 * time.Second
+	specLimit   = 20 * time.Minute
+	batchSize   = 4
+	grace       = 2 * time.Minute
+	logKept     = 64 << 10
+	listLimit   = 2 * time.Minute
+	dnsPatience = 5 * time.Minute
 )
 
 // Run runs the specs and accounts for all of them. An error means that there is no account; specs that failed are
@@ -111,8 +113,6 @@ func (o Options) list(ctx context.Context) ([]string, error) {
 
 // facts looks at the cluster.
 func (o Options) facts(ctx context.Context) (Facts, error) {
-	ctx, cancel := context.WithTimeout(ctx, factsLimit)
-	defer cancel()
 	c, err := framework.Open(ctx, o.Kubeconfig, framework.Options{})
 	if err != nil {
 		return Facts{}, err
@@ -132,14 +132,34 @@ func (o Options) facts(ctx context.Context) (Facts, error) {
 	if f.Nodes == 0 {
 		return Facts{}, fmt.Errorf("none of %d nodes is Ready and takes pods", len(nodes))
 	}
-	slices, err := c.Client.DiscoveryV1().EndpointSlices("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kube-dns"})
+	f.DNS, err = hasDNS(ctx, c)
+	return f, err
+}
+
+// hasDNS says whether the cluster has the DNS service, and waits until somebody answers behind it: its pods may have been made
+// a moment ago.
+func hasDNS(ctx context.Context, c *framework.Cluster) (bool, error) {
+	_, err := c.Client.CoreV1().Services("kube-system").Get(ctx, "kube-dns", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
 	if err != nil {
-		return Facts{}, fmt.Errorf("look for DNS: %w", err)
+		return false, fmt.Errorf("look for DNS: %w", err)
 	}
-	for _, s := range slices.Items {
-		f.DNS = f.DNS || len(s.Endpoints) > 0
-	}
-	return f, nil
+	return true, framework.Until(ctx, "kube-system/kube-dns has an endpoint that is ready", dnsPatience, func(ctx context.Context) error {
+		list, err := c.Client.DiscoveryV1().EndpointSlices("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kube-dns"})
+		if err != nil {
+			return err
+		}
+		for _, slice := range list.Items {
+			for _, e := range slice.Endpoints {
+				if e.Conditions.Ready != nil && *e.Conditions.Ready {
+					return nil
+				}
+			}
+		}
+		return errors.New("no endpoint is ready")
+	})
 }
 
 // runAll runs what the report wants: most in batches beside each other, then those that must be alone, then
@@ -184,17 +204,22 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	tokens, results := make(chan struct{}, parallel), make(chan result, len(batches))
-	for i, specs := range batches {
+	// In the order given: what is begun last is what a limit leaves out.
+	queue, results := make(chan int, len(batches)), make(chan result, len(batches))
+	for i := range batches {
+		queue <- i
+	}
+	close(queue)
+	for range parallel {
 		go func() {
-			tokens <- struct{}{}
-			defer func() { <-tokens }()
-			if o.over(r) {
-				results <- result{}
-				return
+			for i := range queue {
+				if o.over(r) {
+					results <- result{}
+					continue
+				}
+				outcomes, err := o.runBatch(ctx, filepath.Join(o.Dir, fmt.Sprintf("%s-%02d", kind, i+1)), batches[i], r.Facts)
+				results <- result{outcomes, err}
 			}
-			outcomes, err := o.runBatch(ctx, filepath.Join(o.Dir, fmt.Sprintf("%s-%02d", kind, i+1)), specs, r.Facts)
-			results <- result{outcomes, err}
 		}()
 	}
 	var first error

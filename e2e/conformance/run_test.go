@@ -125,6 +125,23 @@ func TestConformanceComesFirst(t *testing.T) {
 	}
 }
 
+// Batches begin in their order, with so many processes at a time.
+func TestBatchesInOrder(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "order")
+	o := Options{Program: fakeProgram(t, "basename $dir >>"+log), Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
+	r := newReport([]string{"a", "b", "c"}, labFacts)
+	if err := o.runBatches(t.Context(), r, "batch", 1, [][]string{{"c"}, {"a"}, {"b"}}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("batch-01\nbatch-02\nbatch-03\n", string(b)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestBatchTellsTheProgram(t *testing.T) {
 	o := Options{
 		Program: fakeProgram(t, `printf '%s\n' "$@" >$dir/said; echo $`+RepoListEnv+` >>$dir/said`), Dir: t.TempDir(),
