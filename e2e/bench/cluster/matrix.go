@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
@@ -54,15 +55,18 @@ func (s *suite) matrices(ctx context.Context) error {
 	if len(s.MTUs) == 0 || s.SetMTU == nil {
 		return s.matrix(ctx)
 	}
+	var errs []error
 	for _, mtu := range s.MTUs {
-		if err := s.setMTU(ctx, mtu); err != nil {
-			return err
+		err := s.setMTU(ctx, mtu)
+		if err == nil {
+			err = s.matrix(ctx)
 		}
-		if err := s.matrix(ctx); err != nil {
-			return err
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // setMTU changes the underlay, waits until pods have followed, and makes the other two sides anew.

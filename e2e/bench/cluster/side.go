@@ -115,7 +115,7 @@ func (s *suite) leastBytes(sample bench.Sample) uint64 {
 }
 
 // tries is how often a sample is begun before its error counts: iperf3's server may still be busy with a client that is gone.
-const tries = 2
+const tries = 3
 
 // patient begins a measurement again when it fails. What was measured is never thrown away.
 func (s *suite) patient(what string, m bench.Measure) bench.Measure {
