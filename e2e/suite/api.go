@@ -19,8 +19,8 @@ const (
 	apiAwayLong  = 5 * time.Minute
 )
 
-// containerOf prints the container of a pod, its sandbox or the other, by the runtime's own client.
-const containerOf = `ctr -n k8s.io containers list -q 'labels."io.kubernetes.pod.uid"==%s,labels."io.cri-containerd.kind"==%s'`
+// sandboxOf prints the sandbox of a pod, by the runtime's own client.
+const sandboxOf = `ctr -n k8s.io containers list -q 'labels."io.kubernetes.pod.uid"==%s,labels."io.cri-containerd.kind"==sandbox'`
 
 // addressesOf prints the addresses of all pods of a node.
 const addressesOf = `for n in $(ip netns list | cut -d' ' -f1); do ip -n $n -o address show dev eth0 scope global 2>/dev/null; done | awk '{sub("/.*", "", $4); print $4}'`
@@ -31,7 +31,7 @@ func apiAwayForLong(ctx context.Context, s *Session) error { return s.apiAway(ct
 // victim is a pod that is killed while the API server is away, as its node knows it.
 type victim struct {
 	*framework.Pod
-	uid string
+	uid, container string
 }
 
 // apiAway takes the API server away for some time. Meanwhile a container is killed and comes back, a whole pod is killed and comes back with another
@@ -56,6 +56,9 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 			return err
 		}
 		v.uid = string(got.UID)
+		for _, c := range got.Status.ContainerStatuses {
+			v.container = strings.TrimPrefix(c.ContainerID, "containerd://")
+		}
 	}
 	all, err := s.load(ctx)
 	if err != nil {
@@ -73,10 +76,23 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 		return errors.Join(err, startErr)
 	}
 	err = errors.Join(err, s.WaitNodesReady(ctx, returning), s.held(ctx, all, gapOfNothing))
-	for _, v := range []*victim{again, anew} {
-		err = errors.Join(err, v.WaitReady(ctx, framework.PodPatience))
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, talk(ctx, a, framework.EchoPort, append(again.Addrs, anew.Addrs...)...))
+	old := anew.Addrs
+	err = framework.Until(ctx, "the new address in the pod's status", framework.PodPatience, func(ctx context.Context) error {
+		if err := anew.WaitReady(ctx, framework.PodPatience); err != nil {
+			return err
+		}
+		if anew.Addrs[0] == old[0] {
+			return fmt.Errorf("it is still %s", old[0])
+		}
+		return again.WaitReady(ctx, framework.PodPatience)
+	})
+	if err != nil {
+		return err
+	}
+	return talk(ctx, a, framework.EchoPort, append(again.Addrs, anew.Addrs...)...)
 }
 
 // killAndReach kills the container of one pod and the sandbox of another, and reaches both from a third, all by the nodes' own means.
@@ -86,9 +102,8 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 	if err != nil {
 		return err
 	}
-	for _, kill := range []struct{ uid, kind string }{{again.uid, "container"}, {anew.uid, "sandbox"}} {
-		line := fmt.Sprintf(`for c in $(`+containerOf+`); do ctr -n k8s.io tasks kill -s SIGKILL $c; done`, kill.uid, kill.kind)
-		if _, err := s.Machines.Exec(ctx, node, line); err != nil {
+	for _, task := range []string{again.container, "$(" + fmt.Sprintf(sandboxOf, anew.uid) + ")"} {
+		if _, err := s.Machines.Exec(ctx, node, "ctr -n k8s.io tasks kill -s SIGKILL "+task); err != nil {
 			return err
 		}
 	}
@@ -111,8 +126,7 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 	if err != nil {
 		return err
 	}
-	line := fmt.Sprintf(`ctr -n k8s.io tasks exec --exec-id meet-$$ $(`+containerOf+`) labtool meet -timeout %s %s`,
-		from.uid, "container", 2*meeting, strings.Join(targets, " "))
+	line := fmt.Sprintf("ctr -n k8s.io tasks exec --exec-id meet-$$ %s labtool meet -timeout %s %s", from.container, 2*meeting, strings.Join(targets, " "))
 	if _, err := s.Machines.Exec(ctx, from.Node, line); err != nil {
 		return err
 	}

@@ -44,11 +44,15 @@ func reboot(ctx context.Context, s *Session) error {
 	if err := s.WaitNodesReady(ctx, returning, b.Node); err != nil {
 		return err
 	}
-	a, b, err := s.twoPods(ctx)
+	// What the API server says of pods is what it heard before, until the kubelet has looked at them.
+	err = framework.Until(ctx, "pods talk again", returning, func(ctx context.Context) error {
+		a, b, err := s.twoPods(ctx)
+		if err != nil {
+			return err
+		}
+		return talkBoth(ctx, a, b, "-timeout=10s")
+	})
 	if err != nil {
-		return err
-	}
-	if err := talkBoth(ctx, a, b); err != nil {
 		return err
 	}
 	s.note("its pods talk after %.0f s", time.Since(began).Seconds())

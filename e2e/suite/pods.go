@@ -232,10 +232,7 @@ func egress(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	targets := []string{"-canary=" + s.Lab.OutsideCanary()}
-	for _, addr := range s.Lab.OutsideAddrs() {
-		targets = append(targets, both(netip.AddrPortFrom(addr, framework.EchoPort).String())...)
-	}
+	targets := append([]string{"-canary=" + s.Lab.OutsideCanary()}, echoes(framework.EchoPort, s.Lab.OutsideAddrs())...)
 	return atOnce(
 		func() error { return meet(ctx, a, targets...) },
 		func() error { return meet(ctx, b, targets...) },

@@ -23,11 +23,16 @@ const meeting = time.Minute
 
 // talk sends messages from a pod to echo servers, in both protocols, until each has answered; the error names those that have not.
 func talk(ctx context.Context, from *framework.Pod, port int, to ...netip.Addr) error {
+	return meet(ctx, from, echoes(port, to)...)
+}
+
+// echoes gives targets of meet for a port at addresses, in both protocols.
+func echoes(port int, at []netip.Addr) []string {
 	var targets []string
-	for _, addr := range to {
+	for _, addr := range at {
 		targets = append(targets, both(netip.AddrPortFrom(addr, uint16(port)).String())...)
 	}
-	return meet(ctx, from, targets...)
+	return targets
 }
 
 // both gives targets of meet for a host:port.
@@ -42,11 +47,15 @@ func meet(ctx context.Context, from *framework.Pod, targets ...string) error {
 	return err
 }
 
-// talkBoth is talk in both directions between two pods.
-func talkBoth(ctx context.Context, a, b *framework.Pod) error {
+// talkBoth is talk in both directions between two pods; flags are those of labtool meet.
+func talkBoth(ctx context.Context, a, b *framework.Pod, flags ...string) error {
 	return atOnce(
-		func() error { return talk(ctx, a, framework.EchoPort, b.Addrs...) },
-		func() error { return talk(ctx, b, framework.EchoPort, a.Addrs...) },
+		func() error {
+			return meet(ctx, a, append(flags[:len(flags):len(flags)], echoes(framework.EchoPort, b.Addrs)...)...)
+		},
+		func() error {
+			return meet(ctx, b, append(flags[:len(flags):len(flags)], echoes(framework.EchoPort, a.Addrs)...)...)
+		},
 	)
 }
 
