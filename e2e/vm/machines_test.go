@@ -65,8 +65,16 @@ func reboots(ctx context.Context, t *testing.T, c *vm.Cluster, a, b *vm.Pod) {
 		return err
 	})
 	if err != nil {
-		t.Error(err)
+		t.Errorf("%v\n%s", err, situation(ctx, c, b.Node))
 	}
+}
+
+// situation is what a person would look at first when a node does not do what it should.
+func situation(ctx context.Context, c *vm.Cluster, m *vm.Machine) string {
+	objects, _ := c.Kubectl(ctx, "get", "nodes,pods", "--all-namespaces", "--output=wide")
+	events, _ := c.Kubectl(ctx, "events", "--all-namespaces", "--types=Warning")
+	journal, _ := m.Exec(ctx, "systemctl --failed --no-pager; journalctl --no-pager --output=cat --lines=80 --unit=kubelet --unit=containerd")
+	return fmt.Sprintf("%s\n%s\n%s says %s", objects, events, m.Name, journal)
 }
 
 // joins lets a machine without the kernel's WireGuard join, talk and leave.
