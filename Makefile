@@ -109,10 +109,10 @@ conformance: cluster-image ## the upstream's own tests of networking on virtual 
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -nodes $(or $(NODES),2) $(if $(FOCUS),-focus '$(FOCUS)')
 
 .PHONY: e2e
-e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, out/e2e/result.json (RUN=REGEXP)
+e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, out/e2e/result.json (CORE=1, RUN=REGEXP)
 	@$(GO) run ./hack/image -image kubeveil-tools
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/e2e ./e2e/cmd/e2e
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/e2e $(if $(RUN),-run '$(RUN)')
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/e2e $(if $(CORE),-core) $(if $(RUN),-run '$(RUN)')
 
 .PHONY: e2e-full
 e2e-full: cluster-image ## the same with what mostly waits

@@ -36,6 +36,8 @@ type Case struct {
 	Limit time.Duration
 	// Long is why it is left to the full run, or "".
 	Long string
+	// Beyond is why it is no part of the core, or "".
+	Beyond string
 	// Always runs it also when it was not selected: others build on it.
 	Always bool
 	// Breaks says that nothing after it can be judged when it has failed.

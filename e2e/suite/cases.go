@@ -44,17 +44,17 @@ func traffic() []Case {
 func daemons() []Case {
 	return []Case{
 		{Name: "daemon-rolled", About: "veild is rolled under load and no flow is lost", Needs: []Need{TwoWorkers}, Limit: 8 * time.Minute, Run: daemonRolled},
-		{Name: "key-replaced", About: "a node gets another key while flows run", Needs: lots, Limit: 6 * time.Minute, Run: keyReplaced},
-		{Name: "mtu-changed", About: "the MTU is changed in the ConfigMap while flows run", Needs: lots, Limit: 10 * time.Minute, Run: mtuChanged},
+		{Name: "key-replaced", About: "a node gets another key while flows run", Needs: lots, Limit: 6 * time.Minute, Beyond: "it starts daemons anew", Run: keyReplaced},
+		{Name: "mtu-changed", About: "the MTU is changed in the ConfigMap while flows run", Needs: lots, Limit: 10 * time.Minute, Beyond: "it starts daemons anew", Run: mtuChanged},
 	}
 }
 
 func nodes() []Case {
 	return []Case{
-		{Name: "api-server-away", About: "pods are killed and come back while the API server is away for a moment", Needs: lots, Limit: 8 * time.Minute, Run: apiAway},
-		{Name: "api-server-away-long", About: "the same for five minutes", Needs: lots, Limit: 13 * time.Minute, Run: apiAwayForLong, Long: "it waits five minutes"},
-		{Name: "reboot", About: "a node loses its power; its pods come back and talk", Needs: lots, Limit: 10 * time.Minute, Run: reboot},
-		{Name: "join-and-leave", About: "a node without WireGuard in its kernel joins, its pods talk, and it leaves", Needs: lots, Limit: 12 * time.Minute, Run: joinAndLeave},
+		{Name: "api-server-away", About: "pods are killed and come back while the API server is away for a moment", Needs: lots, Limit: 8 * time.Minute, Beyond: "it waits for pods that are killed", Run: apiAway},
+		{Name: "api-server-away-long", About: "the same for five minutes", Needs: lots, Limit: 13 * time.Minute, Run: apiAwayForLong, Long: "it waits five minutes", Beyond: "it waits five minutes"},
+		{Name: "reboot", About: "a node loses its power; its pods come back and talk", Needs: lots, Limit: 10 * time.Minute, Beyond: "it waits for a machine", Run: reboot},
+		{Name: "join-and-leave", About: "a node without WireGuard in its kernel joins, its pods talk, and it leaves", Needs: lots, Limit: 12 * time.Minute, Beyond: "it waits for a machine", Run: joinAndLeave},
 	}
 }
 
@@ -62,7 +62,7 @@ func last() []Case {
 	fresh := []Need{Fresh, TwoWorkers}
 	return []Case{
 		{Name: "uninstall", About: "nodes are as before the installation", Needs: fresh, Limit: 8 * time.Minute, Run: uninstall},
-		{Name: "reinstall", About: "the daemons applied first and their rights later make nodes Ready; pods talk again", Needs: fresh, Limit: 12 * time.Minute, Run: reinstall},
+		{Name: "reinstall", About: "the daemons applied first and their rights later make nodes Ready; pods talk again", Needs: fresh, Limit: 12 * time.Minute, Beyond: "it installs a second time", Run: reinstall},
 	}
 }
 

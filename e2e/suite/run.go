@@ -19,7 +19,8 @@ type Options struct {
 	Cluster *framework.Cluster
 	// Lab is what made the cluster for this run, or nil.
 	Lab Lab
-	// Full runs the long cases too.
+	// Core leaves out the cases that are Beyond it; Full runs the long ones too.
+	Core bool
 	Full bool
 	// Match selects cases by name; nil is all.
 	Match *regexp.Regexp
@@ -83,6 +84,9 @@ func (s *Session) reasonToSkip(c Case, have []Need) string {
 	}
 	if s.broken != "" {
 		return "case " + s.broken + " failed"
+	}
+	if c.Beyond != "" && s.Core && s.Match == nil {
+		return "not of the core: " + c.Beyond
 	}
 	// Who names a long case wants it.
 	if c.Long != "" && !s.Full && s.Match == nil {

@@ -70,23 +70,26 @@ func TestSelection(t *testing.T) {
 	cases := []Case{
 		{Name: "ground", Limit: time.Minute, Always: true, Breaks: true, Run: passes},
 		{Name: "one", Limit: time.Minute, Run: passes},
-		{Name: "two-long", Limit: time.Minute, Long: "it waits", Run: passes},
+		{Name: "two-long", Limit: time.Minute, Long: "it waits", Beyond: "it waits", Run: passes},
+		{Name: "three", Limit: time.Minute, Beyond: "it reboots", Run: passes},
 	}
 	broken := []Case{{Name: "ground", Limit: time.Minute, Breaks: true, Run: func(context.Context, *Session) error { return errors.New("no ground") }}, cases[1]}
 	for _, c := range []struct {
 		name, match string
-		full        bool
+		core, full  bool
 		cases       []Case
 		want        string
 	}{
-		{"core", "", false, cases, "2 passed, 0 failed, 1 skipped"},
-		{"full", "", true, cases, "3 passed, 0 failed, 0 skipped"},
-		{"by name, long too, with what others build on", "two", false, cases, "2 passed, 0 failed, 0 skipped"},
-		{"after what others build on has failed", "", false, broken, "0 passed, 1 failed, 1 skipped"},
+		{"core", "", true, false, cases, "2 passed, 0 failed, 2 skipped"},
+		{"neither core nor full", "", false, false, cases, "3 passed, 0 failed, 1 skipped"},
+		{"full", "", false, true, cases, "4 passed, 0 failed, 0 skipped"},
+		{"by name, long too, with what others build on", "two", false, false, cases, "2 passed, 0 failed, 0 skipped"},
+		{"by name, beyond the core", "three", true, false, cases, "2 passed, 0 failed, 0 skipped"},
+		{"after what others build on has failed", "", false, false, broken, "0 passed, 1 failed, 1 skipped"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o, _ := newRun(t, 2)
-			o.Full = c.full
+			o.Core, o.Full = c.core, c.full
 			if c.match != "" {
 				o.Match = regexp.MustCompile(c.match)
 			}

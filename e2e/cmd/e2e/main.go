@@ -2,9 +2,9 @@
 //
 // Usage:
 //
-//	e2e [-full] [-run REGEXP] [-out DIR]                        on virtual machines that it makes and removes
-//	e2e -kubeconfig FILE [-full] [-run REGEXP] [-out DIR]       on a cluster where Kubeveil is installed
-//	e2e -list                                                   the cases
+//	e2e [-core|-full] [-run REGEXP] [-out DIR]                    on virtual machines that it makes and removes
+//	e2e -kubeconfig FILE [-core|-full] [-run REGEXP] [-out DIR]   on a cluster where Kubeveil is installed
+//	e2e -list                                                     the cases
 //
 // It writes result.json (schema of e2e/bench) and what helps to understand failures below -out. Exit status 0: no case failed, nothing of the
 // cluster was seen in clear, and the oracle was seen to see. 1: that is not so. 2: the command line is wrong.
@@ -36,7 +36,7 @@ import (
 type arguments struct {
 	kubeconfig, out, image, platform string
 	match                            *regexp.Regexp
-	full, list                       bool
+	core, full, list                 bool
 }
 
 // errFailed is the error of a run whose report says what failed.
@@ -68,6 +68,7 @@ func parse(args []string) (arguments, error) {
 	flags.StringVar(&a.out, "out", "out/e2e", "folder of result.json and artefacts")
 	flags.StringVar(&a.image, "image", "", "image of the tools in pods (default "+framework.ToolsImage+")")
 	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, sev-snp, tdx, metal")
+	flags.BoolVar(&a.core, "core", false, "only the core: what comes without waiting for machines")
 	flags.BoolVar(&a.full, "full", false, "the cases that take long, too")
 	flags.BoolVar(&a.list, "list", false, "list the cases and end")
 	flags.Func("run", "run the cases whose names this regular expression finds", func(s string) (err error) {
@@ -76,6 +77,9 @@ func parse(args []string) (arguments, error) {
 	})
 	if err := flags.Parse(args); err != nil {
 		return a, err
+	}
+	if a.core && a.full {
+		return a, errors.New("-core and -full: choose one")
 	}
 	if flags.NArg() > 0 {
 		return a, fmt.Errorf("unexpected argument %q: see e2e -h", flags.Arg(0))
@@ -106,7 +110,7 @@ func run(ctx context.Context, a arguments) error {
 	log := slog.New(slog.NewTextHandler(file, nil))
 	// What the client library has to say, of connections that end, is not for people.
 	klog.SetSlogLogger(log)
-	o := suite.Options{Full: a.full, Match: a.match, Dir: a.out, Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}
+	o := suite.Options{Core: a.core, Full: a.full, Match: a.match, Dir: a.out, Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}
 	began := time.Now()
 	on := onMachines
 	if a.kubeconfig != "" {
