@@ -16,7 +16,7 @@ import (
 
 // gapOfNothing is how long a flow may be without an answer while nothing is done to the data path: processors are shared, in emulated
 // machines with a container that starts.
-const gapOfNothing = 3 * time.Second
+const gapOfNothing = 10 * time.Second
 
 // rolling bounds the rollout of a DaemonSet.
 const rolling = 4 * time.Minute
