@@ -28,6 +28,7 @@ func (l *lab) withVXLAN() {
 	nettest.NeedProgram(l.t, "ip")
 	l.shell(fmt.Sprintf(`
 		ip link add vxlan0 type vxlan id 7 remote 198.18.0.254 dstport %[1]d srcport %[1]d %[2]d
+		echo 1 >/proc/sys/net/ipv6/conf/vxlan0/disable_ipv6 # or its neighbour discovery is sent through, when it likes
 		ip link set vxlan0 mtu 1500 up
 		ip addr add 198.18.7.1/24 dev vxlan0
 		ip neigh add 198.18.7.2 lladdr 02:00:00:00:00:02 dev vxlan0`,
