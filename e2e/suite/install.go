@@ -72,18 +72,21 @@ func (s *Session) talkInClear(ctx context.Context) error {
 
 // waitNotReady waits until every kubelet has noticed that it has no network.
 func (s *Session) waitNotReady(ctx context.Context) error {
-	return framework.Until(ctx, "nodes without a network are not Ready", meeting, func(ctx context.Context) error {
-		nodes, err := s.Nodes(ctx)
-		if err != nil {
-			return err
+	return framework.Until(ctx, "nodes without a network are not Ready", meeting, s.notReady)
+}
+
+// notReady is an error that names a node with a kubelet that is Ready.
+func (s *Session) notReady(ctx context.Context) error {
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if n.Ready && n.Object.Labels[corev1.LabelOSStable] == "linux" {
+			return fmt.Errorf("node %s is Ready", n.Name)
 		}
-		for _, n := range nodes {
-			if n.Ready && n.Object.Labels[corev1.LabelOSStable] == "linux" {
-				return fmt.Errorf("node %s is Ready", n.Name)
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // linuxNodes are the names of all nodes that have a kubelet.
@@ -117,9 +120,8 @@ func install(ctx context.Context, s *Session) error {
 	if err := s.applySome(ctx, func(kind string) bool { return kind != "ConfigMap" && kind != "DaemonSet" }); err != nil {
 		return err
 	}
-	workers, err := s.Workers(ctx)
-	if err != nil || len(workers) > 0 {
-		return errors.Join(fmt.Errorf("%d nodes are Ready before there is a network", len(workers)), err)
+	if err := s.notReady(ctx); err != nil {
+		return fmt.Errorf("before there are daemons: %w", err)
 	}
 	return s.applyAll(ctx)
 }
@@ -132,6 +134,9 @@ func (s *Session) applyAll(ctx context.Context) error {
 	}
 	names, err := s.linuxNodes(ctx)
 	if err != nil {
+		return err
+	}
+	if err := s.cordon(ctx, false); err != nil {
 		return err
 	}
 	if err := s.WaitNodesReady(ctx, installing, names...); err != nil {
@@ -171,37 +176,27 @@ func (s *Session) applySome(ctx context.Context, wanted func(kind string) bool) 
 	return err
 }
 
-// uninstall takes Kubeveil away as docs/install.md says, while pods run and send. Nodes must be as before it was installed.
+// uninstall takes Kubeveil away as docs/install.md says, pods first. Nodes must be as before it was installed.
 func uninstall(ctx context.Context, s *Session) error {
 	if s.before == nil {
 		return skip("the nodes were not looked at before the installation")
 	}
-	all, err := s.load(ctx)
-	if err != nil {
+	if err := s.drain(ctx); err != nil {
 		return err
 	}
-	// Runtimes cannot take a pod's sandbox apart while there is no CNI configuration: these go after the next installation.
-	s.orphans, s.own = append(s.orphans, s.own), nil
+	began := time.Now()
 	for _, words := range [][]string{
 		{"-n", metav1.NamespaceSystem, "delete", "daemonset", veildSet, wgSet},
 		{"apply", "-k", filepath.Join(s.Manifests, "uninstall")},
 		{"-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kubeveil-cleanup", "--timeout=3m"},
+		{"delete", "-k", filepath.Join(s.Manifests, "uninstall")},
+		{"delete", "-k", s.Manifests, "--ignore-not-found"},
 	} {
 		if _, err := s.kubectl(ctx, words...); err != nil {
 			return err
 		}
 	}
-	for _, f := range all {
-		// Pods that are left have no network, and their packets go nowhere: the oracle looks on.
-		if err := f.stopped(ctx); err != nil {
-			return err
-		}
-	}
-	for _, words := range [][]string{{"delete", "-k", filepath.Join(s.Manifests, "uninstall")}, {"delete", "-k", s.Manifests, "--ignore-not-found"}} {
-		if _, err := s.kubectl(ctx, words...); err != nil {
-			return err
-		}
-	}
+	s.note("taken away in %.0f s", time.Since(began).Seconds())
 	if err := s.waitNotReady(ctx); err != nil {
 		return err
 	}
@@ -219,6 +214,37 @@ func uninstall(ctx context.Context, s *Session) error {
 		return errors.Join(errs...)
 	})
 }
+
+// drain leaves no pod with an address of the cluster: a process of a node that goes on sending to one, a probe or the API server, would
+// do so in clear once the guard is gone.
+func (s *Session) drain(ctx context.Context) error {
+	if err := s.cordon(ctx, true); err != nil {
+		return err
+	}
+	if err := s.dropPair(ctx); err != nil {
+		return err
+	}
+	s.leaving.Wait()
+	return framework.Until(ctx, "no pod has an address of the cluster", deletion, func(ctx context.Context) error {
+		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, p := range pods.Items {
+			if p.Spec.HostNetwork || p.Spec.NodeName == "" {
+				continue
+			}
+			if p.DeletionTimestamp == nil {
+				err = errors.Join(err, s.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
+			}
+			err = errors.Join(err, fmt.Errorf("pod %s/%s is still there", p.Namespace, p.Name))
+		}
+		return err
+	})
+}
+
+// deletion bounds the end of pods.
+const deletion = 3 * time.Minute
 
 // reinstall applies the daemons first and their rights later: they must wait, closed, and go on when they may.
 func reinstall(ctx context.Context, s *Session) error {
@@ -248,22 +274,10 @@ func reinstall(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	workers, err := s.Workers(ctx)
-	if err != nil || len(workers) > 0 {
-		return errors.Join(fmt.Errorf("%d nodes are Ready though their daemons may not look", len(workers)), err)
+	if err := s.notReady(ctx); err != nil {
+		return fmt.Errorf("while the daemons have no rights: %w", err)
 	}
 	if err := s.applyAll(ctx); err != nil {
-		return err
-	}
-	// Pods from before lost their links; others are made in their place.
-	err = s.dropPair(ctx)
-	for _, n := range s.orphans {
-		err = errors.Join(err, n.Close(ctx))
-	}
-	if s.orphans = nil; err != nil {
-		return err
-	}
-	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "delete", "pods", "-l", "k8s-app=kube-dns", "--ignore-not-found"); err != nil {
 		return err
 	}
 	a, b, err := s.twoPods(ctx)

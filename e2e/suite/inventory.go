@@ -10,17 +10,18 @@ import (
 // inventory lists all that a program could have left on a node, a line each.
 type inventory []string
 
-// inventoryScript prints it. Rules of kube-proxy change with services and are nobody else's.
+// inventoryScript prints it. Rules of kube-proxy change with services, and in the tables called nat are those of iptables' users, portmap among them, whose
+// chains stay.
 const inventoryScript = `
 for f in -4 -6; do
   ip $f rule | sed "s/^/rule $f /"
   ip -N $f route show table all | sed "s/^/route $f /"
 done
 ip -o link | awk '{sub(/@.*|:$/, "", $2); print "link", $2}'
-nft -s list ruleset | awk '/^table .* kube-proxy \{/ {skip=1} !skip {print "nft", $0} /^}/ {skip=0}'
+nft -s list ruleset | awk '/^table .* (kube-proxy|nat) \{/ {skip=1} !skip {print "nft", $0} /^}/ {skip=0}'
 tc qdisc show | sed 's/^/qdisc /'
 for l in $(ls /sys/class/net); do for d in ingress egress; do tc filter show dev $l $d 2>/dev/null | sed "s/^/filter $l $d /"; done; done
-for d in /etc/cni /opt/cni /etc/kubeveil /run/kubeveil /run/wireguard /sys/fs/bpf; do find $d 2>/dev/null | sed 's/^/file /'; done
+for d in /etc/cni /opt/cni /run/kubeveil /run/wireguard /sys/fs/bpf; do find $d 2>/dev/null | sed 's/^/file /'; done
 grep -s . /proc/sys/net/ipv[46]/conf/*/rp_filter /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv[46]/conf/*/src_valid_mark /proc/sys/net/ipv[46]/conf/*/accept_local | sed 's/^/setting /'
 true
 `
@@ -55,11 +56,11 @@ func newInventory(text string) inventory {
 	return lines
 }
 
-// changing says that a line is of what comes and goes by itself, or stays by intention: forwarding, which others may rely on by now, and empty
-// directories where there were none (docs/install.md).
+// changing says that a line is of what comes and goes by itself, or stays by intention (docs/install.md): forwarding and the empty qdisc clsact, which
+// others may rely on by now, and empty directories where there were none.
 func changing(line string) bool {
 	switch {
-	case strings.Contains(line, "/forwarding:"), strings.Contains(line, "/mc_forwarding:"):
+	case strings.Contains(line, "/forwarding:"), strings.Contains(line, "/mc_forwarding:"), strings.HasPrefix(line, "qdisc qdisc clsact "):
 		return true
 	case line == "file /run/wireguard", line == "file /opt/cni", line == "file /opt/cni/bin", line == "file /etc/cni", line == "file /etc/cni/net.d":
 		return true

@@ -24,8 +24,6 @@ type Session struct {
 	// shared is the namespace of the pair; own that of the case that runs, or nil.
 	shared, own *framework.Namespace
 	pair        []*framework.Pod
-	// orphans are namespaces whose pods cannot be removed for now.
-	orphans []*framework.Namespace
 	// leaving are namespaces on their way out, with what came of it.
 	leaving  sync.WaitGroup
 	mu       sync.Mutex

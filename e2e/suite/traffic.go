@@ -163,25 +163,3 @@ func (f *flows) held(ctx context.Context, s *Session, gap time.Duration) error {
 	s.note("%d flows of %s live; longest gap %s; UDP %d of %d not answered", len(f.last), f.pod.Name, longest.Round(time.Millisecond), lost, sent)
 	return errors.Join(errs...)
 }
-
-// stopped waits until the flows send and nothing is answered any more.
-func (f *flows) stopped(ctx context.Context) error {
-	return framework.Until(ctx, "end of the flows of "+f.pod.Name, meeting, func(ctx context.Context) error {
-		now, err := f.read(ctx)
-		if err != nil {
-			return err
-		}
-		last := f.last
-		f.last = now
-		for i, flow := range now {
-			if i >= len(last) || flow.Answered != last[i].Answered {
-				return fmt.Errorf("%s to %s: is still answered", flow.Proto, flow.To)
-			}
-			if flow.Proto == "udp" && flow.Sent == last[i].Sent {
-				f.last = last
-				return fmt.Errorf("%s to %s: has said nothing new", flow.Proto, flow.To)
-			}
-		}
-		return nil
-	})
-}
