@@ -54,10 +54,13 @@ func udp(ns namespace, from, to string, mark uint32) error {
 func (n *node) loses(t *testing.T, situation, reason string, ns namespace, to string, mark uint32) {
 	t.Helper()
 	before := n.counters(t)[reason]
-	if err := udp(ns, "", to, mark); err != nil && !errors.Is(err, unix.EPERM) {
-		t.Fatalf("%s: %v", situation, err)
-	}
-	nettest.Until(t, patience, situation+" is counted as "+reason, func() bool { return n.counters(t)[reason] > before })
+	// Again and again: the first may wait for a neighbour whose address is not yet known to be unique, and be given up.
+	nettest.Until(t, patience, situation+" is counted as "+reason, func() bool {
+		if err := udp(ns, "", to, mark); err != nil && !errors.Is(err, unix.EPERM) {
+			t.Fatalf("%s: %v", situation, err)
+		}
+		return n.counters(t)[reason] > before
+	})
 }
 
 // losesFrom sends from the peer and waits until it is counted as coming from a range.
