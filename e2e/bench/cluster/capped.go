@@ -80,7 +80,7 @@ func (s *suite) cappedAt(ctx context.Context, name string, mbps float64) error {
 	} {
 		groups = append(groups, bench.Group{
 			Name: q.name, MTU: s.at.underlay, Unit: q.unit,
-			Sides: []bench.Side{{Name: toPod(sideOurs), Measure: s.patient(q.name, q.measure(ours))}, {Name: toPod(sideClear), Measure: s.patient(q.name, q.measure(clear))}},
+			Sides: []bench.Side{{Name: toPod(sideOurs), Measure: q.measure(ours)}, {Name: toPod(sideClear), Measure: q.measure(clear)}},
 			Pairs: []bench.Pair{{Name: "pod_" + q.name + clearSuffix, Ours: toPod(sideOurs), Base: toPod(sideClear), BaseName: baseClear}},
 		})
 	}

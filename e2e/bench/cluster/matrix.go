@@ -113,7 +113,7 @@ func (s *suite) group(q quantity) bench.Group {
 	g := bench.Group{Name: q.name, MTU: s.at.underlay, Unit: q.unit}
 	pod, service := "pod_"+q.name, "service_"+q.name
 	add := func(name string, t target) {
-		g.Sides = append(g.Sides, bench.Side{Name: name, Measure: s.patient(q.name+", "+name, q.measure(t))})
+		g.Sides = append(g.Sides, bench.Side{Name: name, Measure: q.measure(t)})
 	}
 	for _, side := range s.sides() {
 		add(toPod(side), s.podTarget(side))

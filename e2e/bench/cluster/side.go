@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -112,28 +111,6 @@ func (s *suite) leastBytes(sample bench.Sample) uint64 {
 		return tripSize * 20
 	}
 	return uint64(sample.Value * 1e6 / 8 * 0.75)
-}
-
-// tries is how often a sample is begun before its error counts: iperf3's server may still be busy with a client that is gone.
-const tries = 3
-
-// patient begins a measurement again when it fails. What was measured is never thrown away.
-func (s *suite) patient(what string, m bench.Measure) bench.Measure {
-	return func(ctx context.Context) (bench.Sample, error) {
-		var errs []error
-		for range tries {
-			sample, err := m(ctx)
-			if err == nil {
-				return sample, nil
-			}
-			if ctx.Err() != nil {
-				return sample, err
-			}
-			errs = append(errs, err)
-			s.Progress("%s could not be measured, once more: %v", what, err)
-		}
-		return bench.Sample{}, errors.Join(errs...)
-	}
 }
 
 func (s *suite) tcp(t target, streams int) bench.Measure {

@@ -155,17 +155,13 @@ func TestTrafficBetweenNamespaces(t *testing.T) {
 	if tcp.Value < 10 || tcp.CPU <= 0 {
 		t.Errorf("TCP gave %+v", tcp)
 	}
-	// A machine that is busy with something else loses packets too, but not again and again.
-	var udp Datagrams
-	for range 10 {
-		if udp, err = f.UDP(t.Context(), 20, UDPPayload4(1500)); err != nil {
-			t.Fatal(err)
-		}
-		if udp.Loss <= 0.01 && udp.Mbps > 15 && udp.Mbps < 25 {
-			return
-		}
+	udp, err := f.UDP(t.Context(), 20, UDPPayload4(1500))
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Errorf("UDP at 20 Mbit/s gave %+v", udp)
+	if udp.Loss > 0.01 || udp.Mbps < 15 || udp.Mbps > 25 {
+		t.Errorf("UDP at 20 Mbit/s gave %+v", udp)
+	}
 }
 
 func TestServeSaysWhyItCannot(t *testing.T) {
