@@ -55,12 +55,28 @@ const (
 	Made Content = "Made"
 )
 
+// Request is what was asked for when a volume was made. It stays as it is for the volume's life: a store may keep it apart from the rest of the state.
+type Request struct {
+	// Node is the node that has the volume's backing; empty when any may.
+	Node string `json:"node,omitempty"`
+	// Backend is the name of the backend: file or disk.
+	Backend string `json:"backend,omitempty"`
+	// Source is the volume or snapshot of which this one began as a copy.
+	Source string `json:"source,omitempty"`
+	// Snapshot is whether it is one: nobody opens it, it is only copied.
+	Snapshot bool `json:"snapshot,omitempty"`
+	// Parameters is a fingerprint of what else was asked for, by which a second request of the same name is compared.
+	Parameters string `json:"parameters,omitempty"`
+}
+
 // State is what is trusted about a volume. It is a value; what it points to is not changed.
 type State struct {
 	// Volume and Cluster are its names.
 	Volume  string `json:"volume"`
 	Cluster string `json:"cluster"`
-	Phase   Phase  `json:"phase"`
+	// Request is what was asked for.
+	Request Request `json:"request,omitzero"`
+	Phase   Phase   `json:"phase"`
 	// Payload is the size, bytes; PendingPayload, unless 0, the size to which it is being expanded.
 	Payload        int64 `json:"payload"`
 	PendingPayload int64 `json:"pendingPayload,omitempty"`
