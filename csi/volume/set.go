@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -61,12 +62,19 @@ func NewSet(c Config) *Set {
 	return &Set{Config: c, reading: make(chan struct{}, readers), busy: map[string]bool{}}
 }
 
-// Create makes the state of a new volume of at least size bytes, by a name that backend.CheckName takes. It touches no disk and needs no key. One that exists with that size is no error.
+// Create is CreateFor without a request.
 func (s *Set) Create(ctx context.Context, volume string, size int64) (State, error) {
+	return s.CreateFor(ctx, volume, size, Request{})
+}
+
+// CreateFor makes the state of a new volume of at least size bytes, by a name that backend.CheckName takes. It touches no disk and needs no key. One
+// that exists with that size and request is no error. Created is set here.
+func (s *Set) CreateFor(ctx context.Context, volume string, size int64, request Request) (State, error) {
 	if err := backend.CheckName(volume); err != nil {
 		return State{}, err
 	}
-	st := State{Volume: volume, Cluster: s.Cluster, Phase: New, Payload: crypt.PayloadSize(size), Content: Unmade}
+	request.Created = time.Now().UTC().Truncate(time.Second)
+	st := State{Volume: volume, Cluster: s.Cluster, Request: request, Phase: New, Payload: crypt.PayloadSize(size), Content: Unmade}
 	if err := st.Check(); err != nil {
 		return State{}, err
 	}
@@ -77,6 +85,9 @@ func (s *Set) Create(ctx context.Context, volume string, size int64) (State, err
 	have, _, err := s.get(ctx, volume)
 	if err == nil && have.Phase == Deleted {
 		err = fmt.Errorf("volume %s: %w", volume, ErrDeleted)
+	}
+	if err == nil && !have.Request.same(request) {
+		err = fmt.Errorf("volume %s: %w: it was asked for otherwise: %+v, and now %+v", volume, ErrExists, have.Request, request)
 	}
 	if err == nil && have.Payload != st.Payload {
 		err = fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", volume, ErrExists, have.Payload, st.Payload)

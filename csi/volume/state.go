@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
@@ -12,7 +13,7 @@ import (
 var (
 	// ErrNotFound matches when there is no volume of that name.
 	ErrNotFound = errors.New("no such volume")
-	// ErrExists matches when there is one already, of another size.
+	// ErrExists matches when there is one already, of another size or request.
 	ErrExists = errors.New("volume exists")
 	// ErrConflict matches when somebody else changed the state meanwhile: read it again.
 	ErrConflict = errors.New("state was changed by somebody else")
@@ -67,6 +68,14 @@ type Request struct {
 	Snapshot bool `json:"snapshot,omitempty"`
 	// Parameters is a fingerprint of what else was asked for, by which a second request of the same name is compared.
 	Parameters string `json:"parameters,omitempty"`
+	// Created is when it was asked for, UTC, whole seconds. Two requests are compared without it.
+	Created time.Time `json:"created,omitzero"`
+}
+
+// same is whether r and other ask for the same.
+func (r Request) same(other Request) bool {
+	r.Created, other.Created = time.Time{}, time.Time{}
+	return r == other
 }
 
 // State is what is trusted about a volume. It is a value; what it points to is not changed.
