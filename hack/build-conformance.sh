@@ -15,16 +15,11 @@ archive=$OUT/images/conformance.tar
 mkdir -p "$OUT/images"
 mapfile -t packages < <(grep -v '^#' "$here/packages")
 
-# Debian's archives are those that this machine itself uses; none is named here.
-sources() {
-	apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)' 'Identifier: Packages' |
-		awk -F'|' '$1 == "Debian" {print "deb", $2, $3, $4}' | sort -u
-}
 suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 
 # The packages are only unpacked: none of them runs anything.
 make_root() {
-	sources | nice mmdebstrap --variant=extract --include="$(IFS=,; echo "${packages[*]}")" \
+	debian_sources | nice mmdebstrap --variant=extract --include="$(IFS=,; echo "${packages[*]}")" \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
 		--dpkgopt='path-exclude=/usr/share/locale/*' "$suite" "$root.new.tar"
 	mv "$root.new.tar" "$root"
@@ -35,7 +30,7 @@ from=$({
 	cat "$here/packages" "${BASH_SOURCE[0]}"
 } | sha256sum | cut -d' ' -f1)
 if ! built_from "$root" "$from"; then
-	[[ -n $(sources) ]] || die "no Debian archive in this machine's apt configuration: run apt-get update, or add one"
+	[[ -n $(debian_sources) ]] || die "no Debian archive in this machine's apt configuration: run apt-get update, or add one"
 	progress "unpack ${#packages[@]} Debian packages for the images" make_root
 fi
 

@@ -52,3 +52,9 @@ progress() {
 
 # built_from TARGET HASH: whether TARGET was built from inputs of this hash.
 built_from() { [[ -e $1 && -e $1.from && $(cat "$1.from") == "$2" ]]; }
+
+# debian_sources prints the Debian archives that this machine itself uses, as lines of a sources.list; none is named here.
+debian_sources() {
+	apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)' 'Identifier: Packages' |
+		awk -F'|' '$1 == "Debian" {print "deb", $2, $3, $4}' | sort -u
+}

@@ -12,10 +12,6 @@ dest=$OUT/vm
 size=6G
 
 mapfile -t packages < <(grep -v '^#' "$here/packages")
-sources() {
-	apt-get indextargets --format '$(ORIGIN)|$(TYPE)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SIGNED_BY)' 'Identifier: Packages' |
-		awk -F'|' '$1 == "Debian" {print $3, $4, $5}' | sort -u | sed 's/^/deb /'
-}
 versions() { apt-cache policy "${packages[@]}" | awk '/^[a-z]/ {name = $1} /Candidate:/ {print name, $2}'; }
 
 suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
@@ -27,7 +23,7 @@ from=$({
 if built_from "$dest/root.ext4" "$from"; then
 	exit 0
 fi
-[[ -n $(sources) ]] || die "no Debian archive in this machine's apt configuration: run apt-get update, or add one"
+[[ -n $(debian_sources) ]] || die "no Debian archive in this machine's apt configuration: run apt-get update, or add one"
 
 # What an emulated machine would spend seconds of each boot on, and nobody here uses.
 useless=(
@@ -38,7 +34,7 @@ useless=(
 )
 
 make_root() {
-	sources | nice mmdebstrap --variant=minbase --include="$(IFS=,; echo "${packages[*]}")" \
+	debian_sources | nice mmdebstrap --variant=minbase --include="$(IFS=,; echo "${packages[*]}")" \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
 		--dpkgopt='path-exclude=/usr/share/locale/*' \
 		--customize-hook="tar -C '$here/root' --owner=0 --group=0 -c . | tar -C \"\$1\" -x" \
