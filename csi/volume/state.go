@@ -23,6 +23,8 @@ var (
 	ErrInProgress = errors.New("another operation on this volume is under way")
 	// ErrInUse matches when the volume cannot be closed or deleted because something has it open.
 	ErrInUse = errors.New("volume is in use")
+	// ErrUnavailable matches when the store of states did not answer: try again.
+	ErrUnavailable = errors.New("store of states unavailable")
 	// ErrState matches a state that no operation leaves behind: it was edited, or written by another version.
 	ErrState = errors.New("state of the volume does not hang together")
 )

@@ -1,0 +1,56 @@
+package kubestore
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// Rewraps are the volumes of this node whose key somebody asks to wrap anew, with the value of each request. Objects that are
+// refused are passed over: List has what is wrong with them.
+func (s *Store) Rewraps(ctx context.Context) (map[string]string, error) {
+	out := map[string]string{}
+	err := s.each(ctx, func(o *unstructured.Unstructured) {
+		if st, spec, err := parse(o); err == nil && spec.Rewrap != "" && spec.Node == s.node && st.Phase != volume.Deleted {
+			out[st.Volume] = spec.Rewrap
+		}
+	})
+	return out, err
+}
+
+// RewrapDone removes a request that Rewraps gave. One that was replaced by another meanwhile stays, which is no error.
+func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
+	o, err := s.get(ctx, name)
+	if err != nil {
+		return err
+	}
+	now, _, err := unstructured.NestedString(o.Object, "spec", "rewrap")
+	if err != nil {
+		return fmt.Errorf("volume %s: %w: %w", name, volume.ErrState, err)
+	}
+	if now != request {
+		return nil
+	}
+	unstructured.RemoveNestedField(o.Object, "spec", "rewrap")
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err = s.volumes.Update(ctx, o, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+	return explain("end request of volume "+name, err)
+}
+
+// TakenOver is the node from which this one may take the volume; empty when nobody asks for that. It is what volume.OpenOptions.TakeOver wants.
+func (s *Store) TakenOver(ctx context.Context, name string) (from string, err error) {
+	o, err := s.get(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	_, spec, err := parse(o)
+	if err != nil || spec.TakeOver == nil || spec.TakeOver.To != s.node {
+		return "", err
+	}
+	return spec.TakeOver.From, nil
+}

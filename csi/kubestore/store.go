@@ -1,0 +1,279 @@
+package kubestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+const (
+	// patience bounds one request to the API server.
+	patience = 10 * time.Second
+	// page is how many objects are listed at once.
+	page = 500
+)
+
+// Options say how the API server is reached.
+type Options struct {
+	// Kubeconfig is a kubeconfig file; empty uses the pod's service account.
+	Kubeconfig string
+	// Node is the name of this node in Kubernetes. The API server lets a node's token change no other's volumes.
+	Node string
+}
+
+// Store is a volume.Store in the API server. Its methods may be called from several goroutines.
+type Store struct {
+	node    string
+	client  dynamic.Interface
+	volumes dynamic.ResourceInterface
+}
+
+var _ volume.Store = (*Store)(nil)
+
+// New reads the credentials. It does not yet talk to the API server.
+func New(o Options) (*Store, error) {
+	cfg, err := restConfig(o.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("volumes in kubernetes: %w", err)
+	}
+	return NewForConfig(cfg, o.Node)
+}
+
+// NewForConfig is New with credentials that were read already.
+func NewForConfig(cfg *rest.Config, node string) (*Store, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.UserAgent = "veil-csi"
+	cfg.QPS, cfg.Burst = 50, 100
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("volumes in kubernetes: %w", err)
+	}
+	return &Store{node: node, client: client, volumes: client.Resource(VeilVolumes)}, nil
+}
+
+func restConfig(path string) (*rest.Config, error) {
+	if path == "" {
+		cfg, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("no service account in this pod, and no kubeconfig was named: %w", err)
+		}
+		return cfg, nil
+	}
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	return cfg, nil
+}
+
+// Cluster is the id of the cluster: the UID of the namespace kube-system.
+func (s *Store) Cluster(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	o, err := s.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return "", explain("id of the cluster", err)
+	}
+	if o.GetUID() == "" {
+		return "", errors.New("id of the cluster: namespace kube-system has no uid")
+	}
+	return string(o.GetUID()), nil
+}
+
+// Get implements volume.Store.
+func (s *Store) Get(ctx context.Context, name string) (volume.State, volume.Revision, error) {
+	o, err := s.get(ctx, name)
+	if err != nil {
+		return volume.State{}, "", err
+	}
+	st, _, err := parse(o)
+	return st, volume.Revision(o.GetResourceVersion()), err
+}
+
+func (s *Store) get(ctx context.Context, name string) (*unstructured.Unstructured, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	o, err := s.volumes.Get(ctx, name, metav1.GetOptions{})
+	return o, explain("read volume "+name, err)
+}
+
+// List implements volume.Store. Objects that are refused are left out of the states, and are in the error.
+func (s *Store) List(ctx context.Context) ([]volume.State, error) {
+	var states []volume.State
+	var refused []error
+	err := s.each(ctx, func(o *unstructured.Unstructured) {
+		if st, _, err := parse(o); err != nil {
+			refused = append(refused, err)
+		} else {
+			states = append(states, st)
+		}
+	})
+	return states, errors.Join(err, errors.Join(refused...))
+}
+
+// each calls do with every VeilVolume.
+func (s *Store) each(ctx context.Context, do func(*unstructured.Unstructured)) error {
+	next := ""
+	for {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		list, err := s.volumes.List(ctx, metav1.ListOptions{Limit: page, Continue: next})
+		cancel()
+		if err != nil {
+			return explain("list volumes", err)
+		}
+		for i := range list.Items {
+			do(&list.Items[i])
+		}
+		if next = list.GetContinue(); next == "" {
+			return nil
+		}
+	}
+}
+
+// Create implements volume.Store. A VeilVolume that a Create before left without status is completed.
+func (s *Store) Create(ctx context.Context, st volume.State) error {
+	status, err := s.check(st)
+	if err != nil {
+		return err
+	}
+	o, err := encode(st.Volume, "", specOf(st), nil)
+	if err != nil {
+		return err
+	}
+	made, err := s.create(ctx, o)
+	if errors.Is(err, volume.ErrExists) {
+		made, st.Request, err = s.unfinished(ctx, st, err)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = s.putStatus(ctx, st, volume.Revision(made.GetResourceVersion()), status)
+	return err
+}
+
+func (s *Store) create(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	made, err := s.volumes.Create(ctx, o, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	return made, explain("create volume "+o.GetName(), err)
+}
+
+// unfinished gives the object of that name, and what it asks for, when it has no status and asks for the same; else exists.
+func (s *Store) unfinished(ctx context.Context, st volume.State, exists error) (*unstructured.Unstructured, volume.Request, error) {
+	o, err := s.get(ctx, st.Volume)
+	if err != nil {
+		return nil, volume.Request{}, err
+	}
+	_, spec, err := parse(o)
+	if !errors.Is(err, errNoStatus) || spec.Cluster != st.Cluster || !same(spec.Request, st.Request) {
+		return nil, volume.Request{}, exists
+	}
+	return o, spec.Request, nil
+}
+
+// same is whether two ask for the same. When is not compared.
+func same(a, b volume.Request) bool {
+	a.Created, b.Created = time.Time{}, time.Time{}
+	return a == b
+}
+
+// Update implements volume.Store. What was asked for is not changed: the state must have the Request that it was created with.
+func (s *Store) Update(ctx context.Context, st volume.State, r volume.Revision) (volume.Revision, error) {
+	status, err := s.check(st)
+	if err != nil {
+		return "", err
+	}
+	if r == "" {
+		return "", fmt.Errorf("volume %s: %w: no revision", st.Volume, volume.ErrConflict)
+	}
+	return s.putStatus(ctx, st, r, status)
+}
+
+// check refuses a state that is none, and gives its status.
+func (s *Store) check(st volume.State) (map[string]any, error) {
+	if err := st.Check(); err != nil {
+		return nil, err
+	}
+	if err := checkName(st.Volume); err != nil {
+		return nil, err
+	}
+	return statusOf(st)
+}
+
+func (s *Store) putStatus(ctx context.Context, st volume.State, r volume.Revision, status map[string]any) (volume.Revision, error) {
+	o, err := encode(st.Volume, r, specOf(st), status)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	now, err := s.volumes.UpdateStatus(ctx, o, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+	if err != nil {
+		return "", explain("keep state of volume "+st.Volume, err)
+	}
+	got, _, err := parse(now)
+	if err == nil && !same(got.Request, st.Request) {
+		err = fmt.Errorf("volume %s: %w: what was asked for was %+v and cannot be changed", st.Volume, volume.ErrState, got.Request)
+	}
+	return volume.Revision(now.GetResourceVersion()), err
+}
+
+// Remove implements volume.Store.
+func (s *Store) Remove(ctx context.Context, name string, r volume.Revision) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	revision := string(r)
+	err := s.volumes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &revision}})
+	return explain("forget volume "+name, err)
+}
+
+// checkName refuses volume ids that no object can have as its name.
+func checkName(name string) error {
+	if why := validation.IsDNS1123Subdomain(name); len(why) > 0 {
+		return fmt.Errorf("volume %q: %w: as the name of a VeilVolume: %s", name, backend.ErrName, strings.Join(why, "; "))
+	}
+	return nil
+}
+
+// explain gives err the sentinel that callers look for; nil stays nil.
+func explain(what string, err error) error {
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name != "":
+		return fmt.Errorf("%s: %w: %w", what, volume.ErrNotFound, err)
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("%s: the custom resource %s.%s is not installed: apply manifests/csi (%w)", what, Resource, Group, err)
+	case apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("%s: %w: %w", what, volume.ErrExists, err)
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("%s: %w: %w", what, volume.ErrConflict, err)
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return fmt.Errorf("%s: %w: %w", what, volume.ErrState, err)
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%s: this identity may not: %w", what, err)
+	}
+	return fmt.Errorf("%s: %w: %w", what, volume.ErrUnavailable, err)
+}
