@@ -36,6 +36,8 @@ type Pod struct {
 	Image string
 	// Command replaces the image's entry point; Args are "echo" if both are nil, and anything else is Ready as soon as it runs.
 	Command, Args []string
+	// Listen is where the echo server listens; 0 is EchoPort.
+	Listen int
 	Env           map[string]string
 	// Labels besides "app", which is the name.
 	Labels, Annotations map[string]string
@@ -73,8 +75,13 @@ func (p *Pod) object() *corev1.Pod {
 		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	if p.Command == nil && p.Args == nil {
+		listen := EchoPort
 		c.Args = []string{"echo"}
-		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 2, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(EchoPort)}}}
+		if p.Listen != 0 {
+			listen = p.Listen
+			c.Args = append(c.Args, "-listen", fmt.Sprintf(":%d", listen))
+		}
+		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 2, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(listen)}}}
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
 		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: p.Env[name]})

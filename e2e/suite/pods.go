@@ -109,17 +109,15 @@ func (s *Session) nodeAddrs(ctx context.Context, name string) ([]netip.Addr, err
 	return nil, fmt.Errorf("node %s is gone", name)
 }
 
-// onNode runs an echo server as a process of a node's own network.
-func (s *Session) onNode(ctx context.Context, node string) (*framework.Pod, error) {
-	n, err := s.namespace(ctx)
-	if err != nil {
-		return nil, err
+// onNode gives an echo server among the processes of the node of the pair's first pod; it makes it where there is none.
+func (s *Session) onNode(ctx context.Context) (*framework.Pod, error) {
+	if s.host == nil {
+		s.host = &framework.Pod{Name: "host", Node: s.pair[0].Node, HostNetwork: true, Listen: hostEchoPort}
 	}
-	p := &framework.Pod{Name: "on-" + node, Node: node, HostNetwork: true, Args: []string{"echo", "-listen", fmt.Sprintf(":%d", hostEchoPort)}}
-	return p, n.Run(ctx, p)
+	return s.host, s.keep(ctx, s.shared, s.host)
 }
 
-// hostEchoPort is where processes of a node's own network listen.
+// hostEchoPort is where that one listens.
 const hostEchoPort = 17001
 
 // nodePort is reached from a pod at each node, from a process of a node at its own, and from outside at each. From one
@@ -133,7 +131,7 @@ func nodePort(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	host, err := s.onNode(ctx, a.Node)
+	host, err := s.onNode(ctx)
 	if err != nil {
 		return err
 	}
@@ -181,7 +179,7 @@ func nodeToPod(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	host, err := s.onNode(ctx, a.Node)
+	host, err := s.onNode(ctx)
 	if err != nil {
 		return err
 	}

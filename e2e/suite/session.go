@@ -21,9 +21,10 @@ type Session struct {
 	Options
 	*framework.Cluster
 
-	// shared is the namespace of the pair; own that of the case that runs, or nil.
+	// shared is the namespace of the pair and of host, a process of the first one's node; own that of the case that runs, or nil.
 	shared, own *framework.Namespace
 	pair        []*framework.Pod
+	host        *framework.Pod
 	// leaving are namespaces on their way out, with what came of it.
 	leaving  sync.WaitGroup
 	mu       sync.Mutex
@@ -100,7 +101,7 @@ func (s *Session) close(ctx context.Context) error {
 // dropPair removes the shared pods.
 func (s *Session) dropPair(ctx context.Context) error {
 	n := s.shared
-	s.shared, s.pair = nil, nil
+	s.shared, s.pair, s.host = nil, nil, nil
 	if n == nil {
 		return nil
 	}
