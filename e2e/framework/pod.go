@@ -38,7 +38,7 @@ type Pod struct {
 	Command, Args []string
 	// Listen is where the echo server listens; 0 is EchoPort.
 	Listen int
-	Env           map[string]string
+	Env    map[string]string
 	// Labels besides "app", which is the name.
 	Labels, Annotations map[string]string
 	HostNetwork         bool
