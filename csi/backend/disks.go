@@ -141,6 +141,11 @@ func (d *Disks) Expand(_ context.Context, volume string, size int64) error {
 	return enough(volume, claims[volume], disks, size)
 }
 
+// Copy implements Backend: refused. A snapshot would take a whole disk, and the volume would stand still while all of another one is read.
+func (d *Disks) Copy(_ context.Context, dst, src string, _ int64) error {
+	return fmt.Errorf("copy volume %s to %s: %w: each volume has a whole disk", src, dst, ErrNoCopy)
+}
+
 // Delete implements Backend: it gives up the claim.
 func (d *Disks) Delete(_ context.Context, volume string) error {
 	if err := CheckName(volume); err != nil {

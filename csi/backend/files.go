@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/durable"
 )
 
-// Files keeps each volume in a file <volume>.img of Dir, on a loop device with direct I/O while it is attached.
+// Files keeps each volume in a file <volume>.img of Dir, on a loop device with direct I/O while it is attached. On a file system that shares blocks
+// (xfs with reflink, btrfs) a copy takes no time, and room only as either side is written: there, and when Sparse, it may run full later.
 type Files struct {
 	// Dir is a folder on ext4, xfs or btrfs. It must exist.
 	Dir string
@@ -135,7 +136,7 @@ func (f *Files) Delete(ctx context.Context, volume string) error {
 	if err := f.Detach(ctx, volume); err != nil {
 		return err
 	}
-	return durable.Remove(f.path(volume))
+	return errors.Join(durable.Remove(f.unfinished(volume)), durable.Remove(f.path(volume)))
 }
 
 // Capacity implements Backend.

@@ -62,6 +62,9 @@ type Engine interface {
 	Probe(ctx context.Context, name string) error
 	// Resize replaces the table of t.Name by t, which differs in size alone.
 	Resize(ctx context.Context, t Table, key *keyring.Secret) error
+	// Suspend makes requests to the mapping wait, once those under way are on the disk; a file system on it is flushed and frozen. suspended false lets
+	// them go again, and is no error for a mapping that is live. It outlives the process.
+	Suspend(ctx context.Context, name string, suspended bool) error
 	// Fence makes every request to the mapping fail, those that wait included, and makes the kernel forget the key.
 	Fence(ctx context.Context, name string) error
 	// Remove removes the mapping. None is no error. One that is open is ErrInUse, or goes with its last close when that may be deferred.
@@ -88,6 +91,9 @@ const (
 	uuidPrefix = "KUBEVEIL-"
 	keyPrefix  = "kubeveil:"
 )
+
+// NamePrefixAll begins the names of all mappings of volumes.
+const NamePrefixAll = namePrefix
 
 // NamePrefix begins the names of all mappings that the volume has had.
 func NamePrefix(u UUID) string { return namePrefix + u.String() + "-" }

@@ -171,6 +171,15 @@ func swap(name string, flags uint32) error {
 	return resume(name)
 }
 
+// Suspend implements Engine.
+func (Kernel) Suspend(_ context.Context, name string, suspended bool) error {
+	if !suspended {
+		return resume(name)
+	}
+	_, err := dmRequest{command: dmDevSuspend, name: name, flags: dmSuspendFlag}.call()
+	return err
+}
+
 // Fence implements Engine. Requests that wait in the device are failed and not written (noflush); those that the disk has been given
 // are waited for, so a disk that neither does nor fails them holds it up.
 func (Kernel) Fence(_ context.Context, name string) error {

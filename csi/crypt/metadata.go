@@ -88,6 +88,14 @@ func (m *Metadata) explain(err error) error {
 	return err
 }
 
+// Describe says in words what was read. It believes nothing.
+func (m *Metadata) Describe() string {
+	if names, ok := m.Claims(); ok {
+		return "a record that says " + names.String()
+	}
+	return Describe(m.bytes)
+}
+
 func (w Want) check(r Record) error {
 	const what = "epoch of the sealed record"
 	if r.Epoch != w.Epoch && (w.PendingEpoch == 0 || r.Epoch != w.PendingEpoch) {
@@ -205,7 +213,46 @@ func notZero(at int64, sector []byte) error {
 // Format writes the metadata of volume id with payload bytes, epoch 1, and reads it back. The disk must be blank where it is not already what Format
 // writes, so it may be repeated after it was cut short; anything else is NotEmpty and nothing is written. It looks at nothing beyond DataOffset: see CheckBlank.
 func Format(d blk.Disk, data *keyring.Secret, id Identity, payload int64) error {
-	image, err := image(data, id, payload)
+	return format(d, data, id, payload, nil)
+}
+
+// Origin is what a copy of a volume's disk says of itself before it is made a volume of its own: the record of its source.
+type Origin struct {
+	// Identity is the source's.
+	Identity
+	// Sequence, Epoch and Payload are those of its record when it was copied.
+	Sequence, Epoch uint64
+	Payload         int64
+}
+
+// Origin gives what a disk with the record r says, both copies being alike.
+func (r Record) Origin() Origin { return Origin{r.Identity, r.Sequence, r.Epoch, r.Payload} }
+
+// FormatCopy is Format on a disk that is a copy of the volume from, which has the same data key. What from left there may be overwritten, too: it is a pure
+// function of the key and of from, so it is compared byte by byte, and the source is not needed.
+func FormatCopy(d blk.Disk, data *keyring.Secret, id Identity, payload int64, from Origin) error {
+	if from.Binding == id.Binding || from.UUID == id.UUID {
+		return fmt.Errorf("format %s: a copy has another name and uuid than its source %s", id, from.Identity)
+	}
+	first, err := newRecord(from.Identity, from.Payload)
+	if err != nil {
+		return err
+	}
+	first.Sequence, first.Epoch = from.Sequence, from.Epoch
+	source, err := image(data, first)
+	if err != nil {
+		return err
+	}
+	return format(d, data, id, payload, source)
+}
+
+// format writes the metadata of a new volume over zeros, itself and former.
+func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former []byte) error {
+	first, err := newRecord(id, payload)
+	if err != nil {
+		return err
+	}
+	image, err := image(data, first)
 	if err != nil {
 		return err
 	}
@@ -215,8 +262,10 @@ func Format(d blk.Disk, data *keyring.Secret, id Identity, payload int64) error 
 		return refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", DeviceSize(payload)), "%d", size)
 	}
 	err = scan(d, 0, DataOffset, func(at int64, sector []byte) error {
-		if at < MetadataSize && bytes.Equal(sector, image[at:at+keyslotSector]) {
-			return nil
+		for _, known := range [][]byte{image, former} {
+			if at < int64(len(known)) && bytes.Equal(sector, known[at:at+keyslotSector]) {
+				return nil
+			}
 		}
 		return notZero(at, sector)
 	})
@@ -237,18 +286,14 @@ func Format(d blk.Disk, data *keyring.Secret, id Identity, payload int64) error 
 	return nil
 }
 
-// image is the metadata of a new volume.
-func image(data *keyring.Secret, id Identity, payload int64) ([]byte, error) {
-	header, err := Header(data, id)
-	if err != nil {
-		return nil, err
-	}
-	r, err := newRecord(id, payload)
+// image is the metadata of a volume whose record is r; the digest of the header is put in.
+func image(data *keyring.Secret, r Record) ([]byte, error) {
+	header, err := Header(data, r.Identity)
 	if err != nil {
 		return nil, err
 	}
 	r.HeaderDigest = sha256.Sum256(header)
-	keys, err := DeriveKeys(data, id.Binding)
+	keys, err := DeriveKeys(data, r.Binding)
 	if err != nil {
 		return nil, err
 	}

@@ -193,6 +193,9 @@ func parseName(b []byte) string {
 	return string(b[2:][:min(n, MaxName)])
 }
 
+// Claims are the names in the record of the disk, see the function.
+func (m *Metadata) Claims() (b keyring.Binding, ok bool) { return Claims(m.bytes) }
+
 // Claims are the names in the record of a disk, without any key: what it says, not what it is. ok is false when there is none.
 func Claims(metadata []byte) (b keyring.Binding, ok bool) {
 	for _, at := range []int{recordA, recordB} {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
@@ -86,12 +87,7 @@ func (o *op) seal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	data, err := o.dataKey(ctx)
-	if err != nil {
-		return err
-	}
-	defer data.Wipe()
-	keys, err := crypt.DeriveKeys(data, o.Binding())
+	keys, err := o.deriveKeys(ctx)
 	if err != nil {
 		return err
 	}
@@ -107,7 +103,7 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOp
 		return State{}, err
 	}
 	defer o.unlock()
-	if err := o.claim(""); err != nil {
+	if err := errors.Join(o.claim(""), o.usable("expand")); err != nil {
 		return o.State, err
 	}
 	if o.Phase != Ready {
@@ -137,17 +133,16 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOp
 
 // expand writes the pending size to the record, then to the mapping, then to the state: a state that is behind lets Open and Expand go on.
 func (o *op) expand(ctx context.Context, dev backend.Device, opts OpenOptions) error {
-	data, err := o.dataKey(ctx)
-	if err != nil {
-		return err
-	}
-	defer data.Wipe()
-	keys, err := crypt.DeriveKeys(data, o.Binding())
+	keys, err := o.deriveKeys(ctx)
 	if err != nil {
 		return err
 	}
 	defer keys.Wipe()
-	record, err := o.sealSize(dev, keys)
+	var record crypt.Record
+	err = o.verified(dev, keys, true, func(disk blk.Disk, metadata *crypt.Metadata, now crypt.Record) error {
+		record = now.Next(now.Epoch, o.PendingPayload)
+		return metadata.Seal(disk, keys, record)
+	})
 	if err != nil {
 		return err
 	}
@@ -164,26 +159,6 @@ func (o *op) expand(ctx context.Context, dev backend.Device, opts OpenOptions) e
 	}
 	o.log.Info("volume expanded", "bytes", o.Payload)
 	return nil
-}
-
-func (o *op) sealSize(dev backend.Device, keys *crypt.Keys) (crypt.Record, error) {
-	o.reading <- struct{}{}
-	defer func() { <-o.reading }()
-	disk, err := o.OpenDisk(dev.Path, true)
-	if err != nil {
-		return crypt.Record{}, err
-	}
-	defer disk.Close()
-	metadata, err := crypt.Read(disk)
-	if err != nil {
-		return crypt.Record{}, fmt.Errorf("volume %s: %w", o.Volume, err)
-	}
-	record, err := metadata.Verify(keys, o.Identity(), o.want())
-	if err != nil {
-		return crypt.Record{}, fmt.Errorf("volume %s: %w", o.Volume, err)
-	}
-	record = record.Next(record.Epoch, o.PendingPayload)
-	return record, metadata.Seal(disk, keys, record)
 }
 
 // Removed is how a volume was deleted.

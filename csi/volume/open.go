@@ -43,19 +43,12 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 	if err := o.claim(opts.TakeOver); err != nil {
 		return Opened{}, err
 	}
-	if o.Phase == New {
-		if err := o.Backend.Provision(ctx, volume, crypt.DeviceSize(o.Payload)); err != nil {
-			return Opened{}, err
-		}
-	}
-	dev, err := o.Backend.Attach(ctx, volume)
-	if err != nil {
+	if err := o.usable("open"); err != nil {
 		return Opened{}, err
 	}
-	if o.Phase != Ready {
-		if err := o.format(ctx, dev); err != nil {
-			return Opened{}, err
-		}
+	dev, err := o.ready(ctx, o.Node)
+	if err != nil {
+		return Opened{}, err
 	}
 	if m, ok, err := o.adopt(ctx, dev, opts); err != nil || ok {
 		return Opened{m, o.State, ok}, err
@@ -64,8 +57,22 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 	return Opened{m, o.State, false}, err
 }
 
-// format takes the volume from NEW or FORMATTING to READY.
-func (o *op) format(ctx context.Context, dev backend.Device) error {
+// ready attaches the volume, and formats it when it is not READY yet; writer then has it.
+func (o *op) ready(ctx context.Context, writer string) (backend.Device, error) {
+	if o.Phase == New {
+		if err := o.Backend.Provision(ctx, o.Volume, crypt.DeviceSize(o.Payload)); err != nil {
+			return backend.Device{}, err
+		}
+	}
+	dev, err := o.Backend.Attach(ctx, o.Volume)
+	if err != nil || o.Phase == Ready {
+		return dev, err
+	}
+	return dev, o.format(ctx, dev, writer)
+}
+
+// format takes the volume from NEW or FORMATTING to READY, and to writer.
+func (o *op) format(ctx context.Context, dev backend.Device, writer string) error {
 	o.reading <- struct{}{}
 	defer func() { <-o.reading }()
 	disk, err := o.OpenDisk(dev.Path, false)
@@ -87,11 +94,16 @@ func (o *op) format(ctx context.Context, dev backend.Device) error {
 		return err
 	}
 	defer data.Wipe()
-	if err := crypt.Format(disk, data, o.Identity(), o.Payload); err != nil {
+	if o.isCopy() {
+		err = crypt.FormatCopy(disk, data, o.Identity(), o.Payload, o.origin())
+	} else {
+		err = crypt.Format(disk, data, o.Identity(), o.Payload)
+	}
+	if err != nil {
 		return err
 	}
 	next := o.State
-	next.Phase, next.Epoch = Ready, 1
+	next.Phase, next.Epoch, next.Writer = Ready, 1, writer
 	if err := o.swap(ctx, next); err != nil {
 		return err
 	}
@@ -150,9 +162,14 @@ func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m
 	return m, ok, nil
 }
 
-// inspect says why the mapping of that table cannot be used; empty when it can.
+// inspect says why the mapping of that table cannot be used; empty when it can. One that is suspended, as a copy that was cut short leaves it, is resumed.
 func (o *op) inspect(ctx context.Context, want crypt.Table) (crypt.Mapping, string) {
 	m, err := o.Engine.Lookup(ctx, want.Name)
+	if err == nil && m.Suspended {
+		if err = o.Engine.Suspend(ctx, want.Name, false); err == nil {
+			m, err = o.Engine.Lookup(ctx, want.Name)
+		}
+	}
 	if err != nil {
 		return m, err.Error()
 	}
@@ -175,12 +192,7 @@ func (o *op) discard(ctx context.Context, name string) error {
 
 // open verifies the disk, advances the epoch and makes the mapping.
 func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions) (crypt.Mapping, error) {
-	data, err := o.dataKey(ctx)
-	if err != nil {
-		return crypt.Mapping{}, err
-	}
-	defer data.Wipe()
-	keys, err := crypt.DeriveKeys(data, o.Binding())
+	keys, err := o.deriveKeys(ctx)
 	if err != nil {
 		return crypt.Mapping{}, err
 	}
@@ -203,37 +215,26 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions) (cr
 // advance verifies the disk, writes its record with the next epoch, and keeps that, with writer as who has the volume. The state knows of it before
 // the disk does: a process that dies in between leaves a state that allows both.
 func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys, writer string) (crypt.Record, error) {
-	o.reading <- struct{}{}
-	defer func() { <-o.reading }()
-	disk, err := o.OpenDisk(dev.Path, false)
-	if err != nil {
-		return crypt.Record{}, err
-	}
-	defer disk.Close()
-	metadata, err := crypt.Read(disk)
-	if err != nil {
-		return crypt.Record{}, fmt.Errorf("volume %s: %w", o.Volume, err)
-	}
-	record, err := metadata.Verify(keys, o.Identity(), o.want())
-	if err != nil {
-		return crypt.Record{}, fmt.Errorf("volume %s: %w", o.Volume, err)
-	}
-	next := o.State
-	next.PendingEpoch, next.Writer = o.Epoch+1, o.Node
-	if next.PendingEpoch != o.PendingEpoch || next.Writer != o.Writer {
-		if err := o.swap(ctx, next); err != nil {
-			return crypt.Record{}, err
+	var sealed crypt.Record
+	err := o.verified(dev, keys, false, func(disk blk.Disk, metadata *crypt.Metadata, record crypt.Record) error {
+		next := o.State
+		next.PendingEpoch, next.Writer = o.Epoch+1, o.Node
+		if next.PendingEpoch != o.PendingEpoch || next.Writer != o.Writer {
+			if err := o.swap(ctx, next); err != nil {
+				return err
+			}
 		}
-	}
-	// An expansion that was cut short before the disk knew of it is left to be asked for again.
-	record = record.Next(o.PendingEpoch, record.Payload)
-	if err := metadata.Seal(disk, keys, record); err != nil {
-		return crypt.Record{}, fmt.Errorf("volume %s: %w", o.Volume, err)
-	}
-	next.Epoch, next.PendingEpoch = record.Epoch, 0
-	if next.Payload = record.Payload; next.PendingPayload <= next.Payload {
-		next.PendingPayload = 0
-	}
-	next.Writer = writer
-	return record, o.swap(ctx, next)
+		// An expansion that was cut short before the disk knew of it is left to be asked for again.
+		sealed = record.Next(o.PendingEpoch, record.Payload)
+		if err := metadata.Seal(disk, keys, sealed); err != nil {
+			return fmt.Errorf("volume %s: %w", o.Volume, err)
+		}
+		next.Epoch, next.PendingEpoch = sealed.Epoch, 0
+		if next.Payload = sealed.Payload; next.PendingPayload <= next.Payload {
+			next.PendingPayload = 0
+		}
+		next.Writer = writer
+		return o.swap(ctx, next)
+	})
+	return sealed, err
 }

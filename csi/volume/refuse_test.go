@@ -180,7 +180,6 @@ func TestZombies(t *testing.T) {
 		"dead disk":      func(n *node, m string) { n.engine.Kill(m) },
 		"another uuid":   func(n *node, m string) { n.engine.Edit(m, func(m *crypt.Mapping) { m.UUID = "CRYPT-LUKS2-x" }) },
 		"another size":   func(n *node, m string) { n.engine.Edit(m, func(m *crypt.Mapping) { m.Targets[0].Length -= 4096 }) },
-		"suspended":      func(n *node, m string) { n.engine.Edit(m, func(m *crypt.Mapping) { m.Suspended = true }) },
 		"no table":       func(n *node, m string) { n.engine.Edit(m, func(m *crypt.Mapping) { m.Targets = nil }) },
 		"another device": func(n *node, _ string) { n.numbers[id]++ },
 		"held open":      func(n *node, m string) { n.engine.Kill(m); n.engine.Edit(m, func(m *crypt.Mapping) { m.Open = 1 }) },

@@ -73,8 +73,7 @@ func (s *Set) CreateFor(ctx context.Context, volume string, size int64, request 
 	if err := backend.CheckName(volume); err != nil {
 		return State{}, err
 	}
-	request.Created = time.Now().UTC().Truncate(time.Second)
-	st := State{Volume: volume, Cluster: s.Cluster, Request: request, Phase: New, Payload: crypt.PayloadSize(size), Content: Unmade}
+	st := s.newState(volume, size, request)
 	if err := st.Check(); err != nil {
 		return State{}, err
 	}
@@ -93,6 +92,12 @@ func (s *Set) CreateFor(ctx context.Context, volume string, size int64, request 
 		err = fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", volume, ErrExists, have.Payload, st.Payload)
 	}
 	return have, err
+}
+
+// newState is what a volume begins with.
+func (s *Set) newState(volume string, size int64, request Request) State {
+	request.Created = time.Now().UTC().Truncate(time.Second)
+	return State{Volume: volume, Cluster: s.Cluster, Request: request, Phase: New, Payload: crypt.PayloadSize(size), Content: Unmade}
 }
 
 // get reads a state and checks it.
@@ -126,15 +131,24 @@ func (s *Set) begin(ctx context.Context, volume string, keys keyring.Provider) (
 	if err != nil {
 		return nil, err
 	}
-	o := &op{Set: s, keys: keys, unlock: unlock, log: s.Log.With("volume", volume)}
-	if o.keys == nil {
-		o.keys = s.Keys
-	}
-	if o.State, o.revision, err = s.get(ctx, volume); err != nil {
+	o, err := s.load(ctx, volume, keys)
+	if err != nil {
 		unlock()
 		return nil, err
 	}
+	o.unlock = unlock
 	return o, nil
+}
+
+// load reads the state of a volume that is locked.
+func (s *Set) load(ctx context.Context, volume string, keys keyring.Provider) (*op, error) {
+	o := &op{Set: s, keys: keys, log: s.Log.With("volume", volume)}
+	if o.keys == nil {
+		o.keys = s.Keys
+	}
+	var err error
+	o.State, o.revision, err = s.get(ctx, volume)
+	return o, err
 }
 
 // swap makes next the state, if nobody has changed it meanwhile.
@@ -197,6 +211,36 @@ func (o *op) dataKey(ctx context.Context) (*keyring.Secret, error) {
 	return data, nil
 }
 
+// deriveKeys unwraps the key of the volume and derives what is needed. The caller wipes them.
+func (o *op) deriveKeys(ctx context.Context) (*crypt.Keys, error) {
+	data, err := o.dataKey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer data.Wipe()
+	return crypt.DeriveKeys(data, o.Binding())
+}
+
+// verified reads the volume's disk, once, verifies it, and hands both to use. shared is for a disk that a mapping is on.
+func (o *op) verified(dev backend.Device, keys *crypt.Keys, shared bool, use func(blk.Disk, *crypt.Metadata, crypt.Record) error) error {
+	o.reading <- struct{}{}
+	defer func() { <-o.reading }()
+	disk, err := o.OpenDisk(dev.Path, shared)
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	metadata, err := crypt.Read(disk)
+	if err != nil {
+		return fmt.Errorf("volume %s: %w", o.Volume, err)
+	}
+	record, err := metadata.Verify(keys, o.Identity(), o.want())
+	if err != nil {
+		return fmt.Errorf("volume %s: %w", o.Volume, err)
+	}
+	return use(disk, metadata, record)
+}
+
 // Rewrap wraps the key of the volume by the present key-encryption key of the provider, nil being the Set's; one that is, is left. The volume stays open.
 // keys must also unwrap what there is: see keyring.Chain.
 func (s *Set) Rewrap(ctx context.Context, volume string, keys keyring.Provider) (changed bool, err error) {
@@ -229,6 +273,9 @@ func (s *Set) MarkMade(ctx context.Context, volume string) error {
 	if err := o.claim(""); err != nil {
 		return err
 	}
+	if err := o.usable("mark"); err != nil {
+		return err
+	}
 	if o.Content == Made {
 		return nil
 	}
@@ -244,6 +291,17 @@ func (o *op) claim(takeOver string) error {
 	}
 	if o.Writer != "" && o.Writer != o.Node && o.Writer != takeOver {
 		return &BusyError{o.Volume, o.Writer, o.Node}
+	}
+	return nil
+}
+
+// usable refuses what is no volume for a pod: a snapshot, and a copy that was not finished.
+func (o *op) usable(what string) error {
+	switch {
+	case o.Request.Snapshot:
+		return fmt.Errorf("%s volume %s: %w", what, o.Volume, ErrSnapshot)
+	case o.Phase == New && o.isCopy():
+		return fmt.Errorf("%s volume %s: its copy of %s was not finished: make it again", what, o.Volume, o.Request.Source)
 	}
 	return nil
 }

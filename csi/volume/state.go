@@ -25,6 +25,12 @@ var (
 	ErrInUse = errors.New("volume is in use")
 	// ErrUnavailable matches when the store of states did not answer: try again.
 	ErrUnavailable = errors.New("store of states unavailable")
+	// ErrSnapshot matches when a snapshot was to be used as a volume: make a volume from it.
+	ErrSnapshot = errors.New("it is a snapshot")
+	// ErrSmaller matches when a copy was to be smaller than its source.
+	ErrSmaller = errors.New("a copy is at least as large as its source")
+	// ErrTooLong matches when a copy was given up because its source stood still for too long.
+	ErrTooLong = errors.New("the source stood still for too long")
 	// ErrState matches a state that no operation leaves behind: it was edited, or written by another version.
 	ErrState = errors.New("state of the volume does not hang together")
 )
@@ -80,6 +86,24 @@ func (r Request) same(other Request) bool {
 	return r == other
 }
 
+// Origin is what the disk of a copy's source said when it was copied, and so what the copy's own disk says before it is formatted. The volume key is the
+// same; everything else is the copy's own, so the source may go.
+type Origin struct {
+	UUID     crypt.UUID `json:"uuid"`
+	Sequence uint64     `json:"sequence"`
+	Epoch    uint64     `json:"epoch"`
+	Payload  int64      `json:"payload"`
+}
+
+// origin is what may be overwritten on the disk of a copy in FORMATTING.
+func (s State) origin() crypt.Origin {
+	id := crypt.Identity{Binding: keyring.Binding{Cluster: s.Cluster, Volume: s.Request.Source}, UUID: s.Origin.UUID}
+	return crypt.Origin{Identity: id, Sequence: s.Origin.Sequence, Epoch: s.Origin.Epoch, Payload: s.Origin.Payload}
+}
+
+// isCopy is whether the volume is made from another.
+func (s State) isCopy() bool { return s.Request.Source != "" }
+
 // State is what is trusted about a volume. It is a value; what it points to is not changed.
 type State struct {
 	// Volume and Cluster are its names.
@@ -97,6 +121,8 @@ type State struct {
 	UUID crypt.UUID `json:"uuid,omitzero"`
 	// Device is the stable id of the device that was chosen to be formatted.
 	Device string `json:"device,omitempty"`
+	// Origin is set for a copy (Request.Source) from FORMATTING on.
+	Origin Origin `json:"origin,omitzero"`
 	// Content is Unmade until MarkMade.
 	Content Content `json:"content"`
 	// Writer is the node that has the volume; empty when none has.
@@ -137,12 +163,24 @@ func (s State) Check() error {
 		{s.Phase != Formatting || s.Writer != "" && s.Device != "", "formatting without node or device"},
 		{(s.Phase == Ready) == (s.Epoch > 0) || s.Phase == Deleted, fmt.Sprintf("epoch %d in phase %s", s.Epoch, s.Phase)},
 		{s.PendingEpoch == 0 || s.Phase != New && s.PendingEpoch == s.Epoch+1, fmt.Sprintf("pending epoch %d after %d", s.PendingEpoch, s.Epoch)},
+		{!s.Request.Snapshot || s.isCopy() && (s.Writer == "" || s.Phase == Formatting), "a snapshot of nothing, or one that is open"},
+		{s.checkOrigin(), fmt.Sprintf("phase %s, source %q and origin %+v", s.Phase, s.Request.Source, s.Origin)},
 	} {
 		if !c.ok {
 			return fmt.Errorf("volume %s: %w: %s", s.Volume, ErrState, c.what)
 		}
 	}
 	return nil
+}
+
+// checkOrigin is whether a copy knows its origin once it needs it, and nothing else has one.
+func (s State) checkOrigin() bool {
+	if !s.isCopy() || !s.hasKey() && s.Phase != Deleted {
+		return s.Origin == Origin{} && s.Request.Source != s.Volume
+	}
+	o := s.Origin
+	known := o.UUID != crypt.UUID{} && o.UUID != s.UUID && o.Epoch > 0 && o.Sequence > 0 && o.Payload > 0
+	return known || s.Phase == Deleted
 }
 
 func (s State) hasKey() bool { return s.Phase == Formatting || s.Phase == Ready }

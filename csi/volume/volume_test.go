@@ -121,7 +121,15 @@ func (m *memoryStore) Get(_ context.Context, v string) (State, Revision, error) 
 	return s.State, s.revision(), nil
 }
 
-func (m *memoryStore) List(context.Context) ([]State, error) { return nil, errors.ErrUnsupported }
+func (m *memoryStore) List(context.Context) ([]State, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []State
+	for _, s := range m.states {
+		out = append(out, s.State)
+	}
+	return out, nil
+}
 
 func (m *memoryStore) Create(_ context.Context, st State) error {
 	m.mu.Lock()
@@ -214,15 +222,34 @@ func (b stepBackend) Provision(_ context.Context, v string, size int64) error {
 		return err
 	}
 	if b.disks[v] == nil {
-		b.disks[v] = blktest.New(size)
-		b.disks[v].Hook = func(op string, _ int64, _ int) error {
-			if op == "read" {
-				return nil // Changes nothing: killed there is killed at the step before.
-			}
-			return b.step("disk " + op)
-		}
-		b.numbers[v] = uint64(0x700 + len(b.numbers))
+		b.add(v, blktest.New(size))
 	}
+	return nil
+}
+
+func (n *node) add(v string, d *blktest.Disk) {
+	d.Hook = func(op string, _ int64, _ int) error {
+		if op == "read" {
+			return nil // Changes nothing: killed there is killed at the step before.
+		}
+		return n.step("disk " + op)
+	}
+	n.disks[v] = d
+	n.numbers[v] = uint64(0x700 + len(n.numbers))
+}
+
+func (b stepBackend) Copy(_ context.Context, dst, src string, size int64) error {
+	if err := b.step("copy"); err != nil {
+		return err
+	}
+	if b.disks[dst] != nil {
+		return backend.ErrExists
+	}
+	d := b.disks[src].Clone()
+	if have, err := d.Size(); err != nil || have < size {
+		d.Resize(size)
+	}
+	b.add(dst, d)
 	return nil
 }
 

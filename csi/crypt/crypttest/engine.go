@@ -20,7 +20,7 @@ type Engine struct {
 	mappings map[string]*mapping
 	created  int
 
-	// Hook, when set, is asked before each method ("create", "lookup", "list", "probe", "resize", "fence", "remove") of a name; an error of it is the method's.
+	// Hook, when set, is asked before each method ("create", "lookup", "list", "probe", "resize", "suspend", "resume", "fence", "remove") of a name; an error of it is the method's.
 	Hook func(op, name string) error
 }
 
@@ -129,6 +129,21 @@ func (e *Engine) Resize(_ context.Context, t crypt.Table, key *keyring.Secret) e
 	return nil
 }
 
+// Suspend implements crypt.Engine.
+func (e *Engine) Suspend(_ context.Context, name string, suspended bool) error {
+	op := "resume"
+	if suspended {
+		op = "suspend"
+	}
+	m, end, err := e.need(op, name)
+	if err != nil {
+		return err
+	}
+	defer end()
+	m.Suspended = suspended
+	return nil
+}
+
 // Fence implements crypt.Engine.
 func (e *Engine) Fence(_ context.Context, name string) error {
 	m, end, err := e.need("fence", name)
@@ -136,7 +151,7 @@ func (e *Engine) Fence(_ context.Context, name string) error {
 		return err
 	}
 	defer end()
-	m.key = nil
+	m.key, m.Suspended = nil, false
 	m.Targets = []crypt.Target{{Length: m.table.Payload, Type: "error"}}
 	return nil
 }
@@ -176,7 +191,7 @@ func (e *Engine) Kill(name string) {
 	e.mappings[name].dead = true
 }
 
-// Live gives the names of mappings that have a key and whose disk lives.
+// Live gives the names of mappings that have a key and whose disk lives; those that are suspended, too.
 func (e *Engine) Live() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

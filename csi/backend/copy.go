@@ -1,0 +1,128 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/internal/durable"
+)
+
+// copyChunk is how much is copied between two looks at whether it is still wanted, bytes.
+const copyChunk = 8 << 20
+
+// unfinished is where a copy is made before it has its name. A volume's own name never begins with a dot.
+func (f *Files) unfinished(volume string) string { return filepath.Join(f.Dir, "."+volume+".copy") }
+
+// Copy implements Backend: by sharing blocks where the file system does that, else byte by byte, with holes kept.
+func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
+	if err := errors.Join(CheckName(dst), CheckName(src)); err != nil {
+		return err
+	}
+	from, err := os.OpenFile(f.path(src), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("volume %s: %w: %w", src, ErrMissing, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	temporary := f.unfinished(dst)
+	// What is there is of a copy that was cut short.
+	to, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	err = f.fill(ctx, to, from, size)
+	if err == nil {
+		// Other than a rename, a link replaces nothing.
+		if err = os.Link(temporary, f.path(dst)); errors.Is(err, fs.ErrExist) {
+			err = fmt.Errorf("%w: %w", ErrExists, err)
+		}
+	}
+	if err = errors.Join(err, os.Remove(temporary)); err != nil {
+		return fmt.Errorf("copy volume %s to %s: %w", src, dst, err)
+	}
+	return durable.Settle(f.Dir)
+}
+
+// fill makes the empty file to a copy of from, on stable storage.
+func (f *Files) fill(ctx context.Context, to, from *os.File, size int64) error {
+	info, err := from.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is %s, not a regular file", from.Name(), info.Mode().Type())
+	}
+	size = max(size, info.Size())
+	if err := unix.IoctlFileClone(int(to.Fd()), int(from.Fd())); err == nil {
+		return f.grow(to, size)
+	} else if !noClone(err) {
+		return fmt.Errorf("clone %s: %w", from.Name(), err)
+	}
+	if err := f.grow(to, size); err != nil {
+		return err
+	}
+	if err := copyData(ctx, to, from, info.Size()); err != nil {
+		return err
+	}
+	return to.Sync()
+}
+
+// noClone is whether the file system cannot share blocks between these two files (ioctl_ficlone(2)); what else fails is an error.
+func noClone(err error) bool {
+	for _, e := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EXDEV, unix.EINVAL, unix.ENOSYS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// copyData copies what from has written of its first size bytes, to a file that reads as zero.
+func copyData(ctx context.Context, to, from *os.File, size int64) error {
+	for at := int64(0); at < size; {
+		begin, err := unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil // The rest is a hole.
+		}
+		if err != nil {
+			return fmt.Errorf("seek data in %s: %w", from.Name(), err)
+		}
+		end, err := unix.Seek(int(from.Fd()), begin, unix.SEEK_HOLE)
+		if err != nil {
+			return fmt.Errorf("seek hole in %s: %w", from.Name(), err)
+		}
+		if err := copyRange(ctx, to, from, begin, end); err != nil {
+			return err
+		}
+		at = end
+	}
+	return nil
+}
+
+func copyRange(ctx context.Context, to, from *os.File, begin, end int64) error {
+	for _, file := range []*os.File{to, from} {
+		if _, err := file.Seek(begin, io.SeekStart); err != nil {
+			return err
+		}
+	}
+	for at := begin; at < end; at += copyChunk {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		// Within the kernel (copy_file_range), where that is possible.
+		if _, err := io.CopyN(to, from, min(copyChunk, end-at)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

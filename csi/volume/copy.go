@@ -1,0 +1,369 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// FreezeLimit is how long the source of a copy stands still at most, when the options say nothing else.
+const FreezeLimit = 30 * time.Second
+
+// undoPatience bounds the clean-up after a copy that failed.
+const undoPatience = 30 * time.Second
+
+// CopyOptions say how a copy is made. The zero value is a volume as large as its source.
+type CopyOptions struct {
+	// Size is what the copy has at least, bytes; 0 is the size of the source. A file system on it is not grown here.
+	Size int64
+	// Snapshot makes a copy that can only be copied and deleted.
+	Snapshot bool
+	// Request is what is kept of the request; Source and Snapshot in it are set here.
+	Request Request
+	// Keys is the provider that wraps the key of the copy; nil is the Set's. SourceKeys unwraps that of the source; nil is the Set's, or Keys.
+	Keys, SourceKeys keyring.Provider
+	// Freeze brings the source to a standstill, flushed, until thaw. Nil is for all that need no more than the mapping suspended, which freezes a file
+	// system on it, too, and is undone by Resume after a crash. It must not use the Set.
+	Freeze func(ctx context.Context) (thaw func() error, err error)
+	// Limit is how long the source may stand still, 0 is FreezeLimit. A source that is not open stands still by itself, for as long as it takes.
+	Limit time.Duration
+}
+
+// Copy makes the volume dst from what is on src now, which may be open on this node or closed. It may be called again, and is then no error; one that was
+// made otherwise is ErrExists. A source that was never opened is formatted first. After an error there is nothing of dst, unless its formatting
+// was reached: then it is continued by calling again, also without the source.
+func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (State, error) {
+	unlock, err := s.lock(dst)
+	if err != nil {
+		return State{}, err
+	}
+	defer unlock()
+	if err := s.createCopy(ctx, dst, src, opts); err != nil {
+		return State{}, err
+	}
+	o, err := s.load(ctx, dst, opts.Keys)
+	if err != nil {
+		return State{}, err
+	}
+	if err := o.claim(""); err != nil {
+		return o.State, err
+	}
+	if o.Phase == New {
+		if err := o.copyFrom(ctx, opts); err != nil {
+			return State{}, err
+		}
+	}
+	if o.Phase == Formatting {
+		if _, err := o.ready(ctx, ""); err != nil {
+			return o.State, err
+		}
+		o.log.Info("volume copied", "source", src, "snapshot", opts.Snapshot)
+	}
+	if o.Writer != "" {
+		return o.State, nil
+	}
+	return o.State, o.Backend.Detach(ctx, dst)
+}
+
+// createCopy makes the state of a copy, unless there is one of the same request.
+func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions) error {
+	request := opts.Request
+	request.Source, request.Snapshot = src, opts.Snapshot
+	have, _, err := s.get(ctx, dst)
+	switch {
+	case errors.Is(err, ErrNotFound):
+	case err != nil:
+		return err
+	case !have.Request.same(request):
+		return fmt.Errorf("volume %s: %w: it was asked for otherwise: %+v, and now %+v", dst, ErrExists, have.Request, request)
+	case opts.Size > 0 && have.Payload != crypt.PayloadSize(opts.Size):
+		return fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", dst, ErrExists, have.Payload, opts.Size)
+	default:
+		return nil
+	}
+	from, _, err := s.get(ctx, src)
+	if err != nil {
+		return fmt.Errorf("copy to volume %s: %w", dst, err)
+	}
+	size, err := copySize(from, opts.Size)
+	if err != nil {
+		return fmt.Errorf("copy to volume %s: %w", dst, err)
+	}
+	st := s.newState(dst, size, request)
+	if err := st.Check(); err != nil {
+		return err
+	}
+	return s.Store.Create(ctx, st)
+}
+
+// copySize is the payload of a copy.
+func copySize(from State, want int64) (int64, error) {
+	if want == 0 {
+		return from.Payload, nil
+	}
+	if size := crypt.PayloadSize(want); size >= from.Payload {
+		return size, nil
+	}
+	return 0, fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", from.Volume, ErrSmaller, from.Payload, want)
+}
+
+// copyFrom takes a copy from NEW to FORMATTING: its backing holds what the source's does. On an error there is neither backing nor state.
+func (o *op) copyFrom(ctx context.Context, opts CopyOptions) error {
+	if err := o.discardUnfinished(ctx); err != nil {
+		return err
+	}
+	err := o.fill(ctx, opts)
+	if err == nil {
+		return nil
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
+	defer cancel()
+	// The state first: once it is gone no update of it that is still under way can make the backing one that is needed.
+	gone := o.Store.Remove(undo, o.Volume, o.revision)
+	if gone == nil {
+		gone = o.discardBacking(undo)
+	}
+	return errors.Join(err, gone)
+}
+
+func (o *op) discardBacking(ctx context.Context) error {
+	return errors.Join(o.Backend.Detach(ctx, o.Volume), o.Backend.Delete(ctx, o.Volume))
+}
+
+// discardUnfinished removes the backing that an attempt left which died before FORMATTING. It says that it is the source: anything else, such as this very
+// volume under a state from a backup, is refused and left alone.
+func (o *op) discardUnfinished(ctx context.Context) error {
+	dev, err := o.Backend.Attach(ctx, o.Volume)
+	if errors.Is(err, backend.ErrMissing) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	disk, err := o.OpenDisk(dev.Path, false)
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	metadata, err := crypt.Read(disk)
+	if err != nil {
+		return err
+	}
+	if names, ok := metadata.Claims(); !ok || names != o.origin().Binding {
+		return fmt.Errorf("copy to volume %s: %w", o.Volume, &crypt.RefusedError{
+			Kind: crypt.NotEmpty, What: "device " + dev.ID, Expected: "nothing, or a copy of " + o.Request.Source, Found: metadata.Describe()})
+	}
+	disk.Close()
+	return o.discardBacking(ctx)
+}
+
+// fill copies the source, checks that this is what was copied, and keeps with the state what FORMATTING needs.
+func (o *op) fill(ctx context.Context, opts CopyOptions) error {
+	from, err := o.begin(ctx, o.Request.Source, unwrapper(opts.SourceKeys, o.Keys, opts.Keys))
+	if err != nil {
+		return err
+	}
+	defer from.unlock()
+	open, err := from.settle(ctx)
+	if err != nil {
+		return err
+	}
+	data, err := from.dataKey(ctx)
+	if err != nil {
+		return err
+	}
+	defer data.Wipe()
+	next := o.State
+	if next.Payload, err = copySize(from.State, opts.Size); err != nil {
+		return err
+	}
+	if next.Key, err = keyring.WrapChecked(ctx, o.keys, o.Binding(), data); err != nil {
+		return err
+	}
+	if err := o.copyStill(ctx, from, open, crypt.DeviceSize(next.Payload), opts); err != nil {
+		return err
+	}
+	dev, err := o.Backend.Attach(ctx, o.Volume)
+	if err != nil {
+		return err
+	}
+	keys, err := crypt.DeriveKeys(data, from.Binding())
+	if err != nil {
+		return err
+	}
+	defer keys.Wipe()
+	if err := from.verified(dev, keys, false, func(_ blk.Disk, _ *crypt.Metadata, r crypt.Record) error {
+		next.Origin = Origin{r.UUID, r.Sequence, r.Epoch, r.Payload}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("copy to volume %s: %w", o.Volume, err)
+	}
+	if next.UUID, err = crypt.NewUUID(); err != nil {
+		return err
+	}
+	next.Phase, next.Writer, next.Device, next.Content = Formatting, o.Node, dev.ID, from.Content
+	return o.swap(ctx, next)
+}
+
+// unwrapper gives one provider of those that there are.
+func unwrapper(providers ...keyring.Provider) keyring.Provider {
+	var c keyring.Chain
+	for _, p := range providers {
+		if p != nil {
+			c = append(c, p)
+		}
+	}
+	if len(c) == 0 {
+		return nil
+	}
+	return c
+}
+
+// settle makes the source one that can be copied: formatted, and with two equal records on its disk. open is the name of its mapping, if it has one.
+func (o *op) settle(ctx context.Context) (open string, err error) {
+	if err := o.claim(""); err != nil {
+		return "", err
+	}
+	if o.isCopy() && o.Phase == New {
+		return "", o.usable("copy")
+	}
+	if o.UUID != (crypt.UUID{}) {
+		name := crypt.Expected(o.UUID, o.Epoch, 0, 0, "", false).Name
+		if _, err := o.Engine.Lookup(ctx, name); err == nil {
+			open = name
+		} else if !errors.Is(err, crypt.ErrNoMapping) {
+			return "", err
+		}
+	}
+	if o.Phase == Ready && o.PendingEpoch == 0 && o.PendingPayload == 0 {
+		return open, nil
+	}
+	dev, err := o.ready(ctx, "")
+	if err != nil {
+		return "", err
+	}
+	if err := o.even(ctx, dev, open != ""); err != nil || open != "" {
+		return open, err
+	}
+	return "", o.Backend.Detach(ctx, o.Volume)
+}
+
+// even writes both copies of the record again as the one says that counts, after a writing that may have been cut short.
+func (o *op) even(ctx context.Context, dev backend.Device, shared bool) error {
+	if o.PendingEpoch == 0 && o.PendingPayload == 0 {
+		return nil
+	}
+	keys, err := o.deriveKeys(ctx)
+	if err != nil {
+		return err
+	}
+	defer keys.Wipe()
+	return o.verified(dev, keys, shared, func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
+		return metadata.Seal(disk, keys, r.Next(r.Epoch, r.Payload))
+	})
+}
+
+// copyStill copies the backing while nobody writes to it.
+func (o *op) copyStill(ctx context.Context, from *op, open string, size int64, opts CopyOptions) (err error) {
+	thaw, err := from.freeze(ctx, open, opts)
+	if err != nil {
+		return err
+	}
+	still := ctx
+	if thaw != nil {
+		defer func() {
+			if thawed := thaw(); thawed != nil {
+				err = errors.Join(err, fmt.Errorf("thaw volume %s: %w", from.Volume, thawed))
+				from.log.Error("volume stands still after it was copied: unmount it, or have its mapping resumed with dmsetup", "error", thawed)
+			}
+		}()
+		limit := opts.Limit
+		if limit == 0 {
+			limit = FreezeLimit
+		}
+		var cancel context.CancelFunc
+		still, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks", ErrTooLong, limit))
+		defer cancel()
+	}
+	err = o.Backend.Copy(still, o.Volume, from.Volume, size)
+	if cause := context.Cause(still); err != nil && cause != nil {
+		err = fmt.Errorf("copy volume %s to %s: %w: %w", from.Volume, o.Volume, cause, err)
+	}
+	return err
+}
+
+// freeze brings the source to a standstill. A nil thaw is one that stands still already.
+func (o *op) freeze(ctx context.Context, open string, opts CopyOptions) (thaw func() error, err error) {
+	if opts.Freeze != nil {
+		if thaw, err = opts.Freeze(ctx); err != nil {
+			err = fmt.Errorf("freeze volume %s: %w", o.Volume, err)
+		}
+		return thaw, err
+	}
+	if open == "" {
+		return nil, nil
+	}
+	thaw = func() error { return o.Engine.Suspend(context.WithoutCancel(ctx), open, false) }
+	if err := o.Engine.Suspend(ctx, open, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("suspend volume %s: %w", o.Volume, err), thaw())
+	}
+	return thaw, nil
+}
+
+// Resume lets mappings of volumes go on which a copy that died left suspended. Call it when the driver starts, and again when it gives an error. Volumes on
+// which another process works are left to it.
+func (s *Set) Resume(ctx context.Context) error {
+	names, err := s.Engine.List(ctx, crypt.NamePrefixAll)
+	if err != nil {
+		return err
+	}
+	var suspended []string
+	for _, name := range names {
+		if m, err := s.Engine.Lookup(ctx, name); err == nil && m.Suspended {
+			suspended = append(suspended, name)
+		}
+	}
+	if len(suspended) == 0 {
+		return nil
+	}
+	states, err := s.Store.List(ctx)
+	if err != nil {
+		return fmt.Errorf("resume mappings %v: %w", suspended, err)
+	}
+	volumeByName := map[string]string{}
+	for _, st := range states {
+		volumeByName[crypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
+	}
+	var errs []error
+	for _, name := range suspended {
+		volume, ok := volumeByName[name]
+		if !ok {
+			s.Log.Warn("suspended mapping is left: it is of no volume here", "mapping", name)
+			continue
+		}
+		errs = append(errs, s.resume(ctx, volume, name))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Set) resume(ctx context.Context, volume, name string) error {
+	unlock, err := s.lock(volume)
+	if errors.Is(err, ErrInProgress) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := s.Engine.Suspend(ctx, name, false); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
+		return err
+	}
+	s.Log.Info("mapping resumed: a copy of its volume was cut short", "volume", volume, "mapping", name)
+	return nil
+}

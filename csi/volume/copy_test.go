@@ -1,0 +1,477 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+const (
+	copyID = "snap-1"
+	// markAt is where opened leaves its mark.
+	markAt = crypt.DataOffset + 12345
+)
+
+func (n *node) stateOf(volume string) State {
+	n.t.Helper()
+	s, _, err := n.store.Get(n.t.Context(), volume)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return s
+}
+
+// marked is whether the disk of the volume has the mark of opened.
+func (n *node) marked(volume string) bool {
+	d := n.disks[volume]
+	hook := d.Hook
+	d.Hook = nil
+	defer func() { d.Hook = hook }()
+	b := make([]byte, 4096)
+	_, err := d.ReadAt(b, markAt&^4095)
+	return err == nil && b[markAt&4095] == 0x77
+}
+
+func (n *node) suspended() []string {
+	var out []string
+	for _, name := range n.engine.Live() {
+		if m, err := n.engine.Lookup(n.t.Context(), name); err == nil && m.Suspended {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func copyVolume(t *testing.T, s *Set, dst, src string, opts CopyOptions) State {
+	t.Helper()
+	st, err := s.Copy(t.Context(), dst, src, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func TestCopiesOfCopies(t *testing.T) {
+	n := opened(t)
+	ctx := t.Context()
+	s := n.process(0)
+	for range 2 {
+		st := copyVolume(t, s, copyID, id, CopyOptions{Snapshot: true})
+		if st.Phase != Ready || st.Epoch != 1 || st.Writer != "" || st.Content != Made || st.Payload != size || !st.Request.Snapshot || st.Request.Source != id {
+			t.Errorf("snapshot: %+v", st)
+		}
+	}
+	for name, err := range map[string]error{
+		"open":   func() error { _, err := s.Open(ctx, copyID, OpenOptions{}); return err }(),
+		"mark":   s.MarkMade(ctx, copyID),
+		"expand": func() error { _, err := s.Expand(ctx, copyID, 2*size, OpenOptions{}); return err }(),
+	} {
+		if !errors.Is(err, ErrSnapshot) {
+			t.Errorf("%s a snapshot: %v", name, err)
+		}
+	}
+	// What is written afterwards is not in the snapshot; then the volume goes.
+	n.disks[id].Flip(markAt, 0x77)
+	closeVolume(t, n)
+	s = n.process(0)
+	if _, err := s.Delete(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	restored := copyVolume(t, s, "pvc-2", copyID, CopyOptions{Size: 2*size - 1})
+	if restored.Payload != 2*size || restored.Content != Made {
+		t.Errorf("restored: %+v", restored)
+	}
+	copyVolume(t, s, "pvc-3", "pvc-2", CopyOptions{Keys: newProvider(t, 9)})
+	for _, gone := range []string{copyID, "pvc-2"} {
+		if r, err := s.Delete(ctx, gone); err != nil || !r.Shredded {
+			t.Errorf("delete %s: %+v, %v", gone, r, err)
+		}
+	}
+	if _, err := s.Open(ctx, "pvc-3", OpenOptions{}); !errors.Is(err, keyring.ErrWrongKey) {
+		t.Errorf("with the key of the source: %v", err)
+	}
+	o, err := s.Open(ctx, "pvc-3", OpenOptions{Keys: newProvider(t, 9)})
+	if err != nil || o.Mapping.Targets[0].Length != 2*size || o.State.Epoch != 2 || !n.marked("pvc-3") {
+		t.Errorf("the last: %+v, %v, marked %v", o, err, n.marked("pvc-3"))
+	}
+}
+
+// A source stands still while it is copied, and only then.
+func TestSourceStandsStill(t *testing.T) {
+	n := opened(t)
+	var trace []string
+	hook := n.engine.Hook
+	n.engine.Hook = func(op, name string) error {
+		if op == "suspend" || op == "resume" {
+			trace = append(trace, op)
+		}
+		return hook(op, name)
+	}
+	s := n.process(0)
+	copyVolume(t, s, copyID, id, CopyOptions{})
+	if !slices.Equal(trace, []string{"suspend", "resume"}) || len(n.suspended()) != 0 {
+		t.Errorf("an open volume: %v, suspended %v", trace, n.suspended())
+	}
+	freeze := func(context.Context) (func() error, error) {
+		trace = append(trace, "freeze")
+		return func() error { trace = append(trace, "thaw"); return nil }, nil
+	}
+	trace = nil
+	copyVolume(t, s, "a", id, CopyOptions{Freeze: freeze})
+	if !slices.Equal(trace, []string{"freeze", "thaw"}) {
+		t.Errorf("frozen by the caller: %v", trace)
+	}
+	closeVolume(t, n)
+	trace = nil
+	copyVolume(t, n.process(0), "b", id, CopyOptions{})
+	if len(trace) != 0 {
+		t.Errorf("a closed volume: %v", trace)
+	}
+	// One that cannot be frozen is not copied.
+	s = n.process(0)
+	if _, err := s.Copy(t.Context(), "c", id, CopyOptions{Freeze: func(context.Context) (func() error, error) { return nil, errDead }}); !errors.Is(err, errDead) {
+		t.Errorf("cannot be frozen: %v", err)
+	}
+	n.nothingOf("c")
+}
+
+// nothingOf checks that neither state nor backing is left.
+func (n *node) nothingOf(volume string) {
+	n.t.Helper()
+	if _, _, err := n.store.Get(n.t.Context(), volume); !errors.Is(err, ErrNotFound) || n.disks[volume] != nil {
+		n.t.Errorf("something is left of %s: %v, disk %v", volume, err, n.disks[volume] != nil)
+	}
+}
+
+// slow is a backend whose copies take until they are not wanted any more.
+type slow struct{ stepBackend }
+
+func (slow) Copy(ctx context.Context, _, _ string, _ int64) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestCopyThatTakesTooLong(t *testing.T) {
+	n := opened(t)
+	s := n.process(0)
+	s.Backend = slow{stepBackend{n}}
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{Limit: time.Millisecond}); !errors.Is(err, ErrTooLong) {
+		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(time.Millisecond, cancel)
+	if _, err := s.Copy(ctx, copyID, id, CopyOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if len(n.suspended()) != 0 {
+		t.Error("the source still stands still")
+	}
+	n.nothingOf(copyID)
+	n.intact()
+}
+
+func TestCopyRefuses(t *testing.T) {
+	n := opened(t)
+	s := n.process(0)
+	copyVolume(t, s, copyID, id, CopyOptions{Snapshot: true})
+	for name, c := range map[string]struct {
+		dst, src string
+		opts     CopyOptions
+		want     error
+	}{
+		"of nothing":               {"a", "none", CopyOptions{}, ErrNotFound},
+		"smaller":                  {"a", id, CopyOptions{Size: size - 4096}, ErrSmaller},
+		"onto itself":              {id, id, CopyOptions{}, ErrExists},
+		"onto a volume":            {id, copyID, CopyOptions{}, ErrExists},
+		"the same name, not one":   {copyID, id, CopyOptions{}, ErrExists},
+		"the same name, larger":    {copyID, id, CopyOptions{Snapshot: true, Size: 2 * size}, ErrExists},
+		"the same name, of it":     {copyID, copyID, CopyOptions{Snapshot: true}, ErrExists},
+		"a new one of itself":      {"a", "a", CopyOptions{}, ErrNotFound},
+		"without the source's key": {"a", id, CopyOptions{Keys: awayProvider{newProvider(t, 3)}}, keyring.ErrUnavailable},
+	} {
+		if _, err := s.Copy(t.Context(), c.dst, c.src, c.opts); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v; want %v", name, err, c.want)
+		}
+	}
+	if _, err := s.Create(t.Context(), copyID, size); !errors.Is(err, ErrExists) {
+		t.Errorf("made a volume where a snapshot is: %v", err)
+	}
+	n.nothingOf("a")
+	n.intact()
+}
+
+// A source that nobody has opened is formatted, and stays free for whoever opens it.
+func TestCopyOfANewVolume(t *testing.T) {
+	n := newNode(t)
+	s := n.process(0)
+	if _, err := s.Create(t.Context(), id, size); err != nil {
+		t.Fatal(err)
+	}
+	if st := copyVolume(t, s, copyID, id, CopyOptions{}); st.Content != Unmade {
+		t.Errorf("copy: %+v", st)
+	}
+	if st := n.state(); st.Phase != Ready || st.Writer != "" || st.Content != Unmade {
+		t.Errorf("source: %+v", st)
+	}
+	for _, v := range []string{id, copyID} {
+		if o, err := s.Open(t.Context(), v, OpenOptions{}); err != nil || o.State.Epoch != 2 {
+			t.Errorf("%s: %+v, %v", v, o, err)
+		}
+	}
+}
+
+// A copy does not open on its source's disk, nor the source on the copy's; the keys being the same, it is the names and records that tell.
+func TestCopyAndSourceAreNotExchanged(t *testing.T) {
+	n := opened(t)
+	closeVolume(t, n)
+	s := n.process(0)
+	copyVolume(t, s, copyID, id, CopyOptions{})
+	source, copied := n.disks[id].Clone(), n.disks[copyID].Clone()
+	n.disks[id].Become(copied)
+	n.disks[copyID].Become(source)
+	for _, v := range []string{id, copyID} {
+		writes := n.disks[v].Writes()
+		if _, err := s.Open(t.Context(), v, OpenOptions{}); !errors.Is(err, crypt.OtherVolume) || n.disks[v].Writes() != writes {
+			t.Errorf("%s on the other's disk: %v", v, err)
+		}
+	}
+	n.disks[id].Become(source)
+	n.disks[copyID].Become(copied)
+	for _, v := range []string{id, copyID} {
+		if _, err := s.Open(t.Context(), v, OpenOptions{}); err != nil {
+			t.Errorf("%s on its own: %v", v, err)
+		}
+	}
+}
+
+// What the disk's owner may show while a volume is copied: it is refused, nothing is left of the copy, and the source is as it was.
+func TestLiesWhileCopying(t *testing.T) {
+	for name, c := range map[string]struct {
+		lie  func(n *node) *blktest.Disk
+		want crypt.Kind
+	}{
+		"blank":          {func(*node) *blktest.Disk { return blktest.New(crypt.DeviceSize(size)) }, crypt.Blank},
+		"another volume": {func(n *node) *blktest.Disk { second(n.t.(*testing.T), n); return n.disks["pvc-2"] }, crypt.OtherVolume},
+		"an older image": {func(n *node) *blktest.Disk {
+			old := n.disks[id].Clone()
+			closeVolume(n.t.(*testing.T), n)
+			return old
+		}, crypt.OlderImage},
+		"record bit": {func(n *node) *blktest.Disk { d := n.disks[id].Clone(); d.Flip(288<<10+48, 1); return d }, crypt.Tampered},
+		"header bit": {func(n *node) *blktest.Disk { d := n.disks[id].Clone(); d.Flip(4200, 1); return d }, crypt.Tampered},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := opened(t)
+			n.t = t
+			shown := c.lie(n)
+			honest := n.disks[id].Clone()
+			before := n.state()
+			n.disks[id].Become(shown)
+			if _, err := n.process(0).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, c.want) {
+				t.Errorf("%v; want %v", err, c.want)
+			}
+			n.nothingOf(copyID)
+			n.disks[id].Become(honest)
+			if !equal(n.state(), before) || len(n.suspended()) != 0 {
+				t.Errorf("the source has changed: %+v", n.state())
+			}
+		})
+	}
+}
+
+// formattingCopy is a copy whose process was killed when it had reached FORMATTING and written nothing.
+func formattingCopy(t *testing.T) *node {
+	t.Helper()
+	for kill := 1; ; kill++ {
+		n := opened(t)
+		if _, err := n.process(kill).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, errDead) {
+			t.Fatal(err)
+		}
+		if st, _, err := n.store.Get(t.Context(), copyID); err == nil && st.Phase == Formatting {
+			return n
+		}
+	}
+}
+
+// In FORMATTING the disk of a copy holds the source's metadata, ours or zeros; whatever else is there is left alone.
+func TestFormattingACopyOverSomethingElse(t *testing.T) {
+	for name, lie := range map[string]func(n *node, d *blktest.Disk){
+		"a bit of the header":   func(_ *node, d *blktest.Disk) { d.Flip(100, 1) },
+		"a bit of the keyslot":  func(_ *node, d *blktest.Disk) { d.Flip(100<<10, 1) },
+		"a bit of the record":   func(_ *node, d *blktest.Disk) { d.Flip(288<<10+500, 1) },
+		"between them":          func(_ *node, d *blktest.Disk) { d.Flip(1<<20, 1) },
+		"the source, since":     func(n *node, d *blktest.Disk) { n.process(0); closeVolume(n.t.(*testing.T), n); d.Become(n.disks[id]) },
+		"another volume's disk": func(n *node, d *blktest.Disk) { n.process(0); second(n.t.(*testing.T), n); d.Become(n.disks["pvc-2"]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := formattingCopy(t)
+			n.t = t
+			lie(n, n.disks[copyID])
+			writes := n.disks[copyID].Writes()
+			for range 2 {
+				_, err := n.process(0).Copy(t.Context(), copyID, id, CopyOptions{})
+				if !errors.Is(err, crypt.NotEmpty) || n.disks[copyID].Writes() != writes {
+					t.Errorf("%v", err)
+				}
+			}
+		})
+	}
+}
+
+// A state from a backup that says that the copy is not made yet does not get the copy replaced.
+func TestCopyUnderAStateFromABackup(t *testing.T) {
+	n := opened(t)
+	s := n.process(0)
+	copyVolume(t, s, copyID, id, CopyOptions{})
+	store := n.store.(*memoryStore)
+	old := store.states[copyID]
+	old.State = s.newState(copyID, size, Request{Source: id})
+	store.states[copyID] = old
+	copied := n.disks[copyID]
+	if _, err := n.process(0).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, crypt.NotEmpty) || n.disks[copyID] != copied {
+		t.Errorf("%v", err)
+	}
+}
+
+// A copy is killed at each of its steps, with the machine and without, and made again by the next process, from each state of its source.
+func TestCopyKilledAtEachStep(t *testing.T) {
+	cut := func(wanted func(State) bool) func(t *testing.T) *node {
+		kill := 0
+		return func(t *testing.T) *node {
+			if kill == 0 {
+				kill = lastStep(t, wanted)
+			}
+			n, _ := expandAndClose(t, kill)
+			return n
+		}
+	}
+	sources := map[string]func(t *testing.T) *node{
+		"open":   func(t *testing.T) *node { return opened(t) },
+		"closed": func(t *testing.T) *node { n := opened(t); closeVolume(t, n); return n },
+		"new": func(t *testing.T) *node {
+			n := newNode(t)
+			if _, err := n.process(0).Create(t.Context(), id, size); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		},
+		"cut while it was sealed":   cut(func(st State) bool { return st.PendingEpoch != 0 }),
+		"cut while it was expanded": cut(func(st State) bool { return st.PendingPayload != 0 }),
+	}
+	for name, source := range sources {
+		for larger, reboot := range map[int64]bool{0: true, 4 * size: false} {
+			t.Run(fmt.Sprintf("%s, reboot %v", name, reboot), func(t *testing.T) {
+				var steps int
+				for kill := 1; ; kill++ {
+					n := source(t)
+					n.t = t
+					_, err := n.process(kill).Copy(t.Context(), copyID, id, CopyOptions{Size: larger})
+					killed := n.steps >= kill
+					if err != nil && !errors.Is(err, errDead) || err == nil && killed {
+						t.Fatalf("step %d: %v", kill, err)
+					}
+					when := fmt.Sprintf("killed at step %d after %v", kill, last(n.trace))
+					if reboot {
+						n.process(0)
+						n.reboot()
+					}
+					copyAgain(t, n, larger, when)
+					if steps = kill - 1; !killed {
+						break
+					}
+				}
+				t.Logf("%d steps", steps)
+			})
+		}
+	}
+}
+
+// expandAndClose is an open volume that a process expands and closes which is killed at a step.
+func expandAndClose(t *testing.T, kill int) (*node, error) {
+	n := opened(t)
+	s := n.process(kill)
+	_, err := s.Expand(t.Context(), id, 2*size, OpenOptions{})
+	if err == nil {
+		_, err = s.Close(t.Context(), id, nil)
+	}
+	return n, err
+}
+
+// lastStep is the last step of expandAndClose at which the state is as wanted.
+func lastStep(t *testing.T, wanted func(State) bool) int {
+	t.Helper()
+	found := 0
+	for kill := 1; ; kill++ {
+		n, err := expandAndClose(t, kill)
+		if wanted(n.state()) {
+			found = kill
+		}
+		if err == nil {
+			if found == 0 {
+				t.Fatal("it never was")
+			}
+			return found
+		}
+	}
+}
+
+// copyAgain makes the copy with a process that lives, and then whatever must be possible.
+func copyAgain(t *testing.T, n *node, larger int64, when string) {
+	t.Helper()
+	s := n.process(0)
+	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 {
+		t.Fatalf("%s: resume: %v, suspended %v", when, err, n.suspended())
+	}
+	want := max(larger, n.state().Payload)
+	st, err := s.Copy(t.Context(), copyID, id, CopyOptions{Size: larger})
+	if err != nil || st.Phase != Ready || st.Payload != want || st.Writer != "" {
+		t.Fatalf("%s: %+v, %v", when, st, err)
+	}
+	source := n.state()
+	if st.Content != source.Content || n.marked(copyID) != (source.Content == Made) {
+		t.Fatalf("%s: the content is not the source's: %+v, marked %v", when, st, n.marked(copyID))
+	}
+	for _, v := range []string{id, copyID} {
+		o, err := s.Open(t.Context(), v, OpenOptions{})
+		if now := n.stateOf(v); err != nil || o.Mapping.Targets[0].Length != max(now.Payload, now.PendingPayload) && o.Mapping.Targets[0].Length != now.Payload {
+			t.Fatalf("%s: open %s: %+v, %v", when, v, o, err)
+		}
+		if c, err := s.Close(t.Context(), v, nil); err != nil || !c.Sealed {
+			t.Fatalf("%s: close %s: %+v, %v", when, v, c, err)
+		}
+		if r, err := s.Delete(t.Context(), v); err != nil || !r.Shredded {
+			t.Fatalf("%s: delete %s: %+v, %v", when, v, r, err)
+		}
+	}
+}
+
+// Mappings that a copy left suspended go on when the driver starts, and when their volume is opened; those of a copy that is under way do not.
+func TestResume(t *testing.T) {
+	n := opened(t)
+	name := n.engine.Live()[0]
+	stop := func() { n.engine.Edit(name, func(m *crypt.Mapping) { m.Suspended = true }) }
+	stop()
+	s := n.process(0)
+	unlock, err := s.lock(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 1 {
+		t.Errorf("while it is copied: %v, suspended %v", err, n.suspended())
+	}
+	unlock()
+	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 {
+		t.Errorf("at the start: %v, suspended %v", err, n.suspended())
+	}
+	stop()
+	if o, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || !o.Adopted || len(n.suspended()) != 0 {
+		t.Errorf("when it is opened: %+v, %v", o, err)
+	}
+}
