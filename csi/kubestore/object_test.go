@@ -25,7 +25,7 @@ func full() volume.State {
 			Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
 		Phase: volume.Ready, Payload: 8192, PendingPayload: 12288,
 		Key:  keyring.Wrapped{Provider: "kms", KeyID: "k", Blob: []byte{1, 2, 255}, Annotations: map[string][]byte{"a.b": {3}}},
-		UUID: crypt.UUID{1, 2}, Device: "d", Content: volume.Made, Writer: "w", Epoch: 1<<53 + 1, PendingEpoch: 1<<53 + 2,
+		UUID: crypt.UUID{1, 2}, Device: "d", Origin: volume.Origin{UUID: crypt.UUID{3}, Sequence: 4, Epoch: 5, Payload: 4096}, Content: volume.Made, Writer: "w", Epoch: 1<<53 + 1, PendingEpoch: 1<<53 + 2,
 	}
 }
 

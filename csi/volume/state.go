@@ -163,7 +163,7 @@ func (s State) Check() error {
 		{s.Phase != Formatting || s.Writer != "" && s.Device != "", "formatting without node or device"},
 		{(s.Phase == Ready) == (s.Epoch > 0) || s.Phase == Deleted, fmt.Sprintf("epoch %d in phase %s", s.Epoch, s.Phase)},
 		{s.PendingEpoch == 0 || s.Phase != New && s.PendingEpoch == s.Epoch+1, fmt.Sprintf("pending epoch %d after %d", s.PendingEpoch, s.Epoch)},
-		{!s.Request.Snapshot || s.isCopy() && (s.Writer == "" || s.Phase == Formatting), "a snapshot of nothing, or one that is open"},
+		{!s.Request.Snapshot || s.isCopy(), "a snapshot of nothing"},
 		{s.checkOrigin(), fmt.Sprintf("phase %s, source %q and origin %+v", s.Phase, s.Request.Source, s.Origin)},
 	} {
 		if !c.ok {
