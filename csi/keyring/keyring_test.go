@@ -421,6 +421,9 @@ func TestChain(t *testing.T) {
 			t.Errorf("wrapped by %s: %v", w.Provider, err)
 		}
 	}
+	if got, err := (Chain{now, chain}).Unwrap(t.Context(), here, w); err != nil || !got.Equal(key) {
+		t.Errorf("a chain in a chain: %v", err)
+	}
 	if _, err := (Chain{now}).Unwrap(t.Context(), here, w); !errors.Is(err, ErrWrongKey) {
 		t.Errorf("without its provider: %v", err)
 	}

@@ -1,0 +1,139 @@
+package backend
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// source is a backend with a volume v that has data in its first bytes and in its last MiB.
+func source(t *testing.T, sparse bool) (b *Files, content []byte) {
+	t.Helper()
+	b = &Files{Dir: t.TempDir(), Sparse: sparse}
+	if err := b.Provision(t.Context(), "v", size); err != nil {
+		t.Fatal(err)
+	}
+	content = make([]byte, size)
+	copy(content, "the first bytes")
+	copy(content[size-1<<20:], "the last MiB")
+	f, err := os.OpenFile(b.path("v"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, at := range []int64{0, size - 1<<20} {
+		if _, err := f.WriteAt(content[at:at+4096], at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b, content
+}
+
+// only checks that these are all the files there are.
+func only(t *testing.T, b *Files, names ...string) {
+	t.Helper()
+	var found []string
+	left, err := os.ReadDir(b.Dir)
+	for _, e := range left {
+		found = append(found, e.Name())
+	}
+	if err != nil || len(found) != len(names) {
+		t.Errorf("files %v, %v; want %v", found, err, names)
+	}
+}
+
+func TestCopyOfAFile(t *testing.T) {
+	for _, sparse := range []bool{false, true} {
+		b, content := source(t, sparse)
+		// What an attempt left that died.
+		if err := os.WriteFile(b.unfinished("w"), bytes.Repeat([]byte("x"), 3*size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Copy(t.Context(), "w", "v", size+4096); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(b.path("w"))
+		if err != nil || !bytes.Equal(got, append(bytes.Clone(content), make([]byte, 4096)...)) {
+			t.Errorf("sparse %v: the copy has %d bytes, %v; equal to begin with: %v", sparse, len(got), err, bytes.HasPrefix(got, content))
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(b.path("w"), &st); err != nil || st.Mode != unix.S_IFREG|0o600 {
+			t.Errorf("mode %o, %v", st.Mode, err)
+		}
+		if used := st.Blocks * 512; sparse && used > size/2 || !sparse && used < size {
+			t.Errorf("sparse %v: the copy uses %d bytes", sparse, used)
+		}
+		if err := b.Copy(t.Context(), "smaller", "v", 4096); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(b.path("smaller")); err != nil || info.Size() != size {
+			t.Errorf("less than there is was wanted: %v, %v", info, err)
+		}
+		only(t, b, "v.img", "w.img", "smaller.img")
+	}
+}
+
+func TestCopyOfAFileRefuses(t *testing.T) {
+	b, content := source(t, true)
+	free, err := b.Capacity(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(b.path("v"), b.path("link")); err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		ctx      context.Context
+		dst, src string
+		size     int64
+		want     error
+	}{
+		"of nothing":      {t.Context(), "w", "none", size, ErrMissing},
+		"over another":    {t.Context(), "v", "v", size, ErrExists},
+		"no longer asked": {gone, "w", "v", size, context.Canceled},
+		"too large":       {t.Context(), "w", "v", 2 * free, ErrFull},
+		"of a link":       {t.Context(), "w", "link", size, unix.ELOOP},
+		"bad name":        {t.Context(), "../w", "v", size, ErrName},
+		"of a bad name":   {t.Context(), "w", ".v", size, ErrName},
+	} {
+		if err := b.Copy(c.ctx, c.dst, c.src, c.size); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v; want %v", name, err, c.want)
+		}
+		if _, err := os.Stat(b.path("w")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: there is a copy: %v", name, err)
+		}
+	}
+	only(t, b, "v.img", "link.img")
+	if got, err := os.ReadFile(b.path("v")); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("the source has changed: %v", err)
+	}
+}
+
+func TestDeleteTakesAnUnfinishedCopy(t *testing.T) {
+	b := &Files{Dir: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(b.Dir, ".w.copy"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Delete(t.Context(), "w"); err != nil {
+		t.Fatal(err)
+	}
+	only(t, b)
+}
+
+func TestDisksMakeNoCopies(t *testing.T) {
+	d, _ := newDisks(t)
+	if err := d.Provision(t.Context(), "v", size); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Copy(t.Context(), "w", "v", size); !errors.Is(err, ErrNoCopy) {
+		t.Errorf("%v", err)
+	}
+}
