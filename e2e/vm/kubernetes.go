@@ -58,6 +58,16 @@ cgroupDriver: systemd
 authentication:
   x509:
     clientCAFile: /etc/kubernetes/pki/ca.crt
+{{- if .Emulated}}
+# A third of what an emulated node can do went into measuring how full it is.
+localStorageCapacityIsolation: false
+evictionHard:
+  memory.available: 0%
+  nodefs.available: 0%
+  nodefs.inodesFree: 0%
+  imagefs.available: 0%
+  imagefs.inodesFree: 0%
+{{- end}}
 ---
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -77,6 +87,10 @@ nodeRegistration:
   kubeletExtraArgs:
     - name: node-ip
       value: {{.NodeIP}}
+{{- if .Emulated}}
+    - name: housekeeping-interval
+      value: 1m
+{{- end}}
 `))
 
 // makeKubernetes brings the control plane up and joins every machine as soon as it answers.
@@ -120,6 +134,7 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	err := c.render(initConfig, "kubeadm.yaml", map[string]any{
 		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Version": c.version, "Registry": registry, "DNS": c.dnsTag,
 		"Pods": commas(family.ClusterRanges()), "Services": commas(family.ServiceRanges()),
+		"Emulated": c.Accel == TCG,
 	})
 	if err != nil {
 		return err
@@ -228,6 +243,7 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	var config bytes.Buffer
 	err := joinConfig.Execute(&config, map[string]any{
 		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Hash": hash, "Name": m.Name, "NodeIP": strings.Join(addrs, ","),
+		"Emulated": c.Accel == TCG,
 	})
 	if err != nil {
 		return err
