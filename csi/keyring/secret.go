@@ -21,8 +21,8 @@ const redacted = "redacted"
 // MaxSize is the most that a Secret holds, bytes.
 const MaxSize = 512
 
-// ErrLocked matches when memory for a secret cannot be locked.
-var ErrLocked = errors.New("memory cannot be locked: give the process CAP_IPC_LOCK or a larger RLIMIT_MEMLOCK")
+// ErrLocked matches when memory cannot be locked.
+var ErrLocked = errors.New("memory cannot be locked: give the process CAP_IPC_LOCK")
 
 // Secret is a key in locked memory. Nil is no key. Its methods may be called from several goroutines, except Wipe, after which
 // it is empty. One that is forgotten without Wipe is wiped when the garbage collector finds it.
@@ -182,8 +182,12 @@ func (l *locked) growLocked() error {
 	return nil
 }
 
-// Harden makes the process one whose memory is not dumped, read by others of the same user, or swapped: PR_SET_DUMPABLE 0, RLIMIT_CORE 0,
-// mlockall of every page that is touched. Call it before the first key exists.
+// Harden makes the process one whose memory is not dumped, read by others of the same user, or swapped: PR_SET_DUMPABLE 0, RLIMIT_CORE 0, and mlockall
+// of what it has and will have, page by page as it is touched. Call it before the first key exists.
+//
+// It needs CAP_IPC_LOCK, and for good: without, the kernel counts every address that Go reserves, which is more than a GiB, against RLIMIT_MEMLOCK. Room
+// that is reserved and not used takes no memory, and the runtime still gives back what it frees (madvise fails on locked memory, so it maps that part
+// anew). Programs that are started are not locked; they too dump no core.
 func Harden() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)

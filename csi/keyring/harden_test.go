@@ -1,0 +1,105 @@
+package keyring
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// hardenEnv marks the process that hardens itself: it could not be undone in this one.
+const hardenEnv = "KUBEVEIL_TEST_HARDEN"
+
+func TestHarden(t *testing.T) {
+	nettest.NeedRoot(t)
+	if os.Getenv(hardenEnv) == "" {
+		again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHarden$", "-test.v")
+		again.Env = append(os.Environ(), hardenEnv+"=1")
+		if out, err := again.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	if err := Harden(); err != nil {
+		t.Fatal(err)
+	}
+	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); dumpable != 0 || err != nil {
+		t.Errorf("dumpable %d, %v", dumpable, err)
+	}
+	var core unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err != nil || core != (unix.Rlimit{}) {
+		t.Errorf("core %+v, %v", core, err)
+	}
+	lockedWhenTouched(t)
+	heapIsGivenBack(t)
+	// What the process starts is as any other.
+	out, err := exec.CommandContext(t.Context(), "cat", "/proc/self/status").Output()
+	if err != nil || field(string(out), "VmLck:") != 0 {
+		t.Errorf("a child's memory is locked: %v: %s", err, out)
+	}
+}
+
+// lockedWhenTouched checks that memory that is mapped later is locked page by page as it is used, and takes no room before.
+func lockedWhenTouched(t *testing.T) {
+	t.Helper()
+	page := unix.Getpagesize()
+	b, err := unix.Mmap(-1, 0, 64*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(b)
+	before := status(t, "VmRSS:")
+	if err := unix.Madvise(b, unix.MADV_DONTNEED); err == nil {
+		t.Error("memory that is locked was given up")
+	}
+	big, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(big)
+	if after := status(t, "VmRSS:"); after-before > 32<<10 {
+		t.Errorf("64 MiB that nobody touched take %d KiB", after-before)
+	}
+}
+
+// heapIsGivenBack checks that the runtime, whose usual way locked memory refuses, still gives up what it has freed.
+func heapIsGivenBack(t *testing.T) {
+	t.Helper()
+	b := make([]byte, 64<<20)
+	for i := 0; i < len(b); i += unix.Getpagesize() {
+		b[i] = 1
+	}
+	full := status(t, "VmRSS:")
+	runtime.KeepAlive(b)
+	debug.FreeOSMemory()
+	if after := status(t, "VmRSS:"); full-after < 48<<10 {
+		t.Errorf("%d KiB resident, and %d after 64 MiB were freed", full, after)
+	}
+}
+
+func status(t *testing.T, name string) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return field(string(b), name)
+}
+
+// field is a number of /proc/<pid>/status, KiB.
+func field(status, name string) int {
+	var n int
+	for line := range strings.Lines(status) {
+		if v, ok := strings.CutPrefix(line, name); ok {
+			_, _ = fmt.Sscan(v, &n)
+		}
+	}
+	return n
+}

@@ -1,0 +1,142 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// memoryEnv marks the process whose memory is measured.
+const memoryEnv = "KUBEVEIL_TEST_MEMORY"
+
+const (
+	// many volumes are opened at once.
+	many = 100
+	// memoryLimit is what the whole driver may take for that, KiB; memoryShare what this package and what it stands on may: a driver has Kubernetes clients
+	// and gRPC, too.
+	memoryLimit = 64 << 10
+	memoryShare = memoryLimit / 2
+)
+
+// fileBackend keeps volumes in files, which take the place of devices.
+type fileBackend struct{ dir string }
+
+func (f fileBackend) path(v string) string { return filepath.Join(f.dir, v) }
+
+func (f fileBackend) Provision(ctx context.Context, v string, size int64) error {
+	file, err := os.OpenFile(f.path(v), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Truncate(size), file.Close())
+}
+
+func (f fileBackend) Attach(_ context.Context, v string) (backend.Device, error) {
+	return backend.Device{Path: f.path(v), Number: 1, ID: v}, nil
+}
+
+func (fileBackend) Detach(context.Context, string) error              { return nil }
+func (fileBackend) Expand(context.Context, string, int64) error       { return errors.ErrUnsupported }
+func (fileBackend) Copy(context.Context, string, string, int64) error { return errors.ErrUnsupported }
+func (fileBackend) Delete(context.Context, string) error              { return errors.ErrUnsupported }
+func (fileBackend) Capacity(context.Context) (int64, error)           { return 0, errors.ErrUnsupported }
+
+// A hundred volumes are made at once, and opened at once, by a process that locks all its memory.
+func TestManyVolumesInLittleMemory(t *testing.T) {
+	nettest.NeedRoot(t)
+	if os.Getenv(memoryEnv) == "" {
+		again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		again.Env = append(os.Environ(), memoryEnv+"=1")
+		out, err := again.CombinedOutput()
+		if err != nil {
+			t.Errorf("%v", err)
+		}
+		t.Logf("%s", out)
+		return
+	}
+	if err := keyring.Harden(); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	probe := filepath.Join(dir, "probe")
+	if err := os.WriteFile(probe, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := blk.Open(probe); errors.Is(err, unix.EINVAL) {
+		nettest.Skip(t, nettest.NoKernelFeature, "temporary files without O_DIRECT")
+	} else if err != nil {
+		t.Fatal(err)
+	} else {
+		d.Close()
+	}
+	s := NewSet(Config{
+		Cluster: cluster, Node: "node-1", Store: &memoryStore{states: map[string]stored{}}, Engine: crypttest.New(),
+		Backend: fileBackend{dir}, Keys: newProvider(t, 1),
+	})
+	base := peak(t)
+	together(t, func(ctx context.Context, v string) error {
+		_, err := s.Create(ctx, v, size)
+		if err == nil {
+			_, err = s.Open(ctx, v, OpenOptions{})
+		}
+		return err
+	})
+	first := peak(t)
+	together(t, func(ctx context.Context, v string) error { _, err := s.Close(ctx, v, nil); return err })
+	closed := peak(t)
+	together(t, func(ctx context.Context, v string) error { _, err := s.Open(ctx, v, OpenOptions{}); return err })
+	again := peak(t)
+	t.Logf("peak resident KiB: %d before, %d for %d new volumes, %d for closing, %d for opening them again", base, first, many, closed, again)
+	for what, kib := range map[string]int{"new": first, "existing": again} {
+		if kib == 0 || kib > memoryShare {
+			t.Errorf("%d %s volumes: %d KiB, want at most %d", many, what, kib, memoryShare)
+		}
+	}
+}
+
+// together does something with all volumes at once.
+func together(t *testing.T, do func(ctx context.Context, v string) error) {
+	t.Helper()
+	var all sync.WaitGroup
+	for i := range many {
+		all.Go(func() {
+			if err := do(t.Context(), fmt.Sprintf("v%d", i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// peak is the most that was resident since it was last asked, KiB.
+func peak(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kib int
+	for line := range strings.Lines(string(status)) {
+		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			fmt.Sscan(v, &kib)
+		}
+	}
+	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
+		t.Fatal(err)
+	}
+	return kib
+}
