@@ -1,0 +1,79 @@
+package driver
+
+import (
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/kubeveil/kubeveil/csi/mount"
+)
+
+// modes are the access modes that a volume of one node can have.
+var modes = []csi.VolumeCapability_AccessMode_Mode{
+	csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
+	csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+	csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
+	csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
+}
+
+// capability is how a volume is to be used.
+type capability struct {
+	// block: the device itself. Else a file system, of kind fs; empty is whichever there is, or the default.
+	block   bool
+	fs      mount.FS
+	options []string
+	// readOnly for all, single for one pod at a time.
+	readOnly, single bool
+}
+
+// readCapability reads one capability of a request.
+func readCapability(c *csi.VolumeCapability) (capability, error) {
+	if c == nil {
+		return capability{}, invalid("no volume capability")
+	}
+	mode := c.GetAccessMode().GetMode()
+	if !slices.Contains(modes, mode) {
+		return capability{}, invalid("access mode %s: a volume is on one node: use ReadWriteOnce or ReadWriteOncePod", mode)
+	}
+	out := capability{
+		readOnly: mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+		single:   mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
+	}
+	switch {
+	case c.GetBlock() != nil:
+		out.block = true
+		return out, nil
+	case c.GetMount() == nil:
+		return out, invalid("volume capability without access type: mount or block")
+	}
+	out.fs, out.options = mount.FS(c.GetMount().GetFsType()), c.GetMount().GetMountFlags()
+	if out.fs != "" && !out.fs.Known() {
+		return out, invalid("file system %q: known are %v", out.fs, mount.Kinds)
+	}
+	return out, mount.CheckOptions(out.options)
+}
+
+// readCapabilities reads all of a request, of which there must be one, and gives the least size that they need, bytes.
+func readCapabilities(cs []*csi.VolumeCapability) (least int64, err error) {
+	if len(cs) == 0 {
+		return 0, invalid("no volume capabilities")
+	}
+	for _, c := range cs {
+		one, err := readCapability(c)
+		if err != nil {
+			return 0, err
+		}
+		if !one.block {
+			least = max(least, one.kind().MinSize())
+		}
+	}
+	return least, nil
+}
+
+// kind is the file system to be made.
+func (c capability) kind() mount.FS {
+	if c.fs == "" {
+		return mount.Ext4
+	}
+	return c.fs
+}

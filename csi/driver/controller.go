@@ -1,0 +1,300 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+const (
+	// defaultSize is that of a volume for which none is asked, bytes.
+	defaultSize = 1 << 30
+	// maxSize is more than a disk has, and far from where sums overflow, bytes.
+	maxSize = 1 << 50
+)
+
+// ControllerGetCapabilities implements csi.ControllerServer. Volumes are expanded by the node service alone.
+func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
+	r := &csi.ControllerGetCapabilitiesResponse{}
+	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
+		csi.ControllerServiceCapability_RPC_GET_CAPACITY,
+		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
+		csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
+	} {
+		r.Capabilities = append(r.Capabilities, &csi.ControllerServiceCapability{Type: &csi.ControllerServiceCapability_Rpc{
+			Rpc: &csi.ControllerServiceCapability_RPC{Type: t},
+		}})
+	}
+	return r, nil
+}
+
+// CreateVolume implements csi.ControllerServer. Its room is taken here, so that a node which has none is known before a pod waits for it.
+func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	if r.GetName() == "" {
+		return nil, invalid("no name")
+	}
+	least, err := readCapabilities(r.GetVolumeCapabilities())
+	if err != nil {
+		return nil, err
+	}
+	p, err := d.parse(r.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+	if err := noMutable(r.GetMutableParameters()); err != nil {
+		return nil, err
+	}
+	if err := d.here(r.GetAccessibilityRequirements()); err != nil {
+		return nil, err
+	}
+	unlock, err := d.lock(r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	var st volume.State
+	if r.GetVolumeContentSource() != nil {
+		st, err = d.createFrom(ctx, r, p, least)
+	} else {
+		st, err = d.create(ctx, r, p, least)
+	}
+	if err != nil {
+		return nil, err
+	}
+	v := d.describe(st)
+	v.ContentSource = r.GetVolumeContentSource()
+	return &csi.CreateVolumeResponse{Volume: v}, nil
+}
+
+// create makes the state of a volume and takes its room; without room there is no state either, so that another node can be asked.
+func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters, least int64) (volume.State, error) {
+	size, err := sizeOf(r.GetCapacityRange(), least)
+	if err != nil {
+		return volume.State{}, err
+	}
+	id, set := r.GetName(), d.Sets[p.Backend]
+	st, err := set.CreateFor(ctx, id, size, volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()})
+	if err != nil || st.Phase != volume.New {
+		return st, err
+	}
+	err = set.Backend.Provision(ctx, id, crypt.DeviceSize(st.Payload))
+	if errors.Is(err, backend.ErrFull) {
+		return st, errors.Join(err, d.remove(ctx, set, id))
+	}
+	return st, err
+}
+
+// remove deletes a volume and forgets it: its name is never given to another.
+func (d *Driver) remove(ctx context.Context, set *volume.Set, id string) error {
+	r, err := set.Delete(ctx, id)
+	if err != nil {
+		return err
+	}
+	if r.Why != nil {
+		d.Log.Warn("volume deleted without overwriting what its disk has of the header; its key is destroyed all the same", "volume", id, "why", r.Why)
+	}
+	return set.Forget(ctx, id)
+}
+
+// describe is a volume as CSI has it.
+func (d *Driver) describe(st volume.State) *csi.Volume {
+	v := &csi.Volume{VolumeId: st.Volume, CapacityBytes: st.Payload}
+	if st.Request.Node != "" {
+		v.AccessibleTopology = []*csi.Topology{topology(st.Request.Node)}
+	}
+	if p, err := d.kept(st.Request.Parameters); err == nil {
+		v.VolumeContext = p.Map()
+	}
+	return v
+}
+
+func topology(node string) *csi.Topology {
+	return &csi.Topology{Segments: map[string]string{TopologyKey: node}}
+}
+
+// noMutable refuses the parameters of a VolumeAttributesClass, of which there are none.
+func noMutable(given map[string]string) error {
+	for name := range given {
+		return invalid("parameter %q: a volume has none that can be changed: use another StorageClass and a clone", name)
+	}
+	return nil
+}
+
+// sizeOf gives the payload for a range, bytes, of at least least.
+func sizeOf(r *csi.CapacityRange, least int64) (int64, error) {
+	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
+	if required < 0 || limit < 0 {
+		return 0, outOf("negative size")
+	}
+	if required == 0 {
+		required = defaultSize
+		if limit > 0 {
+			required = min(required, limit&^(crypt.SectorSize-1))
+		}
+	}
+	if required > maxSize {
+		return 0, outOf("%d bytes are more than %d", required, int64(maxSize))
+	}
+	size := crypt.PayloadSize(max(required, least))
+	if limit > 0 && size > limit {
+		return 0, outOf("the limit is %d bytes, and the least that can be made for this request is %d", limit, size)
+	}
+	return size, nil
+}
+
+// here refuses requirements that this node does not meet.
+func (d *Driver) here(r *csi.TopologyRequirement) error {
+	if len(r.GetRequisite()) == 0 || slices.ContainsFunc(r.GetRequisite(), d.isHere) {
+		return nil
+	}
+	return &coded{codes.ResourceExhausted, "volumes that node " + d.Node + " makes are on that node, which is not among those required"}
+}
+
+func (d *Driver) isHere(t *csi.Topology) bool { return t.GetSegments()[TopologyKey] == d.Node }
+
+// DeleteVolume implements csi.ControllerServer.
+func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, invalid("no volume id")
+	}
+	if backend.CheckName(r.GetVolumeId()) != nil {
+		return &csi.DeleteVolumeResponse{}, nil // There cannot be such a volume.
+	}
+	unlock, err := d.lock(r.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	st, set, err := d.own(ctx, r.GetVolumeId())
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return &csi.DeleteVolumeResponse{}, nil
+	case err != nil:
+		return nil, err
+	case st.Request.Snapshot:
+		return nil, invalid("%s is a snapshot, not a volume", st.Volume)
+	}
+	if err := d.unused(ctx, set, st); err != nil {
+		return nil, err
+	}
+	if err := d.remove(ctx, set, st.Volume); err != nil {
+		return nil, err
+	}
+	return &csi.DeleteVolumeResponse{}, nil
+}
+
+// own gives a volume that this node has the backing of.
+func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set, error) {
+	st, err := d.any.Get(ctx, id)
+	if err != nil {
+		return st, nil, err
+	}
+	if st.Request.Node != "" && st.Request.Node != d.Node {
+		return st, nil, failed("volume %s is on node %s, this is %s", id, st.Request.Node, d.Node)
+	}
+	set, err := d.set(st)
+	return st, set, err
+}
+
+// ValidateVolumeCapabilities implements csi.ControllerServer.
+func (d *Driver) ValidateVolumeCapabilities(ctx context.Context, r *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, invalid("no volume id")
+	}
+	if len(r.GetVolumeCapabilities()) == 0 {
+		return nil, invalid("no volume capabilities")
+	}
+	st, err := d.any.Get(ctx, r.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := readCapabilities(r.GetVolumeCapabilities()); err != nil {
+		return &csi.ValidateVolumeCapabilitiesResponse{Message: err.Error()}, nil
+	}
+	p, err := d.parse(r.GetParameters())
+	if err == nil && len(r.GetParameters()) > 0 && p.String() != st.Request.Parameters {
+		err = invalid("the volume has parameters %s", st.Request.Parameters)
+	}
+	if err != nil {
+		return &csi.ValidateVolumeCapabilitiesResponse{Message: err.Error()}, nil
+	}
+	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
+		VolumeContext: r.GetVolumeContext(), VolumeCapabilities: r.GetVolumeCapabilities(), Parameters: r.GetParameters(),
+	}}, nil
+}
+
+// GetCapacity implements csi.ControllerServer.
+func (d *Driver) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	p, err := d.parse(r.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+	if t := r.GetAccessibleTopology(); t != nil && !d.isHere(t) {
+		return &csi.GetCapacityResponse{}, nil
+	}
+	free, err := d.Sets[p.Backend].Backend.Capacity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	free = max(0, free-crypt.DataOffset) &^ (crypt.SectorSize - 1)
+	return &csi.GetCapacityResponse{AvailableCapacity: free, MaximumVolumeSize: wrapperspb.Int64(free)}, nil
+}
+
+// ListVolumes implements csi.ControllerServer: those of all nodes.
+func (d *Driver) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	states, next, err := d.list(ctx, r.GetStartingToken(), int(r.GetMaxEntries()), func(st volume.State) bool { return !st.Request.Snapshot })
+	if err != nil {
+		return nil, err
+	}
+	out := &csi.ListVolumesResponse{NextToken: next}
+	for _, st := range states {
+		out.Entries = append(out.Entries, &csi.ListVolumesResponse_Entry{Volume: d.describe(st)})
+	}
+	return out, nil
+}
+
+// tokenPrefix begins a token, which then has the name of the last volume of the page before.
+const tokenPrefix = "after/"
+
+// list gives a page of the volumes that match, by name, and the token of the next.
+func (d *Driver) list(ctx context.Context, token string, most int, match func(volume.State) bool) (page []volume.State, next string, err error) {
+	after, ok := strings.CutPrefix(token, tokenPrefix)
+	if token != "" && !ok {
+		return nil, "", &coded{codes.Aborted, "starting token " + token + " is none that was given"}
+	}
+	if most < 0 {
+		return nil, "", invalid("max entries %d", most)
+	}
+	all, err := d.any.Store.List(ctx)
+	if err != nil && len(all) == 0 {
+		return nil, "", err
+	}
+	if err != nil {
+		d.Log.Warn("states of volumes were left out of a list", "error", err)
+	}
+	slices.SortFunc(all, func(a, b volume.State) int { return strings.Compare(a.Volume, b.Volume) })
+	for _, st := range all {
+		if st.Volume <= after || st.Phase == volume.Deleted || !match(st) {
+			continue
+		}
+		if most > 0 && len(page) == most {
+			return page, tokenPrefix + page[most-1].Volume, nil
+		}
+		page = append(page, st)
+	}
+	return page, "", nil
+}

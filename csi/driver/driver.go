@@ -1,0 +1,109 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+const (
+	// Name is the driver's, in StorageClasses and CSIDriver.
+	Name = "csi.kubeveil.io"
+	// TopologyKey is the label by which a volume says on which node it is.
+	TopologyKey = "topology.csi.kubeveil.io/node"
+)
+
+// Config is what a driver stands on. All but TakeOver and Log must be set.
+type Config struct {
+	// Node is the name of this node; Version that of this program.
+	Node, Version string
+	// Sets are the volumes by the name of their backend: BackendFile, BackendDisk. They share store, engine and locks. One of them is enough.
+	Sets map[string]*volume.Set
+	// Keys are the providers by name, those that come with a request excepted. It may be empty.
+	Keys map[string]keyring.Provider
+	// Defaults are what parameters are when a class leaves them out. The zero value of a field is the first of those that are configured.
+	Defaults Parameters
+	Mounts   mount.System
+	// TakeOver names the node that a volume may be taken over from, because it is gone; empty when there is none.
+	TakeOver func(ctx context.Context, volume string) (string, error)
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+// Driver serves CSI. Its methods may be called from several goroutines.
+type Driver struct {
+	csi.UnimplementedIdentityServer
+	csi.UnimplementedControllerServer
+	csi.UnimplementedNodeServer
+
+	Config
+	// any is one of the Sets, for what is the same with each.
+	any *volume.Set
+
+	mu   sync.Mutex
+	busy map[string]bool
+}
+
+// New checks c and gives a driver. It touches nothing.
+func New(c Config) (*Driver, error) {
+	d := &Driver{Config: c, busy: map[string]bool{}}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	if d.TakeOver == nil {
+		d.TakeOver = func(context.Context, string) (string, error) { return "", nil }
+	}
+	for _, name := range backends {
+		if set := d.Sets[name]; set != nil && d.any == nil {
+			d.any = set
+		}
+	}
+	if d.any == nil || d.Node == "" || d.Mounts == nil {
+		return nil, fmt.Errorf("driver: no node, no mounts, or none of the backends %v", backends)
+	}
+	var err error
+	d.Defaults, err = d.complete(c.Defaults)
+	return d, err
+}
+
+// Register adds the services to s.
+func (d *Driver) Register(s *grpc.Server) {
+	csi.RegisterIdentityServer(s, d)
+	csi.RegisterControllerServer(s, d)
+	csi.RegisterNodeServer(s, d)
+}
+
+// lock keeps other calls off the volume until unlock; ErrInProgress when there is one.
+func (d *Driver) lock(id string) (unlock func(), err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.busy[id] {
+		return nil, fmt.Errorf("volume %s: %w", id, volume.ErrInProgress)
+	}
+	d.busy[id] = true
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.busy, id)
+	}, nil
+}
+
+// set gives the volumes that st is one of.
+func (d *Driver) set(st volume.State) (*volume.Set, error) {
+	set := d.Sets[st.Request.Backend]
+	if set == nil {
+		return nil, fmt.Errorf("volume %s: its backend %q is not configured on node %s", st.Volume, st.Request.Backend, d.Node)
+	}
+	return set, nil
+}
+
+// Recover undoes what a process left behind that died: mappings that wait. Call it before serving.
+func (d *Driver) Recover(ctx context.Context) error { return d.any.Resume(ctx) }

@@ -1,0 +1,113 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// coded is an error whose code was chosen where it was made.
+type coded struct {
+	code codes.Code
+	text string
+}
+
+func (e *coded) Error() string { return e.text }
+
+func invalid(format string, args ...any) error {
+	return &coded{codes.InvalidArgument, fmt.Sprintf(format, args...)}
+}
+
+func failed(format string, args ...any) error {
+	return &coded{codes.FailedPrecondition, fmt.Sprintf(format, args...)}
+}
+
+func notFound(format string, args ...any) error {
+	return &coded{codes.NotFound, fmt.Sprintf(format, args...)}
+}
+
+func outOf(format string, args ...any) error {
+	return &coded{codes.OutOfRange, fmt.Sprintf(format, args...)}
+}
+
+// refused are the codes of disks that were refused. All others are DataLoss: their bytes are not what was written.
+var refused = map[crypt.Kind]codes.Code{
+	crypt.NewerThanState: codes.FailedPrecondition,
+	crypt.Unsupported:    codes.FailedPrecondition,
+	crypt.NotEmpty:       codes.FailedPrecondition,
+}
+
+// table gives errors their codes (docs/design/0006-csi-driver.md); the first that matches counts.
+var table = []struct {
+	err  error
+	code codes.Code
+}{
+	{keyring.ErrSecret, codes.InvalidArgument},
+	{keyring.ErrWrongKey, codes.InvalidArgument},
+	{backend.ErrName, codes.InvalidArgument},
+	{mount.ErrOption, codes.InvalidArgument},
+	{volume.ErrExists, codes.AlreadyExists},
+	{volume.ErrNotFound, codes.NotFound},
+	{backend.ErrMissing, codes.NotFound},
+	{volume.ErrSnapshot, codes.InvalidArgument},
+	{volume.ErrSmaller, codes.OutOfRange},
+	{keyring.ErrUnavailable, codes.Unavailable},
+	{volume.ErrUnavailable, codes.Unavailable},
+	{backend.ErrFull, codes.ResourceExhausted},
+	{blk.ErrNoLoop, codes.ResourceExhausted},
+	{unix.ENOSPC, codes.ResourceExhausted},
+	{mount.ErrDamaged, codes.DataLoss},
+	{volume.ErrInUse, codes.FailedPrecondition},
+	{crypt.ErrInUse, codes.FailedPrecondition},
+	{mount.ErrBusy, codes.FailedPrecondition},
+	{volume.ErrDeleted, codes.FailedPrecondition},
+	{volume.ErrTooLong, codes.FailedPrecondition},
+	{backend.ErrNoCopy, codes.FailedPrecondition},
+	{crypt.ErrNoMapping, codes.FailedPrecondition},
+	{crypt.ErrNotSupported, codes.FailedPrecondition},
+	{mount.ErrNoProgram, codes.FailedPrecondition},
+	{keyring.ErrCorrupt, codes.FailedPrecondition},
+	{volume.ErrInProgress, codes.Aborted},
+	{volume.ErrConflict, codes.Aborted},
+	{context.Canceled, codes.Canceled},
+	{context.DeadlineExceeded, codes.DeadlineExceeded},
+}
+
+// Code is the code that an error is answered with.
+func Code(err error) codes.Code {
+	var c *coded
+	var r *crypt.RefusedError
+	switch {
+	case err == nil:
+		return codes.OK
+	case errors.As(err, &c):
+		return c.code
+	case errors.As(err, &r):
+		if code, ok := refused[r.Kind]; ok {
+			return code
+		}
+		return codes.DataLoss
+	case errors.As(err, new(*volume.BusyError)), errors.As(err, new(*keyring.BindingError)):
+		return codes.FailedPrecondition
+	}
+	for _, row := range table {
+		if errors.Is(err, row.err) {
+			return row.code
+		}
+	}
+	if s, ok := status.FromError(err); ok {
+		return s.Code()
+	}
+	return codes.Internal
+}

@@ -1,0 +1,78 @@
+package driver
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// NodeExpandVolume implements csi.NodeServer: room, record, mapping and file system, while the volume is in use.
+func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
+	id := r.GetVolumeId()
+	if id == "" {
+		return nil, invalid("no volume id")
+	}
+	if r.GetVolumePath() == "" {
+		return nil, invalid("no volume path")
+	}
+	unlock, err := d.lock(id)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	o, p, err := d.find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	m, err := d.volumeAt(o, r.GetVolumePath())
+	if err != nil {
+		return nil, err
+	}
+	payload := o.State.Payload
+	if r.GetCapacityRange() != nil {
+		if payload, err = sizeOf(r.GetCapacityRange(), payload); err != nil {
+			return nil, err
+		}
+	}
+	keys, err := d.provider(p, r.GetSecrets())
+	if err != nil {
+		return nil, err
+	}
+	if payload > o.State.Payload && keys == nil {
+		keys, err = d.needProvider(p, r.GetSecrets(), "node-expand-secret")
+	}
+	if err != nil {
+		return nil, err
+	}
+	set, err := d.set(o.State)
+	if err != nil {
+		return nil, err
+	}
+	st, err := set.Expand(ctx, id, payload, volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning, Discard: p.Discard != DiscardNever})
+	if err != nil {
+		return nil, err
+	}
+	if !m.Node {
+		err = d.fill(ctx, o.Mapping.Path, m.Target, m.FS, st.Payload)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: st.Payload}, nil
+}
+
+// volumeAt gives the mount at path, which must be of the volume.
+func (d *Driver) volumeAt(o volume.Opened, path string) (mount.Mount, error) {
+	all, err := d.Mounts.List()
+	if err != nil {
+		return mount.Mount{}, err
+	}
+	m, ok := mount.At(all, path)
+	if !ok || m.Device != o.Mapping.Number {
+		return m, notFound("volume %s is not at %s", o.State.Volume, path)
+	}
+	return m, nil
+}

@@ -1,0 +1,176 @@
+package driver
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+)
+
+const (
+	pvc  = "pvc-1"
+	size = 64 << 20
+)
+
+func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
+	m := newMachine(t)
+	conn := m.client(m.process(0))
+	controller, node, ctx := csi.NewControllerClient(conn), csi.NewNodeClient(conn), t.Context()
+	v, err := controller.CreateVolume(ctx, &csi.CreateVolumeRequest{
+		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: size - 100},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.Volume.VolumeId != pvc || v.Volume.CapacityBytes != size || v.Volume.AccessibleTopology[0].Segments[TopologyKey] != "node-1" {
+		t.Errorf("made %v", v.Volume)
+	}
+	staging, target := m.folder("staging"), m.path("target")
+	for range 2 {
+		if _, err := node.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
+			VolumeId: pvc, StagingTargetPath: staging, VolumeCapability: mounted(""), VolumeContext: v.Volume.VolumeContext,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if _, err := node.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
+			VolumeId: pvc, StagingTargetPath: staging, TargetPath: target, VolumeCapability: mounted(""),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.mounts.Write(target, "greeting", "hello"); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: target})
+	if err != nil || stats.Usage[0].Total != size {
+		t.Errorf("stats %v, %v", stats, err)
+	}
+	for range 2 {
+		if _, err := node.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: pvc, TargetPath: target}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(target); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the target is still there: %v", err)
+	}
+	for range 2 {
+		if _, err := node.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: staging}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := m.state(pvc); st.Writer != "" || len(m.engine.Live()) != 0 {
+		t.Errorf("after unstaging: writer %q, mappings %v", st.Writer, m.engine.Live())
+	}
+	for range 2 {
+		if _, err := controller.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: pvc}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m.mounts.Made() != 1 || m.disk(pvc) != nil {
+		t.Errorf("%d file systems made, disk %v", m.mounts.Made(), m.disk(pvc))
+	}
+}
+
+// made makes a volume with these parameters.
+func (m *machine) made(d *Driver, c *csi.VolumeCapability, parameters map[string]string) *csi.Volume {
+	m.t.Helper()
+	v, err := d.CreateVolume(m.t.Context(), &csi.CreateVolumeRequest{
+		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{c}, CapacityRange: &csi.CapacityRange{RequiredBytes: size}, Parameters: parameters,
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return v.Volume
+}
+
+func (m *machine) stage(d *Driver, c *csi.VolumeCapability) error {
+	_, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: c})
+	return err
+}
+
+func (m *machine) publish(d *Driver, c *csi.VolumeCapability, target string, readOnly bool) error {
+	_, err := d.NodePublishVolume(m.t.Context(), &csi.NodePublishVolumeRequest{
+		VolumeId: pvc, StagingTargetPath: m.folder("staging"), TargetPath: m.path(target), VolumeCapability: c, Readonly: readOnly,
+	})
+	return err
+}
+
+func (m *machine) unpublish(d *Driver, target string) error {
+	_, err := d.NodeUnpublishVolume(m.t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: pvc, TargetPath: m.path(target)})
+	return err
+}
+
+func (m *machine) unstage(d *Driver) error {
+	_, err := d.NodeUnstageVolume(m.t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.path("staging")})
+	return err
+}
+
+// running is a machine with a volume that a pod has, and has written to.
+func running(t *testing.T, c *csi.VolumeCapability, parameters map[string]string) (*machine, *Driver) {
+	t.Helper()
+	m := newMachine(t)
+	d := m.process(0)
+	m.made(d, c, parameters)
+	if err := errors.Join(m.stage(d, c), m.publish(d, c, "target", false)); err != nil {
+		t.Fatal(err)
+	}
+	if c.GetBlock() == nil {
+		if err := m.mounts.Write(m.path("target"), "greeting", "hello"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m, d
+}
+
+// greets checks that what the pod wrote is there.
+func (m *machine) greets(target string) {
+	m.t.Helper()
+	if text, err := m.mounts.Read(m.path(target), "greeting"); text != "hello" || err != nil {
+		m.t.Errorf("what was written is gone: %q, %v", text, err)
+	}
+}
+
+func TestLifeOfADevice(t *testing.T) {
+	m, d := running(t, block(), nil)
+	if info, err := os.Stat(m.path("target")); err != nil || info.IsDir() {
+		t.Errorf("the target is %v, %v", info, err)
+	}
+	stats, err := d.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
+	if err != nil || len(stats.Usage) != 1 || stats.Usage[0].Total != size {
+		t.Errorf("stats %v, %v", stats, err)
+	}
+	if err := m.unstage(d); Code(err) != codes.FailedPrecondition {
+		t.Errorf("unstaged while it is published: %v", err)
+	}
+	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
+		t.Error(err)
+	}
+	if m.mounts.Made() != 0 {
+		t.Error("a file system was made on a device")
+	}
+	// A pod that now wants a file system of it gets none.
+	if err := m.stage(d, mounted("")); Code(err) != codes.DataLoss || m.mounts.Made() != 0 {
+		t.Errorf("staged as a file system: %v, %d made", err, m.mounts.Made())
+	}
+}
+
+func TestAfterAReboot(t *testing.T) {
+	m, _ := running(t, mounted("xfs"), nil)
+	m.reboot()
+	d := m.process(0)
+	if err := m.publish(d, mounted("xfs"), "target", false); Code(err) != codes.FailedPrecondition {
+		t.Errorf("published before it was staged: %v", err)
+	}
+	if err := errors.Join(m.stage(d, mounted("xfs")), m.publish(d, mounted("xfs"), "target", false)); err != nil {
+		t.Fatal(err)
+	}
+	m.greets("target")
+	if m.mounts.Made() != 1 {
+		t.Errorf("%d file systems made", m.mounts.Made())
+	}
+}

@@ -1,0 +1,97 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// NodeGetCapabilities implements csi.NodeServer.
+func (d *Driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	r := &csi.NodeGetCapabilitiesResponse{}
+	for _, t := range []csi.NodeServiceCapability_RPC_Type{
+		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
+		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
+	} {
+		r.Capabilities = append(r.Capabilities, &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{
+			Rpc: &csi.NodeServiceCapability_RPC{Type: t},
+		}})
+	}
+	return r, nil
+}
+
+// NodeGetInfo implements csi.NodeServer.
+func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{NodeId: d.Node, AccessibleTopology: topology(d.Node)}, nil
+}
+
+// checkTarget refuses paths that kubelet does not give.
+func checkTarget(what, path string) error {
+	if path == "" {
+		return invalid("no %s", what)
+	}
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		return invalid("%s %q: want an absolute path without links", what, path)
+	}
+	return nil
+}
+
+// find gives the mapping of a volume that is staged here, and its parameters.
+func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters, error) {
+	o, err := d.any.Find(ctx, id)
+	if errors.Is(err, crypt.ErrNoMapping) {
+		err = failed("volume %s is not staged on node %s: stage it first", id, d.Node)
+	}
+	if err != nil {
+		return o, Parameters{}, err
+	}
+	p, err := d.kept(o.State.Request.Parameters)
+	return o, p, err
+}
+
+// unused refuses a volume that is mounted or published, and says where.
+func (d *Driver) unused(ctx context.Context, set *volume.Set, st volume.State, except ...string) error {
+	o, err := set.Find(ctx, st.Volume)
+	if errors.Is(err, crypt.ErrNoMapping) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	all, err := d.Mounts.List()
+	if err != nil {
+		return err
+	}
+	if at := targets(all, o.Mapping.Number, except...); len(at) > 0 {
+		return failed("volume %s is in use: it is still at %s: end the pods that these folders are named by, or look for what they left behind", st.Volume, strings.Join(at, ", "))
+	}
+	return nil
+}
+
+// targets are where a device is mounted or bound.
+func targets(all []mount.Mount, device uint64, except ...string) []string {
+	var at []string
+	for _, m := range all {
+		if m.Device != device {
+			continue
+		}
+		skip := false
+		for _, e := range except {
+			skip = skip || m.Target == e
+		}
+		if !skip {
+			at = append(at, m.Target)
+		}
+	}
+	return at
+}

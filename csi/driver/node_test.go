@@ -1,0 +1,389 @@
+package driver
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/mount/mounttest"
+	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(sanityEnv) != "" {
+		os.Exit(m.Run())
+	}
+	os.Exit(nettest.Run(m))
+}
+
+const cluster = "c0ffee00-0000-4000-8000-000000000001"
+
+// errDead is what everything gives that a killed process does.
+var errDead = errors.New("killed")
+
+// machine is a node whose disks, mappings and mounts are in memory. Processes of the driver on it come and go.
+type machine struct {
+	t      testing.TB
+	name   string
+	dir    string
+	store  *volume.FileStore
+	engine *crypttest.Engine
+	mounts *mounttest.System
+	keys   map[string]keyring.Provider
+	log    *slog.Logger
+	config func(*Config)
+
+	mu      sync.Mutex
+	disks   map[string]*blktest.Disk
+	numbers map[string]uint64
+	room    int64
+	// steps counts what was done; the process dies when it would do step number kill.
+	steps, kill int
+}
+
+func newMachine(t testing.TB) *machine {
+	t.Helper()
+	m := &machine{
+		t: t, name: "node-1", dir: t.TempDir(), engine: crypttest.New(), disks: map[string]*blktest.Disk{}, numbers: map[string]uint64{}, room: 1 << 44,
+		keys: map[string]keyring.Provider{keyring.NameFile: named{provider(t, 1), keyring.NameFile}}, log: slog.New(slog.DiscardHandler),
+	}
+	m.store = &volume.FileStore{Dir: filepath.Join(m.dir, "states")}
+	if err := os.Mkdir(m.store.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m.mounts = &mounttest.System{Open: m.open, Hook: func(op, _ string) error {
+		if op == "list" || op == "probe" || op == "usage" {
+			return nil // Changes nothing: killed there is killed at the step before.
+		}
+		return m.step("mount " + op)
+	}}
+	m.engine.Hook = func(op, _ string) error { return m.step("engine " + op) }
+	return m
+}
+
+func secret(c byte) map[string]string {
+	kek := make([]byte, keyring.KEKSize)
+	kek[0] = c
+	return map[string]string{keyring.SecretKey: base64.StdEncoding.EncodeToString(kek)}
+}
+
+func provider(t testing.TB, c byte) keyring.Provider {
+	t.Helper()
+	p, err := keyring.FromSecrets(secret(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// named is a provider of another name.
+type named struct {
+	keyring.Provider
+	name string
+}
+
+func (n named) Name() string { return n.name }
+
+func (n named) Wrap(ctx context.Context, b keyring.Binding, key *keyring.Secret) (keyring.Wrapped, error) {
+	w, err := n.Provider.Wrap(ctx, b, key)
+	w.Provider = n.name
+	return w, err
+}
+
+func (n named) Unwrap(ctx context.Context, b keyring.Binding, w keyring.Wrapped) (*keyring.Secret, error) {
+	w.Provider = n.Provider.Name()
+	return n.Provider.Unwrap(ctx, b, w)
+}
+
+// step is asked before everything that a process does.
+func (m *machine) step(string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.steps++
+	if m.kill > 0 && m.steps >= m.kill {
+		return errDead
+	}
+	return nil
+}
+
+// process starts a new process of the driver, to be killed at a step; 0 is never.
+func (m *machine) process(kill int) *Driver {
+	m.t.Helper()
+	m.mu.Lock()
+	m.steps, m.kill = 0, 0
+	m.mu.Unlock()
+	set := volume.NewSet(volume.Config{
+		Cluster: cluster, Node: m.name, Store: stepStore{m.store, m}, Engine: m.engine, Backend: memory{m}, Log: m.log,
+		OpenDisk: func(path string, _ bool) (blk.Disk, error) {
+			d := m.disk(filepath.Base(path))
+			if d == nil {
+				return nil, fs.ErrNotExist
+			}
+			return d, m.step("open disk")
+		},
+	})
+	c := Config{Node: m.name, Version: "v0", Sets: map[string]*volume.Set{BackendFile: set}, Keys: m.keys, Mounts: m.mounts, Log: m.log}
+	if m.config != nil {
+		m.config(&c)
+	}
+	d, err := New(c)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if err := d.Recover(m.t.Context()); err != nil {
+		m.t.Fatal(err)
+	}
+	m.mu.Lock()
+	m.steps, m.kill = 0, kill
+	m.mu.Unlock()
+	return d
+}
+
+func (m *machine) disk(v string) *blktest.Disk {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.disks[v]
+}
+
+// open gives the device of a mapping to the fake file systems: the disk of its volume, from where the data begins.
+func (m *machine) open(path string) (mounttest.Device, error) {
+	hook := m.engine.Hook
+	m.engine.Hook = nil
+	defer func() { m.engine.Hook = hook }()
+	ctx := context.Background()
+	names, err := m.engine.List(ctx, crypt.NamePrefixAll)
+	if err != nil {
+		return mounttest.Device{}, err
+	}
+	states, err := m.store.List(ctx)
+	if err != nil {
+		return mounttest.Device{}, err
+	}
+	for _, name := range names {
+		mapping, err := m.engine.Lookup(ctx, name)
+		if err != nil || mapping.Path != path {
+			continue
+		}
+		for _, st := range states {
+			if strings.HasPrefix(name, crypt.NamePrefix(st.UUID)) {
+				return mounttest.Device{Number: mapping.Number, Size: mapping.Targets[0].Length, Data: shifted{m.disk(st.Volume)}}, nil
+			}
+		}
+	}
+	return mounttest.Device{}, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+}
+
+// shifted is the data of a volume.
+type shifted struct{ *blktest.Disk }
+
+func (s shifted) ReadAt(p []byte, off int64) (int, error) {
+	return s.Disk.ReadAt(p, off+crypt.DataOffset)
+}
+
+func (s shifted) WriteAt(p []byte, off int64) (int, error) {
+	n, err := s.Disk.WriteAt(p, off+crypt.DataOffset)
+	return n, errors.Join(err, s.Sync())
+}
+
+// reboot loses mappings and mounts.
+func (m *machine) reboot() {
+	m.engine.Reboot()
+	m.mounts.Reboot()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.disks {
+		d.PowerCut(nil)
+	}
+}
+
+// path makes nothing: it is where a target will be.
+func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
+
+// folder makes a folder, as kubelet does.
+func (m *machine) folder(name string) string {
+	if err := os.MkdirAll(m.path(name), 0o700); err != nil {
+		m.t.Fatal(err)
+	}
+	return m.path(name)
+}
+
+func (m *machine) state(id string) volume.State {
+	m.t.Helper()
+	st, _, err := m.store.Get(m.t.Context(), id)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return st
+}
+
+// stepStore is a store each of whose changes is a step.
+type stepStore struct {
+	*volume.FileStore
+	m *machine
+}
+
+func (s stepStore) Create(ctx context.Context, st volume.State) error {
+	if err := s.m.step("create"); err != nil {
+		return err
+	}
+	return s.FileStore.Create(ctx, st)
+}
+
+func (s stepStore) Update(ctx context.Context, st volume.State, r volume.Revision) (volume.Revision, error) {
+	if err := s.m.step("update"); err != nil {
+		return "", err
+	}
+	return s.FileStore.Update(ctx, st, r)
+}
+
+func (s stepStore) Remove(ctx context.Context, v string, r volume.Revision) error {
+	if err := s.m.step("remove"); err != nil {
+		return err
+	}
+	return s.FileStore.Remove(ctx, v, r)
+}
+
+// memory is a backend of disks in memory.
+type memory struct{ *machine }
+
+func (b memory) Provision(_ context.Context, v string, size int64) error {
+	if err := b.step("provision"); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.disks[v] == nil {
+		if size > b.room {
+			return fmt.Errorf("%w: %d bytes", backend.ErrFull, size)
+		}
+		b.put(v, blktest.New(size))
+	}
+	return nil
+}
+
+func (b memory) put(v string, d *blktest.Disk) {
+	d.Hook = func(op string, _ int64, _ int) error {
+		if op == "read" {
+			return nil
+		}
+		return b.step("disk " + op)
+	}
+	b.disks[v], b.numbers[v] = d, uint64(0x700+len(b.numbers))
+}
+
+func (b memory) Attach(_ context.Context, v string) (backend.Device, error) {
+	if err := b.step("attach"); err != nil {
+		return backend.Device{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.disks[v] == nil {
+		return backend.Device{}, backend.ErrMissing
+	}
+	return backend.Device{Path: "/dev/" + v, Number: b.numbers[v], ID: "fake:" + v}, nil
+}
+
+func (b memory) Detach(context.Context, string) error { return b.step("detach") }
+
+func (b memory) Expand(_ context.Context, v string, size int64) error {
+	if err := b.step("expand"); err != nil {
+		return err
+	}
+	d := b.disk(v)
+	if have, err := d.Size(); err != nil || have >= size {
+		return err
+	}
+	if size > b.room {
+		return fmt.Errorf("%w: %d bytes", backend.ErrFull, size)
+	}
+	d.Resize(size)
+	return nil
+}
+
+func (b memory) Copy(_ context.Context, dst, src string, size int64) error {
+	if err := b.step("copy"); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.disks[dst] != nil {
+		return backend.ErrExists
+	}
+	c := b.disks[src].Clone()
+	c.Resize(size)
+	b.put(dst, c)
+	return nil
+}
+
+func (b memory) Delete(_ context.Context, v string) error {
+	if err := b.step("delete"); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.disks, v)
+	return nil
+}
+
+func (b memory) Capacity(context.Context) (int64, error) { return b.room, nil }
+
+// client serves d on a socket and gives a connection to it.
+func (m *machine) client(d *Driver) *grpc.ClientConn {
+	m.t.Helper()
+	path := filepath.Join(m.dir, "csi.sock")
+	l, err := Listen(path)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	s := NewServer(m.log, nil)
+	d.Register(s)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, s, l) }()
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() {
+		conn.Close()
+		stop()
+		if err := <-done; err != nil {
+			m.t.Error(err)
+		}
+	})
+	return conn
+}
+
+// mounted is the capability of a file system, block that of a device.
+func mounted(kind string) *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: kind}},
+	}
+}
+
+func block() *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+	}
+}

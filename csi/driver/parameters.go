@@ -1,0 +1,173 @@
+package driver
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// Names of the parameters of a StorageClass.
+const (
+	paramTuning  = "tuning"
+	paramDiscard = "discard"
+	paramFsck    = "fsck"
+	paramBackend = "backend"
+	paramKeys    = "keys"
+)
+
+// reserved begins the parameters that Kubernetes' side-cars add; they are for others.
+const reserved = "csi.storage.k8s.io/"
+
+// Backends.
+const (
+	// BackendFile keeps each volume in a file.
+	BackendFile = "file"
+	// BackendDisk gives each volume a disk.
+	BackendDisk = "disk"
+)
+
+var backends = []string{BackendFile, BackendDisk}
+
+// Discard says what the disk's owner is told of blocks that are free.
+type Discard string
+
+// The discard policies. With all but never, who has the disk sees how full the volume is and where.
+const (
+	DiscardNever Discard = "never"
+	// DiscardBatch: once a day.
+	DiscardBatch  Discard = "batch"
+	DiscardOnline Discard = "online"
+)
+
+// Fsck says what is done to a file system before it is mounted.
+type Fsck string
+
+// The fsck policies.
+const (
+	FsckPreen Fsck = "preen"
+	FsckNever Fsck = "never"
+)
+
+// Parameters are those of a StorageClass.
+type Parameters struct {
+	Tuning  crypt.Class
+	Discard Discard
+	Fsck    Fsck
+	Backend string
+	Keys    string
+}
+
+// values are what each parameter may be.
+var values = map[string][]string{
+	paramTuning:  {string(crypt.Throughput), string(crypt.Latency)},
+	paramDiscard: {string(DiscardNever), string(DiscardBatch), string(DiscardOnline)},
+	paramFsck:    {string(FsckPreen), string(FsckNever)},
+	paramBackend: backends,
+	paramKeys:    {keyring.NameKMS, keyring.NameSecret, keyring.NameFile},
+}
+
+// parse reads the parameters of a class, or of a volume context. What is left out is the default.
+func (d *Driver) parse(given map[string]string) (Parameters, error) {
+	m := d.Defaults.Map()
+	for name, value := range given {
+		if strings.HasPrefix(name, reserved) {
+			continue
+		}
+		if _, ok := values[name]; !ok {
+			return Parameters{}, invalid("unknown parameter %q: known are %s", name, strings.Join(slices.Sorted(maps.Keys(values)), ", "))
+		}
+		m[name] = value
+	}
+	p := fromMap(m)
+	return p, d.check(p)
+}
+
+// Map gives the parameters by name, for a volume context.
+func (p Parameters) Map() map[string]string {
+	return map[string]string{paramTuning: string(p.Tuning), paramDiscard: string(p.Discard), paramFsck: string(p.Fsck), paramBackend: p.Backend, paramKeys: p.Keys}
+}
+
+func fromMap(m map[string]string) Parameters {
+	return Parameters{crypt.Class(m[paramTuning]), Discard(m[paramDiscard]), Fsck(m[paramFsck]), m[paramBackend], m[paramKeys]}
+}
+
+// String is one text for equal parameters. It is what the state of a volume keeps of them.
+func (p Parameters) String() string {
+	m := p.Map()
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, name+"="+m[name])
+	}
+	return strings.Join(parts, ",")
+}
+
+// kept reads what String wrote. A text of another origin gives the defaults for what it does not say.
+func (d *Driver) kept(text string) (Parameters, error) {
+	m := d.Defaults.Map()
+	for part := range strings.SplitSeq(text, ",") {
+		if name, value, ok := strings.Cut(part, "="); ok && values[name] != nil {
+			m[name] = value
+		}
+	}
+	p := fromMap(m)
+	return p, d.check(p)
+}
+
+// check refuses values that there are not, and what is not configured on this node.
+func (d *Driver) check(p Parameters) error {
+	for name, value := range p.Map() {
+		if !slices.Contains(values[name], value) {
+			return invalid("parameter %s: %q is not one of %s", name, value, strings.Join(values[name], ", "))
+		}
+	}
+	if d.Sets[p.Backend] == nil {
+		return invalid("parameter %s: %s is not configured on node %s: %s", paramBackend, p.Backend, d.Node, strings.Join(slices.Sorted(maps.Keys(d.Sets)), ", "))
+	}
+	if p.Keys != keyring.NameSecret && d.Keys[p.Keys] == nil {
+		return invalid("parameter %s: %s is not configured on node %s; %s always is, with a secret that the class names", paramKeys, p.Keys, d.Node, keyring.NameSecret)
+	}
+	return nil
+}
+
+// complete fills in the defaults of the program where c has none.
+func (d *Driver) complete(p Parameters) (Parameters, error) {
+	fill := func(have *string, configured func(string) bool, of []string) {
+		if i := slices.IndexFunc(of, configured); *have == "" && i >= 0 {
+			*have = of[i]
+		}
+	}
+	fill(&p.Backend, func(name string) bool { return d.Sets[name] != nil }, backends)
+	fill(&p.Keys, func(name string) bool { return d.Keys[name] != nil }, []string{keyring.NameKMS, keyring.NameFile})
+	fill(&p.Keys, func(string) bool { return true }, []string{keyring.NameSecret})
+	for name, have := range map[string]*string{paramTuning: (*string)(&p.Tuning), paramDiscard: (*string)(&p.Discard), paramFsck: (*string)(&p.Fsck)} {
+		fill(have, func(string) bool { return true }, values[name])
+	}
+	if err := d.check(p); err != nil {
+		return p, fmt.Errorf("defaults: %w", err)
+	}
+	return p, nil
+}
+
+// provider gives the provider for a volume with these parameters; nil when the request would have to bring it and does not.
+func (d *Driver) provider(p Parameters, secrets map[string]string) (keyring.Provider, error) {
+	if p.Keys != keyring.NameSecret {
+		return d.Keys[p.Keys], nil
+	}
+	if len(secrets) == 0 {
+		return nil, nil
+	}
+	return keyring.FromSecrets(secrets)
+}
+
+// needProvider is provider for a call that cannot do without; names is which secret of the class the call brings.
+func (d *Driver) needProvider(p Parameters, secrets map[string]string, names string) (keyring.Provider, error) {
+	keys, err := d.provider(p, secrets)
+	if err == nil && keys == nil {
+		err = invalid("the class has keys: %s, and this request brings none: set %s%s-name and -namespace in the class", keyring.NameSecret, reserved, names)
+	}
+	return keys, err
+}

@@ -1,0 +1,92 @@
+package driver
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/kubeveil/kubeveil/csi/mount"
+)
+
+// NodePublishVolume implements csi.NodeServer: a bind of what is staged. A device that is published read-only can be written by who opens it; kubelet has
+// the container's device rules forbid that.
+func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, invalid("no volume id")
+	}
+	if err := checkTarget("target path", r.GetTargetPath()); err != nil {
+		return nil, err
+	}
+	c, err := readCapability(r.GetVolumeCapability())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkTarget("staging target path", r.GetStagingTargetPath()); err != nil {
+		return nil, err
+	}
+	unlock, err := d.lock(r.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	c.readOnly = c.readOnly || r.GetReadonly()
+	if err := d.publish(ctx, r.GetVolumeId(), r.GetStagingTargetPath(), r.GetTargetPath(), c); err != nil {
+		return nil, err
+	}
+	return &csi.NodePublishVolumeResponse{}, nil
+}
+
+func (d *Driver) publish(ctx context.Context, id, staging, target string, c capability) error {
+	o, _, err := d.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	all, err := d.Mounts.List()
+	if err != nil {
+		return err
+	}
+	device, source := o.Mapping.Number, o.Mapping.Path
+	if !c.block {
+		source = staging
+		if m, ok := mount.At(all, staging); !ok || m.Node || m.Device != device {
+			return failed("volume %s is not mounted at %s: stage it first", id, staging)
+		}
+	}
+	if others := targets(all, device, staging, target); c.single && len(others) > 0 {
+		return failed("volume %s is ReadWriteOncePod, and published at %s", id, others[0])
+	}
+	if m, ok := mount.At(all, target); ok {
+		switch {
+		case m.Device != device || m.Node != c.block:
+			// Of a mapping that was replaced. What is in use stays.
+			if err := d.Mounts.Unmount(target); err != nil {
+				return err
+			}
+		case m.ReadOnly != c.readOnly:
+			return &coded{codes.AlreadyExists, "volume " + id + " is published at " + target + ", and not with this read-only flag: unpublish it first"}
+		default:
+			return nil
+		}
+	}
+	return d.Mounts.Bind(source, target, c.readOnly)
+}
+
+// NodeUnpublishVolume implements csi.NodeServer. It needs no volume: what is at the path goes.
+func (d *Driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, invalid("no volume id")
+	}
+	if err := checkTarget("target path", r.GetTargetPath()); err != nil {
+		return nil, err
+	}
+	unlock, err := d.lock(r.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := d.Mounts.Unbind(r.GetTargetPath()); err != nil {
+		return nil, err
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, nil
+}

@@ -1,0 +1,58 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// apiVersion is the version of the kubelet's CSI that the driver speaks: any of CSI 1.
+const apiVersion = "1.0.0"
+
+// Registration tells the kubelet of the driver (plugin registration v1): the kubelet finds a socket in its folder and asks.
+type Registration struct {
+	registration.UnimplementedRegistrationServer
+	// Endpoint is the path of the driver's socket as the kubelet sees it.
+	Endpoint string
+	Log      *slog.Logger
+
+	registered atomic.Bool
+}
+
+// RegistrationSocket is the path of the socket in the kubelet's folder of registrations.
+func RegistrationSocket(dir string) string { return filepath.Join(dir, Name+"-reg.sock") }
+
+// Serve answers the kubelet in its folder dir until ctx ends.
+func (r *Registration) Serve(ctx context.Context, dir string) error {
+	l, err := Listen(RegistrationSocket(dir))
+	if err != nil {
+		return err
+	}
+	s := grpc.NewServer()
+	registration.RegisterRegistrationServer(s, r)
+	return Serve(ctx, s, l)
+}
+
+// Registered is whether the kubelet has taken the driver.
+func (r *Registration) Registered() bool { return r.registered.Load() }
+
+// GetInfo implements the kubelet's registration service.
+func (r *Registration) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: Name, Endpoint: r.Endpoint, SupportedVersions: []string{apiVersion}}, nil
+}
+
+// NotifyRegistrationStatus implements the kubelet's registration service. A kubelet that refuses asks again by itself.
+func (r *Registration) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+	r.registered.Store(s.GetPluginRegistered())
+	if s.GetPluginRegistered() {
+		r.Log.Info("kubelet has registered the driver", "endpoint", r.Endpoint)
+	} else {
+		r.Log.Error("kubelet refuses the driver", "endpoint", r.Endpoint, "error", fmt.Sprint(s.GetError()))
+	}
+	return &registration.RegistrationStatusResponse{}, nil
+}

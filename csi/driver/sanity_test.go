@@ -1,0 +1,103 @@
+package driver
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
+	"github.com/onsi/gomega"
+)
+
+// sanityEnv is set in the process that runs csi-sanity: its framework can run once a process, and leaves a goroutine behind.
+const sanityEnv = "KUBEVEIL_CSI_SANITY"
+
+// unadvertised are what csi-sanity skips, by the beginning of the skip's message, and why the driver does not have it.
+var unadvertised = map[string]string{
+	"ControllerPublishVolume not supported":             "a volume is on the node where it is used: nothing is attached",
+	"Controller Publish, UnpublishVolume not supported": "as above",
+	"ControllerUnpublishVolume not supported":           "as above",
+	"ControllerExpandVolume not supported":              "volumes are expanded by their node alone",
+	"ControllerModifyVolume not supported":              "no parameter of a volume can be changed",
+	"Modify volume not supported":                       "as above",
+	"Modify Volume not supported":                       "as above",
+	"ControllerGetVolumeHealth not supported":           "the node says it",
+	"ControllerListVolumeHealth not supported":          "the node says it",
+	"NodeGetStorageHealth not supported":                "capacity says it",
+	"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported":  "a snapshot is on the node of its source",
+	"GroupController":                                   "volumes have no groups",
+}
+
+// TestSanity runs csi-sanity of csi-test against the driver on fakes, and says what passed and what was skipped.
+func TestSanity(t *testing.T) {
+	for _, access := range []string{"mount", "block"} {
+		t.Run(access, func(t *testing.T) {
+			report := filepath.Join(t.TempDir(), "report.json")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSanityHere$", "-ginkgo.json-report="+report, "-ginkgo.no-color")
+			cmd.Env = append(os.Environ(), sanityEnv+"="+access)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+			text, err := os.ReadFile(report)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var suites []types.Report
+			if err := json.Unmarshal(text, &suites); err != nil {
+				t.Fatal(err)
+			}
+			check(t, suites[0].SpecReports)
+		})
+	}
+}
+
+// check lists specs by how they ended, and fails for what ended otherwise than it should.
+func check(t *testing.T, specs types.SpecReports) {
+	byState := map[types.SpecState][]string{}
+	for _, s := range specs {
+		if s.LeafNodeType != types.NodeTypeIt {
+			continue
+		}
+		name := s.FullText()
+		if s.State == types.SpecStateSkipped {
+			known := slices.ContainsFunc(slices.Collect(maps.Keys(unadvertised)), func(m string) bool { return strings.HasPrefix(s.Failure.Message, m) })
+			if name += ": " + s.Failure.Message; !known {
+				t.Errorf("skipped: %s", name)
+			}
+		}
+		byState[s.State] = append(byState[s.State], name)
+	}
+	for _, state := range slices.Sorted(maps.Keys(byState)) {
+		slices.Sort(byState[state])
+		t.Logf("%d %s:\n  %s", len(byState[state]), state, strings.Join(byState[state], "\n  "))
+	}
+	const least = 40
+	if len(byState[types.SpecStatePassed]) < least {
+		t.Errorf("%d passed, of at least %d: is this csi-sanity?", len(byState[types.SpecStatePassed]), least)
+	}
+}
+
+// TestSanityHere is csi-sanity itself, where sanityEnv says so.
+func TestSanityHere(t *testing.T) {
+	access := os.Getenv(sanityEnv)
+	if access == "" {
+		return // Only for the process that TestSanity starts.
+	}
+	m := newMachine(t)
+	m.client(m.process(0))
+	c := sanity.NewTestConfig()
+	c.Address = "unix:" + m.path("csi.sock")
+	c.TargetPath, c.StagingPath = m.path("target"), m.path("staging")
+	c.TestVolumeSize, c.TestVolumeAccessType = 1<<30, access
+	sc := sanity.GinkgoTest(&c)
+	defer sc.Finalize()
+	gomega.RegisterFailHandler(ginkgo.Fail)
+	ginkgo.RunSpecs(t, "csi-sanity "+access)
+}

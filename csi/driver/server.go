@@ -1,0 +1,98 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// drain is how long calls that are under way may take to end when the server does.
+const drain = 20 * time.Second
+
+// Observe is told of each call when it ends.
+type Observe func(method string, code codes.Code, took time.Duration)
+
+// NewServer gives a gRPC server whose calls are answered with the codes of Code, logged and observed. Requests are never logged: they hold secrets.
+func NewServer(log *slog.Logger, observe Observe) *grpc.Server {
+	return grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		began := time.Now()
+		method := filepath.Base(info.FullMethod)
+		r, err := handle(ctx, req)
+		code, took := Code(err), time.Since(began)
+		if observe != nil {
+			observe(method, code, took)
+		}
+		if err == nil {
+			log.Debug("call", "method", method, "volume", volumeOf(req), "took", took)
+			return r, nil
+		}
+		log.Warn("call ended with an error", "method", method, "volume", volumeOf(req), "code", code, "error", err, "took", took)
+		return nil, status.Error(code, err.Error())
+	}))
+}
+
+// volumeOf is the volume or the snapshot that a request is about.
+func volumeOf(req any) string {
+	switch r := req.(type) {
+	case interface{ GetVolumeId() string }:
+		return r.GetVolumeId()
+	case interface{ GetSnapshotId() string }:
+		return r.GetSnapshotId()
+	case interface{ GetName() string }:
+		return r.GetName()
+	}
+	return ""
+}
+
+// Listen opens the unix socket at path for root alone. A socket on which nobody listens any more is replaced; one on which somebody does is an error.
+func Listen(path string) (net.Listener, error) {
+	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		conn.Close()
+		return nil, fmt.Errorf("listen on %s: another process listens there", path)
+	}
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("listen on %s: there is something that is no socket", path)
+	default:
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// Serve answers on l until ctx ends, then lets calls that are under way end for a while. It closes l.
+func Serve(ctx context.Context, s *grpc.Server, l net.Listener) error {
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	hard := time.AfterFunc(drain, s.Stop)
+	defer hard.Stop()
+	s.GracefulStop()
+	return <-done
+}

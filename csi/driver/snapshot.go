@@ -1,0 +1,168 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// CreateSnapshot implements csi.ControllerServer: a copy of the volume as it is now, that nobody opens.
+func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+	if r.GetName() == "" {
+		return nil, invalid("no name")
+	}
+	if r.GetSourceVolumeId() == "" {
+		return nil, invalid("no source volume id")
+	}
+	for name := range r.GetParameters() {
+		if !strings.HasPrefix(name, reserved) {
+			return nil, invalid("unknown parameter %q: a VolumeSnapshotClass has none", name)
+		}
+	}
+	unlock, err := d.lock(r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	st, set, err := d.own(ctx, r.GetSourceVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	if st.Request.Snapshot {
+		return nil, invalid("%s is a snapshot itself", st.Volume)
+	}
+	if err := d.here(r.GetAccessibilityRequirements()); err != nil {
+		return nil, err
+	}
+	p, err := d.kept(st.Request.Parameters)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := d.needProvider(p, r.GetSecrets(), "snapshotter-secret")
+	if err != nil {
+		return nil, err
+	}
+	request := volume.Request{Node: d.Node, Backend: st.Request.Backend, Parameters: st.Request.Parameters}
+	snap, err := d.copy(ctx, set, r.GetName(), st.Volume, volume.CopyOptions{Snapshot: true, Request: request, Keys: d.chain(keys)})
+	if err != nil {
+		return nil, err
+	}
+	return &csi.CreateSnapshotResponse{Snapshot: snapshot(snap)}, nil
+}
+
+// copy copies the volume src, which it locks. It is not ended with the request, whose patience is shorter than a copy may take: the next request waits for it.
+func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string, opts volume.CopyOptions) (volume.State, error) {
+	unlock, err := d.lock(src)
+	if err != nil {
+		return volume.State{}, err
+	}
+	defer unlock()
+	return set.Copy(context.WithoutCancel(ctx), dst, src, opts)
+}
+
+// snapshot is a snapshot as CSI has it.
+func snapshot(st volume.State) *csi.Snapshot {
+	return &csi.Snapshot{
+		SnapshotId: st.Volume, SourceVolumeId: st.Request.Source, SizeBytes: st.Payload,
+		CreationTime: timestamppb.New(st.Request.Created), ReadyToUse: st.Phase == volume.Ready,
+		AccessibleTopology: []*csi.Topology{topology(st.Request.Node)},
+	}
+}
+
+// DeleteSnapshot implements csi.ControllerServer.
+func (d *Driver) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+	id := r.GetSnapshotId()
+	if id == "" {
+		return nil, invalid("no snapshot id")
+	}
+	if backend.CheckName(id) != nil {
+		return &csi.DeleteSnapshotResponse{}, nil // There cannot be such a snapshot.
+	}
+	unlock, err := d.lock(id)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	st, set, err := d.own(ctx, id)
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return &csi.DeleteSnapshotResponse{}, nil
+	case err != nil:
+		return nil, err
+	case !st.Request.Snapshot:
+		return nil, invalid("%s is a volume, not a snapshot", id)
+	}
+	if err := d.remove(ctx, set, id); err != nil {
+		return nil, err
+	}
+	return &csi.DeleteSnapshotResponse{}, nil
+}
+
+// ListSnapshots implements csi.ControllerServer: those of all nodes.
+func (d *Driver) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	states, next, err := d.list(ctx, r.GetStartingToken(), int(r.GetMaxEntries()), func(st volume.State) bool {
+		return st.Request.Snapshot && (r.GetSnapshotId() == "" || st.Volume == r.GetSnapshotId()) &&
+			(r.GetSourceVolumeId() == "" || st.Request.Source == r.GetSourceVolumeId())
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &csi.ListSnapshotsResponse{NextToken: next}
+	for _, st := range states {
+		out.Entries = append(out.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: snapshot(st)})
+	}
+	return out, nil
+}
+
+// GetSnapshot implements csi.ControllerServer.
+func (d *Driver) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
+	if r.GetSnapshotId() == "" {
+		return nil, invalid("no snapshot id")
+	}
+	st, err := d.any.Get(ctx, r.GetSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+	if !st.Request.Snapshot || st.Phase == volume.Deleted {
+		return nil, notFound("%s is no snapshot", st.Volume)
+	}
+	return &csi.GetSnapshotResponse{Snapshot: snapshot(st)}, nil
+}
+
+// createFrom makes a volume that begins as a copy of a snapshot or of another volume.
+func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters, least int64) (volume.State, error) {
+	src, isSnapshot := r.GetVolumeContentSource().GetVolume().GetVolumeId(), false
+	if s := r.GetVolumeContentSource().GetSnapshot(); s != nil {
+		src, isSnapshot = s.GetSnapshotId(), true
+	}
+	from, err := d.any.Get(ctx, src)
+	switch {
+	case err != nil:
+		return from, err
+	case from.Request.Snapshot != isSnapshot || from.Phase == volume.Deleted:
+		return from, notFound("%s is not there to be copied, or is a snapshot and was named as a volume, or a volume and was named as a snapshot", src)
+	case from.Request.Node != "" && from.Request.Node != d.Node:
+		// This code has the scheduler try another node.
+		return from, &coded{codes.ResourceExhausted, src + " is on node " + from.Request.Node + ", and so is a copy of it: this is " + d.Node}
+	case from.Request.Backend != p.Backend:
+		return from, invalid("parameter %s: %s is on backend %s, and so is a copy of it", paramBackend, src, from.Request.Backend)
+	}
+	// Without a size it is as large as its source.
+	size, err := sizeOf(&csi.CapacityRange{RequiredBytes: max(r.GetCapacityRange().GetRequiredBytes(), from.Payload), LimitBytes: r.GetCapacityRange().GetLimitBytes()}, least)
+	if err != nil {
+		return from, err
+	}
+	keys, err := d.needProvider(p, r.GetSecrets(), "provisioner-secret")
+	if err != nil {
+		return from, err
+	}
+	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
+	return d.copy(ctx, d.Sets[p.Backend], r.GetName(), src, volume.CopyOptions{Size: size, Request: request, Keys: d.chain(keys)})
+}

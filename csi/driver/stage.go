@@ -1,0 +1,230 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// NodeStageVolume implements csi.NodeServer: the volume is opened, and its file system mounted.
+func (d *Driver) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, invalid("no volume id")
+	}
+	if err := checkTarget("staging target path", r.GetStagingTargetPath()); err != nil {
+		return nil, err
+	}
+	c, err := readCapability(r.GetVolumeCapability())
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := d.lock(r.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := d.stage(ctx, r, c); err != nil {
+		return nil, err
+	}
+	return &csi.NodeStageVolumeResponse{}, nil
+}
+
+func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c capability) error {
+	st, set, err := d.own(ctx, r.GetVolumeId())
+	if err != nil {
+		return err
+	}
+	if st.Request.Snapshot {
+		return invalid("%s is a snapshot: make a volume from it", st.Volume)
+	}
+	p, err := d.kept(st.Request.Parameters)
+	if err != nil {
+		return err
+	}
+	if err := checkContext(st, p, r.GetVolumeContext()); err != nil {
+		return err
+	}
+	keys, err := d.needProvider(p, r.GetSecrets(), "node-stage-secret")
+	if err != nil {
+		return err
+	}
+	from, err := d.TakeOver(ctx, st.Volume)
+	if err != nil {
+		return err
+	}
+	o, err := set.Open(ctx, st.Volume, volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning, Discard: p.Discard != DiscardNever, TakeOver: from})
+	if err != nil {
+		return err
+	}
+	if c.block {
+		return d.mark(ctx, set, o.State)
+	}
+	return d.mount(ctx, set, o, p, c, r.GetStagingTargetPath())
+}
+
+// sidecar begins what the external-provisioner adds to a volume context.
+const sidecar = "storage.kubernetes.io/"
+
+// checkContext compares the volume context, which others may write, with what the volume was made with.
+func checkContext(st volume.State, p Parameters, given map[string]string) error {
+	have := p.Map()
+	for name, value := range given {
+		if strings.HasPrefix(name, reserved) || strings.HasPrefix(name, sidecar) {
+			continue
+		}
+		if was, ok := have[name]; !ok || was != value {
+			return invalid("volume %s: volume attribute %s=%q: it was made with %s", st.Volume, name, value, st.Request.Parameters)
+		}
+	}
+	return nil
+}
+
+// chain is a provider that wraps by first, and unwraps by all there are: the key of a volume may still be wrapped by another.
+func (d *Driver) chain(first keyring.Provider) keyring.Provider {
+	var c keyring.Chain
+	if first != nil {
+		c = append(c, first)
+	}
+	for _, name := range []string{keyring.NameKMS, keyring.NameFile} {
+		if p := d.Keys[name]; p != nil && p != first {
+			c = append(c, p)
+		}
+	}
+	if len(c) == 0 {
+		return nil
+	}
+	return c
+}
+
+// mark keeps that the volume has content.
+func (d *Driver) mark(ctx context.Context, set *volume.Set, st volume.State) error {
+	if st.Content == volume.Made {
+		return nil
+	}
+	return set.MarkMade(ctx, st.Volume)
+}
+
+// mount mounts the file system of an open volume at target, and makes it first when nobody has used the volume.
+func (d *Driver) mount(ctx context.Context, set *volume.Set, o volume.Opened, p Parameters, c capability, target string) error {
+	all, err := d.Mounts.List()
+	if err != nil {
+		return err
+	}
+	path := o.Mapping.Path
+	if m, ok := mount.At(all, target); ok && m.Device == o.Mapping.Number && m.Root && !m.Node {
+		return d.fill(ctx, path, target, m.FS, o.State.Payload)
+	} else if ok {
+		// Of a mapping that was replaced, or not ours to cover up: what is in use stays.
+		if err := d.Mounts.Unmount(target); err != nil {
+			return err
+		}
+	}
+	kind, err := d.content(ctx, set, o, c)
+	if err != nil {
+		return err
+	}
+	if p.Fsck == FsckPreen && len(targets(all, o.Mapping.Number)) == 0 {
+		// Not ended with the request: a repair that is cut short is worse than one that takes long.
+		if err := d.Mounts.Check(context.WithoutCancel(ctx), path, kind); err != nil {
+			return fmt.Errorf("volume %s: %w", o.State.Volume, err)
+		}
+	}
+	options := append(kind.Defaults(), c.options...)
+	if p.Discard == DiscardOnline {
+		options = append(options, "discard")
+	}
+	if err := d.Mounts.Mount(path, target, kind, options); err != nil {
+		return fmt.Errorf("volume %s: %w", o.State.Volume, err)
+	}
+	return d.fill(ctx, path, target, kind, o.State.Payload)
+}
+
+// content gives the file system that is on an open volume. Only here is one made.
+func (d *Driver) content(ctx context.Context, set *volume.Set, o volume.Opened, c capability) (mount.FS, error) {
+	path, id := o.Mapping.Path, o.State.Volume
+	if o.State.Content == volume.Unmade {
+		// One that is there already was made by a process that died before it said so; no pod has seen it.
+		if err := d.Mounts.Make(ctx, path, c.kind()); err != nil {
+			return "", fmt.Errorf("volume %s: %w", id, err)
+		}
+		if err := set.MarkMade(ctx, id); err != nil {
+			return "", err
+		}
+		d.Log.Info("file system made", "volume", id, "fs", c.kind())
+		return c.kind(), nil
+	}
+	found, err := d.Mounts.Probe(ctx, path)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("volume %s: %w", id, err)
+	case found.FS == "":
+		return "", &coded{codes.DataLoss, fmt.Sprintf("volume %s has been used, and there is no file system on it now (known are %v): it is not made anew; "+
+			"it was used as a raw block device, or its disk was changed", id, mount.Kinds)}
+	case c.fs != "" && c.fs != found.FS:
+		return "", failed("volume %s: expected file system %s, found %s: set fsType to that", id, c.fs, found.FS)
+	}
+	return found.FS, nil
+}
+
+// fill grows a mounted file system to the size of its volume: an expansion was cut short, or it came from a smaller source.
+func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS, payload int64) error {
+	found, err := d.Mounts.Probe(ctx, path)
+	if err != nil || found.Size >= payload {
+		return err
+	}
+	return d.Mounts.Grow(context.WithoutCancel(ctx), path, target, kind)
+}
+
+// NodeUnstageVolume implements csi.NodeServer: the file system is unmounted and the volume closed. It waits for nobody.
+func (d *Driver) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, invalid("no volume id")
+	}
+	if err := checkTarget("staging target path", r.GetStagingTargetPath()); err != nil {
+		return nil, err
+	}
+	unlock, err := d.lock(r.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := d.unstage(ctx, r.GetVolumeId(), r.GetStagingTargetPath()); err != nil {
+		return nil, err
+	}
+	return &csi.NodeUnstageVolumeResponse{}, nil
+}
+
+func (d *Driver) unstage(ctx context.Context, id, target string) error {
+	st, set, err := d.own(ctx, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return d.Mounts.Unmount(target)
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.unused(ctx, set, st, target); err != nil {
+		return err
+	}
+	if err := d.Mounts.Unmount(target); err != nil {
+		return fmt.Errorf("volume %s: %w: see who has files open there", id, err)
+	}
+	p, err := d.kept(st.Request.Parameters)
+	if err != nil {
+		return err
+	}
+	// A request to unstage brings no secrets: a volume whose key needs them is closed without sealing, which Close logs.
+	keys, err := d.provider(p, nil)
+	if err != nil {
+		return err
+	}
+	_, err = set.Close(ctx, id, d.chain(keys))
+	return err
+}

@@ -1,0 +1,105 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// NodeGetVolumeStats implements csi.NodeServer.
+func (d *Driver) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, invalid("no volume id")
+	}
+	if r.GetVolumePath() == "" {
+		return nil, invalid("no volume path")
+	}
+	o, err := d.any.Find(ctx, r.GetVolumeId())
+	if errors.Is(err, crypt.ErrNoMapping) {
+		err = notFound("volume %s is not staged on node %s", r.GetVolumeId(), d.Node)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.volumeAt(o, r.GetVolumePath()); err != nil {
+		return nil, err
+	}
+	u, err := d.Mounts.Usage(r.GetVolumePath())
+	if err != nil {
+		return nil, err
+	}
+	bytes := &csi.VolumeUsage{Unit: csi.VolumeUsage_BYTES, Total: u.Total}
+	if u.Node {
+		return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{bytes}}, nil
+	}
+	bytes.Used, bytes.Available = u.Used, u.Free
+	inodes := &csi.VolumeUsage{Unit: csi.VolumeUsage_INODES, Total: u.Inodes, Used: u.InodesUsed, Available: u.InodesFree}
+	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{bytes, inodes}}, nil
+}
+
+// probePatience is how long a disk may take to answer before that is a finding.
+const probePatience = 10 * time.Second
+
+// Reasons in a volume's health.
+const (
+	reasonNotMapped = "NoMapping"
+	reasonSuspended = "MappingSuspended"
+	reasonDiskDead  = "DiskDoesNotAnswer"
+	reasonReadOnly  = "FileSystemReadOnly"
+)
+
+// NodeGetVolumeHealth implements csi.NodeServer: whether the volume's disk answers, and its file system takes writes.
+func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, invalid("no volume id")
+	}
+	h := &csi.VolumeHealth{VolumeId: r.GetVolumeId()}
+	found := func(what csi.VolumeHealthErrorType, reason, format string, args ...any) (*csi.NodeGetVolumeHealthResponse, error) {
+		h.HealthStatuses = append(h.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{Status: what, Reason: reason, Message: fmt.Sprintf(format, args...)})
+		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
+	}
+	o, err := d.any.Find(ctx, r.GetVolumeId())
+	switch {
+	case errors.Is(err, crypt.ErrNoMapping):
+		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonNotMapped, "the volume is not open on node %s", d.Node)
+	case err != nil:
+		return nil, err
+	case o.Mapping.Suspended:
+		return found(csi.VolumeHealthErrorType_DEGRADED, reasonSuspended, "requests wait while the volume is copied")
+	}
+	if err := d.probe(ctx, o); err != nil {
+		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonDiskDead, "the disk of the volume cannot be read: %v", err)
+	}
+	all, err := d.Mounts.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, at := range targets(all, o.Mapping.Number) {
+		m, _ := mount.At(all, at)
+		if m.Stopped {
+			return found(csi.VolumeHealthErrorType_DEGRADED, reasonReadOnly, "the file system at %s takes no writes: it met an error; see the kernel's log of the node", at)
+		}
+	}
+	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
+}
+
+// probe reads the mapping. A disk that hangs does not make the caller hang.
+func (d *Driver) probe(ctx context.Context, o volume.Opened) error {
+	ctx, cancel := context.WithTimeout(ctx, probePatience)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- d.any.Engine.Probe(ctx, o.Mapping.Name) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

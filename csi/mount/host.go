@@ -1,0 +1,217 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"unsafe"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// fiTrim is FITRIM of include/uapi/linux/fs.h, which x/sys does not have.
+const fiTrim = 0xc0185879
+
+// flags are the mount options that are flags of mount(2); all others are for the file system.
+var flags = map[string]uintptr{
+	"rw": 0, "defaults": 0, "ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
+	"sync": unix.MS_SYNCHRONOUS, "dirsync": unix.MS_DIRSYNC, "noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME,
+	"relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME, "lazytime": unix.MS_LAZYTIME, "nosymfollow": unix.MS_NOSYMFOLLOW,
+}
+
+// List implements Mounts.
+func (Host) List() ([]Mount, error) {
+	infos, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) {
+		return !FS(i.FSType).Known() && !holdsNodes(i), false
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mount table: %w", err)
+	}
+	var out []Mount
+	for _, i := range infos {
+		m := Mount{Target: i.Mountpoint, Root: i.Root == "/", ReadOnly: hasOption(i.Options, "ro")}
+		if !holdsNodes(i) {
+			m.FS, m.Device = FS(i.FSType), unix.Mkdev(uint32(i.Major), uint32(i.Minor))
+			// The mount is writable, and what is mounted is not: it stopped by itself. Newer kernels have words of their own for it.
+			m.Stopped = !m.ReadOnly && hasOption(i.VFSOptions, "ro") || hasOption(i.VFSOptions, "emergency_ro") || hasOption(i.VFSOptions, "shutdown")
+			out = append(out, m)
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(i.Mountpoint, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+			continue // Gone meanwhile, hidden by another mount, or no node.
+		}
+		m.Node, m.Root, m.Device = true, true, st.Rdev
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// holdsNodes is whether something of a file system for device nodes is bound there.
+func holdsNodes(i *mountinfo.Info) bool {
+	return (i.FSType == "devtmpfs" || i.FSType == "tmpfs") && i.Root != "/"
+}
+
+func hasOption(list, option string) bool {
+	for o := range strings.SplitSeq(list, ",") {
+		if o == option {
+			return true
+		}
+	}
+	return false
+}
+
+// Mount implements Mounts.
+func (Host) Mount(device, target string, kind FS, options []string) error {
+	var set uintptr
+	var data []string
+	for _, o := range options {
+		if f, ok := flags[o]; ok {
+			set |= f
+		} else {
+			data = append(data, o)
+		}
+	}
+	if err := unix.Mount(device, target, string(kind), set, strings.Join(data, ",")); err != nil {
+		return fmt.Errorf("mount %s at %s as %s with %q: %w", device, target, kind, options, err)
+	}
+	return nil
+}
+
+// Bind implements Mounts.
+func (Host) Bind(source, target string, readOnly bool) error {
+	if err := makeTarget(source, target); err != nil {
+		return err
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("bind %s: open_tree: %w", source, err)
+	}
+	defer unix.Close(fd)
+	if readOnly {
+		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+			return fmt.Errorf("bind %s read-only: mount_setattr: %w", source, err)
+		}
+	}
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("bind %s at %s: move_mount: %w", source, target, err)
+	}
+	return nil
+}
+
+// makeTarget makes a folder for a folder, a file for anything else.
+func makeTarget(source, target string) error {
+	info, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	const folderMode, fileMode = 0o750, 0o600
+	if info.IsDir() {
+		err = os.Mkdir(target, folderMode)
+	} else {
+		var f *os.File
+		if f, err = os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_RDONLY|unix.O_NOFOLLOW, fileMode); err == nil {
+			err = f.Close()
+		}
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// Unmount implements Mounts.
+func (Host) Unmount(target string) error {
+	for {
+		err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
+		switch {
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+			return nil // Not mounted, or not there.
+		case errors.Is(err, unix.EBUSY):
+			return fmt.Errorf("unmount %s: %w", target, ErrBusy)
+		case err != nil:
+			return fmt.Errorf("unmount %s: %w", target, err)
+		}
+	}
+}
+
+// Unbind implements Mounts.
+func (h Host) Unbind(target string) error {
+	if err := h.Unmount(target); err != nil {
+		return err
+	}
+	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// trimRange is struct fstrim_range.
+type trimRange struct{ start, length, least uint64 }
+
+// Trim implements Filesystems. It ends early, with what was done, when ctx does: the file system is asked for a part at a time.
+func (Host) Trim(ctx context.Context, target string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(target, &st); err != nil {
+		return 0, &fs.PathError{Op: "statfs", Path: target, Err: err}
+	}
+	const part = 64 << 30
+	size, done := st.Blocks*uint64(st.Frsize), int64(0)
+	for at := uint64(0); at < size; at += part {
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
+		r := trimRange{start: at, length: part}
+		if err := trim(target, &r); err != nil {
+			return done, fmt.Errorf("trim %s: %w", target, err)
+		}
+		done += int64(r.length)
+	}
+	return done, nil
+}
+
+// trim asks the file system that a folder is on.
+func trim(path string, r *trimRange) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), fiTrim, uintptr(unsafe.Pointer(r))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// Usage implements Filesystems.
+func (Host) Usage(path string) (Usage, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return Usage{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		size, err := deviceSize(path)
+		return Usage{Total: size, Node: true}, err
+	}
+	var s unix.Statfs_t
+	if err := unix.Statfs(path, &s); err != nil {
+		return Usage{}, &fs.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	return Usage{
+		Total: int64(s.Blocks) * s.Frsize, Free: int64(s.Bavail) * s.Frsize, Used: int64(s.Blocks-s.Bfree) * s.Frsize,
+		Inodes: int64(s.Files), InodesFree: int64(s.Ffree), InodesUsed: int64(s.Files - s.Ffree),
+	}, nil
+}
+
+func deviceSize(path string) (int64, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return f.Seek(0, 2)
+}

@@ -1,0 +1,65 @@
+package mounttest
+
+import (
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+)
+
+// Hold makes the mount at target busy, or lets it go.
+func (s *System) Hold(target string, busy bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy == nil {
+		s.busy = map[string]bool{}
+	}
+	s.busy[target] = busy
+}
+
+// Write makes a file in what is mounted at target, as a pod does.
+func (s *System) Write(target, name, text string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, ok := s.at(target)
+	switch {
+	case !ok || m.Node:
+		return fs.ErrNotExist
+	case m.ReadOnly:
+		return unix.EROFS
+	}
+	sb, err := m.dev.read()
+	if err != nil {
+		return err
+	}
+	if sb.Files == nil {
+		sb.Files = map[string]string{}
+	}
+	sb.Files[name] = text
+	return m.dev.write(sb)
+}
+
+// Read gives a file of what is mounted at target; fs.ErrNotExist when there is none.
+func (s *System) Read(target, name string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, ok := s.at(target)
+	if !ok {
+		return "", fs.ErrNotExist
+	}
+	sb, err := m.dev.read()
+	if err != nil {
+		return "", err
+	}
+	text, ok := sb.Files[name]
+	if !ok {
+		return "", fs.ErrNotExist
+	}
+	return text, nil
+}
+
+// Reboot unmounts everything.
+func (s *System) Reboot() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mounts, s.busy = nil, nil
+}

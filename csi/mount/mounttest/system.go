@@ -1,0 +1,331 @@
+// Package mounttest has a mount.System in memory, for tests of what uses one. Targets are real folders and files, so that callers can look whether they
+// are there; nothing is mounted on them. A file system is a page at the beginning of its device, so it goes where the device's bytes go. Imported by
+// tests only.
+package mounttest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/mount"
+)
+
+// page is what a file system takes, bytes.
+const page = 4096
+
+// Device is what is behind a path such as /dev/dm-1.
+type Device struct {
+	Number uint64
+	Size   int64
+	// Data is its content. Reads and writes are of 4096 bytes.
+	Data interface {
+		io.ReaderAt
+		io.WriterAt
+	}
+}
+
+// System is the fake. Open must be set; the rest may be.
+type System struct {
+	// Open gives the device of a path, fs.ErrNotExist when there is none.
+	Open func(path string) (Device, error)
+	// Hook is asked before each method of System ("make", "mount", …) with the path it is about; an error of it is the method's.
+	Hook func(op, path string) error
+
+	mu     sync.Mutex
+	mounts []mounted
+	busy   map[string]bool
+	made   int
+}
+
+type mounted struct {
+	mount.Mount
+	dev     Device
+	options []string
+}
+
+// super is the page, as JSON.
+type super struct {
+	FS      mount.FS          `json:"fs"`
+	Size    int64             `json:"size"`
+	Damaged bool              `json:"damaged,omitempty"`
+	Files   map[string]string `json:"files,omitempty"`
+}
+
+func (s *System) begin(op, path string) (func(), error) {
+	s.mu.Lock()
+	if s.Hook != nil {
+		if err := s.Hook(op, path); err != nil {
+			s.mu.Unlock()
+			return nil, err
+		}
+	}
+	return s.mu.Unlock, nil
+}
+
+func (d Device) read() (super, error) {
+	b := make([]byte, page)
+	if _, err := d.Data.ReadAt(b, 0); err != nil {
+		return super{}, err
+	}
+	var sb super
+	if b = bytes.TrimRight(b, "\x00"); len(b) > 0 && json.Unmarshal(b, &sb) != nil {
+		return super{}, nil
+	}
+	return sb, nil
+}
+
+func (d Device) write(sb super) error {
+	b, err := json.Marshal(sb)
+	if err != nil {
+		return err
+	}
+	if len(b) > page {
+		return unix.ENOSPC
+	}
+	_, err = d.Data.WriteAt(append(b, make([]byte, page-len(b))...), 0)
+	return err
+}
+
+// Probe implements mount.Filesystems.
+func (s *System) Probe(_ context.Context, device string) (mount.Found, error) {
+	end, err := s.begin("probe", device)
+	if err != nil {
+		return mount.Found{}, err
+	}
+	defer end()
+	dev, err := s.Open(device)
+	if err != nil {
+		return mount.Found{}, err
+	}
+	sb, err := dev.read()
+	return mount.Found{FS: sb.FS, Size: sb.Size}, err
+}
+
+// Make implements mount.Filesystems.
+func (s *System) Make(_ context.Context, device string, kind mount.FS) error {
+	end, err := s.begin("make", device)
+	if err != nil {
+		return err
+	}
+	defer end()
+	dev, err := s.Open(device)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(s.mounts, func(m mounted) bool { return m.Device == dev.Number && !m.Node }) {
+		return unix.EBUSY
+	}
+	s.made++
+	return dev.write(super{FS: kind, Size: dev.Size})
+}
+
+// Made is how many file systems were made.
+func (s *System) Made() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.made
+}
+
+// Damage makes Check refuse the file system on the device.
+func (s *System) Damage(device string) error {
+	dev, err := s.Open(device)
+	if err != nil {
+		return err
+	}
+	sb, err := dev.read()
+	if err != nil {
+		return err
+	}
+	sb.Damaged = true
+	return dev.write(sb)
+}
+
+// Check implements mount.Filesystems.
+func (s *System) Check(_ context.Context, device string, _ mount.FS) error {
+	end, err := s.begin("check", device)
+	if err != nil {
+		return err
+	}
+	defer end()
+	dev, err := s.Open(device)
+	if err != nil {
+		return err
+	}
+	if sb, err := dev.read(); err != nil {
+		return err
+	} else if sb.Damaged {
+		return mount.ErrDamaged
+	}
+	return nil
+}
+
+// Grow implements mount.Filesystems.
+func (s *System) Grow(_ context.Context, device, target string, _ mount.FS) error {
+	end, err := s.begin("grow", device)
+	if err != nil {
+		return err
+	}
+	defer end()
+	dev, err := s.Open(device)
+	if err != nil {
+		return err
+	}
+	if m, ok := s.at(target); !ok || m.Device != dev.Number {
+		return fmt.Errorf("grow %s: it is not at %s", device, target)
+	}
+	sb, err := dev.read()
+	if err != nil {
+		return err
+	}
+	sb.Size = dev.Size
+	return dev.write(sb)
+}
+
+// Trim implements mount.Filesystems.
+func (s *System) Trim(_ context.Context, target string) (int64, error) {
+	end, err := s.begin("trim", target)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
+	if _, ok := s.at(target); !ok {
+		return 0, unix.ENOTTY
+	}
+	return page, nil
+}
+
+// Usage implements mount.Filesystems.
+func (s *System) Usage(path string) (mount.Usage, error) {
+	end, err := s.begin("usage", path)
+	if err != nil {
+		return mount.Usage{}, err
+	}
+	defer end()
+	m, ok := s.at(path)
+	if !ok {
+		return mount.Usage{}, &fs.PathError{Op: "stat", Path: path, Err: fs.ErrNotExist}
+	}
+	if m.Node {
+		return mount.Usage{Total: m.dev.Size, Node: true}, nil
+	}
+	sb, err := m.dev.read()
+	return mount.Usage{Total: sb.Size, Used: page, Free: sb.Size - page, Inodes: 100, InodesUsed: 1, InodesFree: 99}, err
+}
+
+// List implements mount.Mounts.
+func (s *System) List() ([]mount.Mount, error) {
+	end, err := s.begin("list", "")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	var out []mount.Mount
+	for _, m := range s.mounts {
+		out = append(out, m.Mount)
+	}
+	return out, nil
+}
+
+// at gives what shows at a path.
+func (s *System) at(path string) (m mounted, ok bool) {
+	for _, each := range s.mounts {
+		if each.Target == path {
+			m, ok = each, true
+		}
+	}
+	return m, ok
+}
+
+// Options gives the options of what is mounted at target.
+func (s *System) Options(target string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, _ := s.at(target)
+	return m.options
+}
+
+// Mount implements mount.Mounts.
+func (s *System) Mount(device, target string, kind mount.FS, options []string) error {
+	end, err := s.begin("mount", target)
+	if err != nil {
+		return err
+	}
+	defer end()
+	dev, err := s.Open(device)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(target); err != nil {
+		return err
+	}
+	if sb, err := dev.read(); err != nil || sb.FS != kind {
+		return errors.Join(err, unix.EINVAL)
+	}
+	s.mounts = append(s.mounts, mounted{mount.Mount{Target: target, Device: dev.Number, Root: true, FS: kind, ReadOnly: slices.Contains(options, "ro")}, dev, options})
+	return nil
+}
+
+// Bind implements mount.Mounts.
+func (s *System) Bind(source, target string, readOnly bool) error {
+	end, err := s.begin("bind", target)
+	if err != nil {
+		return err
+	}
+	defer end()
+	m, ok := s.at(source)
+	if ok {
+		err = os.Mkdir(target, 0o700)
+	} else {
+		if m.dev, err = s.Open(source); err != nil {
+			return err
+		}
+		m.Device, m.Node, m.Root = m.dev.Number, true, true
+		err = os.WriteFile(target, nil, 0o600)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	m.Target, m.ReadOnly = target, m.ReadOnly || readOnly
+	s.mounts = append(s.mounts, m)
+	return nil
+}
+
+// Unmount implements mount.Mounts.
+func (s *System) Unmount(target string) error {
+	end, err := s.begin("unmount", target)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if s.busy[target] {
+		return fmt.Errorf("unmount %s: %w", target, mount.ErrBusy)
+	}
+	s.mounts = slices.DeleteFunc(s.mounts, func(m mounted) bool { return m.Target == target })
+	return nil
+}
+
+// Unbind implements mount.Mounts.
+func (s *System) Unbind(target string) error {
+	if err := s.Unmount(target); err != nil {
+		return err
+	}
+	end, err := s.begin("remove", target)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

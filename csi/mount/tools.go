@@ -1,0 +1,99 @@
+package mount
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// Host is the System of this machine. The zero value is ready. It needs CAP_SYS_ADMIN.
+type Host struct{}
+
+const (
+	// maxOutput is how much of a program's output an error has, bytes.
+	maxOutput = 1024
+	// patience is how long a program that was told to end may take.
+	patience = 10 * time.Second
+)
+
+// run gives the exit code of a program. A program that does not end by itself within ctx is killed.
+func run(ctx context.Context, name string, args ...string) (code int, err error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	cmd.WaitDelay = patience
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("%s: %w", name, ErrNoProgram)
+	}
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+		return 0, fmt.Errorf("%s: %w", name, errors.Join(err, ctx.Err()))
+	}
+	if err == nil {
+		return 0, nil
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
+	if len(text) > maxOutput {
+		text = text[:maxOutput] + " …"
+	}
+	return exit.ExitCode(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, text)
+}
+
+// Make implements Filesystems. Blocks are of 4096 bytes, none are kept for root, and nothing is discarded: the device is new.
+func (Host) Make(ctx context.Context, device string, kind FS) error {
+	var err error
+	switch kind {
+	case Ext4:
+		// Inode tables and journal are made up as they are used: the groups' checksums say which are, so what was there before does not matter.
+		_, err = run(ctx, "mkfs.ext4", "-F", "-q", "-b", "4096", "-m", "0", "-e", "remount-ro",
+			"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", device)
+	case XFS:
+		_, err = run(ctx, "mkfs.xfs", "-f", "-q", "-K", device)
+	default:
+		err = fmt.Errorf("make %q on %s: not one of %v", kind, device, Kinds)
+	}
+	return err
+}
+
+// Bits of e2fsck's exit code (e2fsck(8)).
+const e2fsckCorrected = 1 | 2
+
+// Check implements Filesystems. xfs replays its journal when it is mounted and is repaired by nobody but a person, so there is nothing to do.
+func (Host) Check(ctx context.Context, device string, kind FS) error {
+	if kind != Ext4 {
+		return nil
+	}
+	code, err := run(ctx, "e2fsck", "-p", device)
+	switch {
+	case code == 0:
+		return err
+	case code&^e2fsckCorrected == 0:
+		return nil
+	}
+	const uncorrected = 4
+	if code&uncorrected != 0 {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
+}
+
+// Grow implements Filesystems.
+func (Host) Grow(ctx context.Context, device, target string, kind FS) error {
+	var err error
+	switch kind {
+	case Ext4:
+		_, err = run(ctx, "resize2fs", device)
+	case XFS:
+		_, err = run(ctx, "xfs_growfs", "-d", target)
+	default:
+		err = fmt.Errorf("grow %q on %s: not one of %v", kind, device, Kinds)
+	}
+	return err
+}
