@@ -10,9 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -45,14 +43,26 @@ type node struct {
 	volumes []string
 }
 
-func newNode(t *testing.T) *node {
+// needMachine skips a test where the machine is not the tests' own.
+func needMachine(t *testing.T) {
 	t.Helper()
 	if os.Getenv(machineEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+machineEnv+"=1 on a machine whose mappings and loop devices may be changed")
 	}
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	needMachine(t)
+	return newNodeIn(t, t.TempDir())
+}
+
+// newNodeIn is a node whose volumes are below dir.
+func newNodeIn(t *testing.T, dir string) *node {
+	t.Helper()
 	dirs := map[string]string{}
 	for _, name := range []string{"files", "states", "locks"} {
-		dirs[name] = filepath.Join(t.TempDir(), name)
+		dirs[name] = filepath.Join(dir, name)
 		if err := os.Mkdir(dirs[name], 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -394,61 +404,4 @@ func TestHeaderOfCryptsetupIsRefused(t *testing.T) {
 	}
 	run(t, "", "cp", honest, n.image("v"))
 	n.open("v", volume.OpenOptions{})
-}
-
-// Many volumes at once, in little memory.
-func TestManyVolumesInLittleMemory(t *testing.T) {
-	const many = 100
-	n := newNode(t)
-	n.files.Sparse = true
-	for i := range many {
-		n.create(fmt.Sprintf("v%d", i))
-	}
-	openAll := func() []time.Duration {
-		took := make([]time.Duration, many)
-		var wg sync.WaitGroup
-		for i := range many {
-			wg.Go(func() {
-				start := time.Now()
-				if _, err := n.Open(t.Context(), fmt.Sprintf("v%d", i), volume.OpenOptions{}); err != nil {
-					t.Error(err)
-				}
-				took[i] = time.Since(start)
-			})
-		}
-		wg.Wait()
-		slices.Sort(took)
-		return took
-	}
-	start := time.Now()
-	openAll()
-	t.Logf("%d new volumes in %v", many, time.Since(start))
-	for i := range many {
-		n.close(fmt.Sprintf("v%d", i))
-	}
-	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
-		t.Fatal(err)
-	}
-	start = time.Now()
-	took := openAll()
-	t.Logf("%d existing volumes in %v, each p50 %v, max %v", many, time.Since(start), took[many/2], took[many-1])
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var peak int
-	for line := range strings.Lines(string(status)) {
-		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			fmt.Sscan(v, &peak)
-		}
-	}
-	t.Logf("peak resident memory of the whole process %d KiB", peak)
-	if peak == 0 || peak > 64<<10 {
-		t.Errorf("peak memory %d KiB, want at most 64 MiB", peak)
-	}
-	one := n.open("v0", volume.OpenOptions{})
-	n.close("v0")
-	start = time.Now()
-	n.open("v0", volume.OpenOptions{})
-	t.Logf("one existing volume alone: %v (adopted before: %v)", time.Since(start), one.Adopted)
 }

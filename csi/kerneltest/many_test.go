@@ -1,0 +1,70 @@
+package kerneltest
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// Many volumes at once, in little memory.
+func TestManyVolumesInLittleMemory(t *testing.T) {
+	const many = 100
+	n := newNode(t)
+	n.files.Sparse = true
+	for i := range many {
+		n.create(fmt.Sprintf("v%d", i))
+	}
+	openAll := func() []time.Duration {
+		took := make([]time.Duration, many)
+		var wg sync.WaitGroup
+		for i := range many {
+			wg.Go(func() {
+				start := time.Now()
+				if _, err := n.Open(t.Context(), fmt.Sprintf("v%d", i), volume.OpenOptions{}); err != nil {
+					t.Error(err)
+				}
+				took[i] = time.Since(start)
+			})
+		}
+		wg.Wait()
+		slices.Sort(took)
+		return took
+	}
+	start := time.Now()
+	openAll()
+	t.Logf("%d new volumes in %v", many, time.Since(start))
+	for i := range many {
+		n.close(fmt.Sprintf("v%d", i))
+	}
+	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
+		t.Fatal(err)
+	}
+	start = time.Now()
+	took := openAll()
+	t.Logf("%d existing volumes in %v, each p50 %v, max %v", many, time.Since(start), took[many/2], took[many-1])
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var peak int
+	for line := range strings.Lines(string(status)) {
+		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			fmt.Sscan(v, &peak)
+		}
+	}
+	t.Logf("peak resident memory of the whole process %d KiB", peak)
+	if peak == 0 || peak > 64<<10 {
+		t.Errorf("peak memory %d KiB, want at most 64 MiB", peak)
+	}
+	one := n.open("v0", volume.OpenOptions{})
+	n.close("v0")
+	start = time.Now()
+	n.open("v0", volume.OpenOptions{})
+	t.Logf("one existing volume alone: %v (adopted before: %v)", time.Since(start), one.Adopted)
+}
