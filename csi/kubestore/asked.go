@@ -42,8 +42,8 @@ func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
 	return explain("end request of volume "+name, err)
 }
 
-// TakenOver is the node from which this one may take the volume; empty when nobody asks for that. It is what volume.OpenOptions.TakeOver wants.
-func (s *Store) TakenOver(ctx context.Context, name string) (from string, err error) {
+// TakeOver is the node from which this one may take the volume; empty when nobody asks for that. It is what volume.OpenOptions.TakeOver wants.
+func (s *Store) TakeOver(ctx context.Context, name string) (from string, err error) {
 	o, err := s.get(ctx, name)
 	if err != nil {
 		return "", err

@@ -133,7 +133,9 @@ func (c *Control) startAPIServer(ctx context.Context) error {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+c.pki("sa.key"), "--service-account-signing-key-file="+c.pki("sa.key"),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-		"--anonymous-auth=false", "--profiling=false", "--v=1")
+		"--anonymous-auth=false", "--profiling=false", "--v=1",
+		// As kubeadm has it: CSI drivers are privileged.
+		"--allow-privileged=true")
 	if err != nil {
 		return err
 	}

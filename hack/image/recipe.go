@@ -1,5 +1,7 @@
 package main
 
+//go:generate ../generate-snapshot-crds.sh
+
 import (
 	"fmt"
 	"strings"

@@ -1,0 +1,520 @@
+package lab_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/kubestore"
+	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+const (
+	csiManifests = "manifests/csi"
+	csiAccount   = "veil-csi"
+)
+
+// apply applies an object as kubectl does, trying again while its kind is not served yet.
+func apply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured) error {
+	return lab.Until(ctx, 20*time.Second, func() error {
+		groups, err := restmapper.GetAPIGroupResources(l.Control.Client.Discovery())
+		if err != nil {
+			return err
+		}
+		gvk := o.GroupVersionKind()
+		m, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(gvk.GroupKind(), gvk.Version)
+		if err != nil {
+			return err
+		}
+		opts := metav1.ApplyOptions{FieldManager: "lab", Force: true}
+		if c := l.Control.Dynamic.Resource(m.Resource); m.Scope.Name() == meta.RESTScopeNameNamespace {
+			_, err = c.Namespace(o.GetNamespace()).Apply(ctx, o.GetName(), o, opts)
+		} else {
+			_, err = c.Apply(ctx, o.GetName(), o, opts)
+		}
+		return err
+	})
+}
+
+// installCSI applies the driver's manifests in their order.
+func installCSI(ctx context.Context, t *testing.T, l *lab.Lab) {
+	t.Helper()
+	for _, m := range kustomized(t, filepath.Join(root(t), csiManifests)) {
+		if err := apply(ctx, l, m.object); err != nil {
+			t.Fatalf("%s: %v", m.path, err)
+		}
+	}
+}
+
+// newState is the state of a new volume on a node.
+func newState(name, node string) volume.State {
+	return volume.State{
+		Volume: name, Cluster: "c", Request: volume.Request{Node: node, Backend: "file", Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+		Phase: volume.New, Payload: 8192, Content: volume.Unmade,
+	}
+}
+
+// readyState is one that was formatted.
+func readyState(name, node string) volume.State {
+	s := newState(name, node)
+	s.Phase, s.Epoch, s.Device, s.UUID, s.Writer, s.Content = volume.Ready, 1<<53+1, "serial:S", crypt.UUID{1}, node, volume.Made
+	s.Key = keyring.Wrapped{Provider: "kms", KeyID: "k", Blob: []byte{1, 2, 255}, Annotations: map[string][]byte{"a.example": {3}}}
+	return s
+}
+
+// The store of volumes on a real API server.
+func TestVolumeStore(t *testing.T) {
+	ctx, l := newLab(t, lab.Options{Nodes: -1})
+	s, err := kubestore.NewForConfig(l.Control.Config, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Get(ctx, "pvc-1"); err == nil || errors.Is(err, volume.ErrNotFound) || !strings.Contains(err.Error(), "not installed") {
+		t.Errorf("without the custom resource: %v", err)
+	}
+	installCSI(ctx, t, l)
+	t.Run("cluster", func(t *testing.T) {
+		ns, err := l.Control.Client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id, err := s.Cluster(ctx); err != nil || id != string(ns.UID) {
+			t.Errorf("%q, %v; want %q", id, err, ns.UID)
+		}
+	})
+	t.Run("life", func(t *testing.T) { storeLife(ctx, t, s, "n") })
+	t.Run("of many that change it one does", func(t *testing.T) { storeRace(ctx, t, s) })
+	t.Run("creation that was cut short", func(t *testing.T) { storeCutShort(ctx, t, l, s) })
+	t.Run("what is not in the schema is refused", func(t *testing.T) { storeStrict(ctx, t, l, s) })
+	t.Run("requests", func(t *testing.T) { storeRequests(ctx, t, l, s) })
+	t.Run("snapshots", func(t *testing.T) {
+		// Definitions first: what uses them is refused before.
+		dir := filepath.Join(root(t), "manifests/components/snapshots")
+		for _, m := range append(kustomized(t, filepath.Join(dir, "crd")), kustomized(t, dir)...) {
+			if err := apply(ctx, l, m.object); err != nil {
+				t.Errorf("%s: %v", m.path, err)
+			}
+		}
+	})
+	t.Run("API server away", func(t *testing.T) {
+		if err := l.Control.StopAPIServer(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Get(ctx, "pvc-1"); !errors.Is(err, volume.ErrUnavailable) {
+			t.Errorf("get: %v", err)
+		}
+		if err := s.Create(ctx, newState("pvc-away", "n")); !errors.Is(err, volume.ErrUnavailable) {
+			t.Errorf("create: %v", err)
+		}
+	})
+}
+
+func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node string) {
+	if _, _, err := s.Get(ctx, "pvc-1"); !errors.Is(err, volume.ErrNotFound) {
+		t.Errorf("get what is not there: %v", err)
+	}
+	want := newState("pvc-1", node)
+	if err := s.Create(ctx, want); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Create(ctx, want); !errors.Is(err, volume.ErrExists) {
+		t.Errorf("create again: %v", err)
+	}
+	got, first, err := s.Get(ctx, "pvc-1")
+	if err != nil || !cmp.Equal(got, want) {
+		t.Fatalf("%v %s", err, cmp.Diff(want, got))
+	}
+	want = readyState("pvc-1", node)
+	second, err := s.Update(ctx, want, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Update(ctx, want, first); !errors.Is(err, volume.ErrConflict) {
+		t.Errorf("update at a former revision: %v", err)
+	}
+	if err := s.Remove(ctx, "pvc-1", first); !errors.Is(err, volume.ErrConflict) {
+		t.Errorf("remove at a former revision: %v", err)
+	}
+	got, r, err := s.Get(ctx, "pvc-1")
+	if err != nil || r != second || !cmp.Equal(got, want) {
+		t.Fatalf("%v %s", err, cmp.Diff(want, got))
+	}
+	if all, err := s.List(ctx); err != nil || !slices.ContainsFunc(all, func(s volume.State) bool { return cmp.Equal(s, want) }) {
+		t.Errorf("list: %+v, %v", all, err)
+	}
+	want.Phase, want.Key, want.Writer = volume.Deleted, keyring.Wrapped{}, ""
+	third, err := s.Update(ctx, want, second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(ctx, "pvc-1", third); err != nil {
+		t.Error(err)
+	}
+	if err := s.Remove(ctx, "pvc-1", third); !errors.Is(err, volume.ErrNotFound) {
+		t.Errorf("remove again: %v", err)
+	}
+	if _, err := s.Update(ctx, want, third); !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrConflict) {
+		t.Errorf("update what is gone: %v", err)
+	}
+}
+
+func storeRace(ctx context.Context, t *testing.T, s *kubestore.Store) {
+	if err := s.Create(ctx, newState("pvc-race", "n")); err != nil {
+		t.Fatal(err)
+	}
+	_, r, err := s.Get(ctx, "pvc-race")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() {
+			st := newState("pvc-race", "n")
+			st.PendingPayload = int64(4096 * (3 + i))
+			_, errs[i] = s.Update(ctx, st, r)
+		})
+	}
+	wg.Wait()
+	won := slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return errors.Is(err, volume.ErrConflict) })
+	if len(won) != 1 || won[0] != nil {
+		t.Errorf("results %v: want one success, conflicts else", errs)
+	}
+}
+
+func storeCutShort(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
+	half := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "csi.kubeveil.io/v1alpha1", "kind": "VeilVolume", "metadata": map[string]any{"name": "pvc-half"},
+		"spec": map[string]any{"cluster": "c", "node": "n", "backend": "file", "created": "2025-01-02T03:04:05Z"},
+	}}
+	if _, err := l.Control.Dynamic.Resource(kubestore.VeilVolumes).Create(ctx, half, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Get(ctx, "pvc-half"); !errors.Is(err, volume.ErrState) {
+		t.Errorf("get: %v", err)
+	}
+	other := newState("pvc-half", "n")
+	other.Request.Parameters = "others"
+	if err := s.Create(ctx, other); !errors.Is(err, volume.ErrExists) {
+		t.Errorf("create with another request: %v", err)
+	}
+	if err := s.Create(ctx, newState("pvc-half", "n")); err != nil {
+		t.Error(err)
+	}
+	if st, _, err := s.Get(ctx, "pvc-half"); err != nil || st.Request.Created.Year() != 2025 {
+		t.Errorf("completed: %+v, %v", st, err)
+	}
+}
+
+func storeStrict(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
+	if err := s.Create(ctx, newState("pvc-strict", "n")); err != nil {
+		t.Fatal(err)
+	}
+	st, r, err := s.Get(ctx, "pvc-strict")
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.Request.Node = "elsewhere"
+	if _, err := s.Update(ctx, st, r); !errors.Is(err, volume.ErrState) {
+		t.Errorf("update of what was asked for: %v", err)
+	}
+	c := l.Control.Dynamic.Resource(kubestore.VeilVolumes)
+	for what, patch := range map[string]string{
+		"another cluster": `{"spec":{"cluster":"d"}}`, "another node": `{"spec":{"node":"m"}}`,
+		"a node by its own takeover": `{"spec":{"node":"m","takeOver":{"from":"n","to":"m"}}}`, "a source": `{"spec":{"source":"x"}}`,
+	} {
+		if _, err := c.Patch(ctx, "pvc-strict", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err == nil {
+			t.Errorf("%s was accepted", what)
+		}
+	}
+	_, err = c.Patch(ctx, "pvc-strict", types.MergePatchType, []byte(`{"status":{"integrity":"hmac"}}`),
+		metav1.PatchOptions{FieldValidation: metav1.FieldValidationStrict}, "status")
+	if err == nil {
+		t.Error("a field that the schema does not have was accepted")
+	}
+}
+
+func storeRequests(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
+	for name, node := range map[string]string{"pvc-mine": "n", "pvc-other": "m"} {
+		if err := s.Create(ctx, newState(name, node)); err != nil {
+			t.Fatal(err)
+		}
+		ask(ctx, t, l, name, `{"spec":{"rewrap":"first","takeOver":{"from":"gone","to":"n"}}}`)
+	}
+	if got, err := s.Rewraps(ctx); err != nil || !cmp.Equal(got, map[string]string{"pvc-mine": "first"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if from, err := s.TakeOver(ctx, "pvc-other"); err != nil || from != "gone" {
+		t.Errorf("takeover from %q, %v", from, err)
+	}
+	ask(ctx, t, l, "pvc-mine", `{"spec":{"rewrap":"second","takeOver":{"from":"gone","to":"other"}}}`)
+	if from, err := s.TakeOver(ctx, "pvc-mine"); err != nil || from != "" {
+		t.Errorf("takeover by another node, from %q, %v", from, err)
+	}
+	for _, c := range []struct {
+		request string
+		left    int
+	}{{"first", 1}, {"second", 0}, {"second", 0}} {
+		if err := s.RewrapDone(ctx, "pvc-mine", c.request); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Rewraps(ctx); err != nil || len(got) != c.left {
+			t.Errorf("after %s is done: %v, %v", c.request, got, err)
+		}
+	}
+	if st, _, err := s.Get(ctx, "pvc-mine"); err != nil || !cmp.Equal(st, newState("pvc-mine", "n")) {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+func ask(ctx context.Context, t *testing.T, l *lab.Lab, name, patch string) {
+	t.Helper()
+	_, err := l.Control.Dynamic.Resource(kubestore.VeilVolumes).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// csiToken is the token of the driver's pod on a node; of none, when node is empty.
+func csiToken(ctx context.Context, t *testing.T, l *lab.Lab, node string) *rest.Config {
+	t.Helper()
+	var bound *authenticationv1.BoundObjectReference
+	if node != "" {
+		p, err := l.Control.Client.CoreV1().Pods(metav1.NamespaceSystem).Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: csiAccount + "-"},
+			Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: csiAccount,
+				Containers: []corev1.Container{{Name: "veil-csi", Image: "localhost/kubeveil-csi:dev"}}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bound = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}
+	}
+	r, err := l.Control.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx, csiAccount,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := rest.AnonymousClientConfig(l.Control.Config)
+	c.BearerToken, c.QPS, c.Burst = r.Status.Token, 1000, 1000
+	return c
+}
+
+// storeAs is a store with the token of the driver on a node.
+func storeAs(ctx context.Context, t *testing.T, l *lab.Lab, node string) *kubestore.Store {
+	t.Helper()
+	s, err := kubestore.NewForConfig(csiToken(ctx, t, l, node), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A token of a node's driver changes the volumes of that node and no others.
+func TestStolenVolumeToken(t *testing.T) {
+	ctx, l := newLab(t, lab.Options{NoBoot: true})
+	own, other := l.Nodes()[0].Name, l.Nodes()[1].Name
+	installCSI(ctx, t, l)
+	admin, err := kubestore.NewForConfig(l.Control.Config, other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := storeAs(ctx, t, l, own)
+	csiPolicyInForce(ctx, t, s, other)
+	t.Run("its own", func(t *testing.T) { storeLife(ctx, t, s, own) })
+	t.Run("another's", func(t *testing.T) { othersVolume(ctx, t, l, s, admin, own, other) })
+	t.Run("bound to nothing", func(t *testing.T) {
+		forbidden(t, "create", storeAs(ctx, t, l, "").Create(ctx, newState("pvc-x", own)), "names no node")
+	})
+	t.Run("what the driver needs", func(t *testing.T) {
+		if _, err := s.Cluster(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("persistent volumes", func(t *testing.T) { persistentVolumes(ctx, t, l, own, other) })
+	t.Run("keys are kept", func(t *testing.T) { keysAreKept(ctx, t, l, admin, other) })
+	t.Run("without the policy it would be allowed", func(t *testing.T) {
+		err := l.Control.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, "kubeveil-veilvolume-own", metav1.DeleteOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		err = lab.Until(ctx, 30*time.Second, func() error {
+			n++
+			return s.Create(ctx, newState(fmt.Sprintf("pvc-without-%d", n), other))
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func csiPolicyInForce(ctx context.Context, t *testing.T, s *kubestore.Store, other string) {
+	t.Helper()
+	n := 0
+	err := lab.Until(ctx, 30*time.Second, func() error {
+		n++
+		if err := s.Create(ctx, newState(fmt.Sprintf("pvc-probe-%d", n), other)); err == nil || !strings.Contains(err.Error(), "is of node") {
+			return fmt.Errorf("creating another's VeilVolume: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func forbidden(t *testing.T, what string, err error, because string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), because) {
+		t.Errorf("%s: got %v, want a refusal that says %q", what, err, because)
+	}
+}
+
+// othersVolume tries to create, change, delete and take over a volume of another node, and then does what a person allowed.
+func othersVolume(ctx context.Context, t *testing.T, l *lab.Lab, s, admin *kubestore.Store, own, other string) {
+	const because = "is of node"
+	if err := admin.Create(ctx, newState("pvc-other", other)); err != nil {
+		t.Fatal(err)
+	}
+	st, r, err := s.Get(ctx, "pvc-other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.Content = volume.Made
+	_, err = s.Update(ctx, st, r)
+	forbidden(t, "update", err, because)
+	forbidden(t, "remove", s.Remove(ctx, "pvc-other", r), because)
+	c := dynamicAs(ctx, t, l, own)
+	o, err := c.Get(ctx, "pvc-other", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := map[string]any{"from": other, "to": own}
+	if err := unstructured.SetNestedMap(o.Object, take, "spec", "takeOver"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Update(ctx, o, metav1.UpdateOptions{})
+	forbidden(t, "takeover by itself", err, because)
+	forbidden(t, "delete all", c.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}), "cannot deletecollection")
+	_, err = c.Patch(ctx, "pvc-other", types.MergePatchType, []byte(`{"spec":{"rewrap":"x"}}`), metav1.PatchOptions{})
+	forbidden(t, "patch", err, "cannot patch")
+
+	ask(ctx, t, l, "pvc-other", fmt.Sprintf(`{"spec":{"takeOver":{"from":%q,"to":%q}}}`, other, own))
+	if st, r, err = s.Get(ctx, "pvc-other"); err != nil {
+		t.Fatal(err)
+	}
+	st.Content = volume.Made
+	if r, err = s.Update(ctx, st, r); err != nil {
+		t.Errorf("after a person asked for a takeover: %v", err)
+	}
+	forbidden(t, "remove what was taken over", s.Remove(ctx, "pvc-other", r), because)
+}
+
+// persistentVolumes are made and deleted by the node that has them, and changed by any.
+func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
+	client, err := kubernetes.NewForConfig(csiToken(ctx, t, l, own))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, all := client.CoreV1().PersistentVolumes(), l.Control.Client.CoreV1().PersistentVolumes()
+	foreign := persistentVolume("foreign", other)
+	foreign.Spec.CSI.Driver = "csi.example.com"
+	_, err = mine.Create(ctx, persistentVolume("mine", own), metav1.CreateOptions{})
+	if err != nil {
+		t.Errorf("its own: %v", err)
+	}
+	_, err = mine.Create(ctx, persistentVolume("theirs", other), metav1.CreateOptions{})
+	forbidden(t, "create another's", err, "is not of node "+own)
+	for _, pv := range []*corev1.PersistentVolume{foreign, persistentVolume("theirs", other)} {
+		if _, err := all.Create(ctx, pv, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forbidden(t, "delete another's", mine.Delete(ctx, "theirs", metav1.DeleteOptions{}), "is not of node "+own)
+	forbidden(t, "delete another driver's", mine.Delete(ctx, "foreign", metav1.DeleteOptions{}), "not of the driver")
+	patch := []byte(`{"spec":{"capacity":{"storage":"2Gi"}}}`)
+	if _, err := mine.Patch(ctx, "theirs", types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Errorf("resize another's: %v", err)
+	}
+	_, err = mine.Patch(ctx, "foreign", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	forbidden(t, "resize another driver's", err, "not of the driver")
+	if err := mine.Delete(ctx, "mine", metav1.DeleteOptions{}); err != nil {
+		t.Errorf("delete its own: %v", err)
+	}
+}
+
+// keysAreKept tries to delete a wrapped key by accident, and then on purpose.
+func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore.Store, node string) {
+	if err := admin.Create(ctx, newState("pvc-kept", node)); err != nil {
+		t.Fatal(err)
+	}
+	_, r, err := admin.Get(ctx, "pvc-kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err = admin.Update(ctx, readyState("pvc-kept", node), r); err != nil {
+		t.Fatal(err)
+	}
+	forbidden(t, "delete with the key", admin.Remove(ctx, "pvc-kept", r), "csi.kubeveil.io/destroy=pvc-kept")
+	crds := l.Control.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	forbidden(t, "delete the definition", crds.Delete(ctx, "veilvolumes.csi.kubeveil.io", metav1.DeleteOptions{}), "holds the wrapped key")
+	dry := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
+	if err := crds.Delete(ctx, "veilnodes.kubeveil.io", dry); err != nil {
+		t.Errorf("delete another definition: %v", err)
+	}
+	ask(ctx, t, l, "pvc-kept", `{"metadata":{"annotations":{"csi.kubeveil.io/destroy":"pvc-kept"}}}`)
+	if _, r, err = admin.Get(ctx, "pvc-kept"); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.Remove(ctx, "pvc-kept", r); err != nil {
+		t.Errorf("delete on purpose: %v", err)
+	}
+}
+
+func dynamicAs(ctx context.Context, t *testing.T, l *lab.Lab, node string) dynamic.ResourceInterface {
+	t.Helper()
+	c, err := dynamic.NewForConfig(csiToken(ctx, t, l, node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Resource(kubestore.VeilVolumes)
+}
+
+// persistentVolume is one as the provisioner of a node makes it.
+func persistentVolume(name, node string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.kubeveil.io", VolumeHandle: name}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "topology.csi.kubeveil.io/node", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+			}}}},
+		},
+	}
+}
