@@ -22,6 +22,10 @@ images: ## container images as OCI archives: out/images/kubeveil.tar, and kubeve
 	@$(GO) run ./hack/image -out $(OUT)/images/kubeveil.tar
 	@$(GO) run ./hack/image -image kubeveil-tools -out $(OUT)/images/kubeveil-tools.tar
 
+.PHONY: image-csi
+image-csi: deps ## container image of the CSI driver and its side-cars: out/images/kubeveil-csi.tar (5 minutes cold)
+	@$(GO) run ./hack/image -image kubeveil-csi -out $(OUT)/images/kubeveil-csi.tar
+
 .PHONY: kubernetes
 kubernetes: ## build kube-apiserver and fetch etcd for the lab (8 minutes cold)
 	@hack/build-kubernetes.sh

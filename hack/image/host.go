@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -38,6 +39,22 @@ func addHost(ctx context.Context, files map[string][]byte, arch string, programs
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// addHostFiles adds what the programs of this machine read, and the licences under which they come.
+func addHostFiles(files map[string][]byte, r recipe) error {
+	paths := slices.Clone(r.hostFiles)
+	for _, p := range r.debian {
+		paths = append(paths, filepath.Join("/usr/share/doc", p, "copyright"))
+	}
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("%w: run `make deps`, or install what it is of", err)
+		}
+		files[strings.TrimPrefix(path, "/")] = b
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"debug/elf"
 	"fmt"
 	"io"
@@ -51,7 +52,7 @@ func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image
 			"org.opencontainers.image.title":    r.name,
 			"org.opencontainers.image.version":  version,
 			"org.opencontainers.image.source":   "https://github.com/kubeveil/kubeveil",
-			"org.opencontainers.image.licenses": "Apache-2.0",
+			"org.opencontainers.image.licenses": cmp.Or(r.licenses, "Apache-2.0"),
 		},
 	}
 	return mutate.ConfigFile(img, config)

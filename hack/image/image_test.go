@@ -194,6 +194,22 @@ func TestLddIsRead(t *testing.T) {
 	}
 }
 
+// Licences go with what is copied, and what is not there is said.
+func TestHostFiles(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "conf")
+	if err := os.WriteFile(path, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{}
+	if err := addHostFiles(files, recipe{hostFiles: []string{path}}); err != nil || string(files[path[1:]]) != "text" {
+		t.Errorf("%q, %v", files, err)
+	}
+	if err := addHostFiles(files, recipe{debian: []string{"no-such-package"}}); err == nil || !strings.Contains(err.Error(), "make deps") {
+		t.Errorf("a licence that is not there: %v", err)
+	}
+}
+
 func TestProgramsOfAnotherMachineAreRefused(t *testing.T) {
 	err := addHost(t.Context(), map[string][]byte{}, "s390x", []string{"iperf3"})
 	if err == nil || !strings.Contains(err.Error(), "-arch s390x") {

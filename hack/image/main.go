@@ -1,7 +1,7 @@
 // Command image builds the container images of Kubeveil, without a container engine. The product's, kubeveil, holds
-// the programs and the reference CNI plugins, static and stripped, and nothing else, no shell either. The other, kubeveil-tools,
-// holds what the suites and veilctl run in pods of their own. The same sources and Go version, and of the tools the same
-// release of Debian, give the same bytes.
+// the programs and the reference CNI plugins, static and stripped, and nothing else, no shell either. kubeveil-csi holds the CSI
+// driver, its side-cars and Debian's tools of ext4 and xfs; kubeveil-tools what the suites and veilctl run in pods of their own.
+// The same sources and Go version, and of the tools the same release of Debian, give the same bytes.
 //
 // Usage:
 //
@@ -29,7 +29,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	image := flag.String("image", recipes[0].name, "which `image`: kubeveil or kubeveil-tools")
+	image := flag.String("image", recipes[0].name, "which `image`: kubeveil, kubeveil-csi or kubeveil-tools")
 	arch := flag.String("arch", runtime.GOARCH, "`architecture` as Go names it")
 	tag := flag.String("tag", "", "`name` under which a runtime that imports the image finds it (default localhost/IMAGE:dev)")
 	out := flag.String("out", "", "`file` to write (default out/images/IMAGE.tar)")
@@ -72,6 +72,9 @@ func run(ctx context.Context, image, arch, tag, version, out string) (digest str
 	if err := addHost(ctx, files, arch, r.host); err != nil {
 		return "", err
 	}
+	if err := addHostFiles(files, r); err != nil {
+		return "", err
+	}
 	img, err := newImage(r, arch, version, files)
 	if err != nil {
 		return "", err
@@ -85,18 +88,42 @@ func run(ctx context.Context, image, arch, tag, version, out string) (digest str
 
 // compile builds the programs into folders below root. What is there and up to date is not linked again.
 func compile(ctx context.Context, r recipe, arch, version, root string) error {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return err
+	}
 	for dir, packages := range r.programs {
-		dir = filepath.Join(root, dir)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := build(ctx, ".", arch, filepath.Join(root, dir), module+"pkg/version.stamped="+version, packages); err != nil {
 			return err
 		}
-		args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X " + module + "pkg/version.stamped=" + version, "-o", dir + "/"}, packages...)
-		c := exec.CommandContext(ctx, "go", args...)
-		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=-mod=readonly")
-		c.Stdout, c.Stderr = os.Stderr, os.Stderr
-		if err := c.Run(); err != nil {
-			return fmt.Errorf("build %v: %w", packages, err)
+	}
+	for dir, packages := range r.released {
+		for _, p := range packages {
+			c := exec.CommandContext(ctx, "go", "list", "-f", "{{.Module.Version}}", p)
+			c.Dir, c.Stderr = r.in, os.Stderr
+			released, err := c.Output()
+			if err != nil {
+				return fmt.Errorf("version of %s: %w", p, err)
+			}
+			if err := build(ctx, r.in, arch, filepath.Join(root, dir), "main.version="+strings.TrimSpace(string(released)), []string{p}); err != nil {
+				return err
+			}
 		}
+	}
+	return nil
+}
+
+// build builds packages in a module into a folder; stamp is a variable and its value.
+func build(ctx context.Context, in, arch, dir, stamp string, packages []string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X " + stamp, "-o", dir + "/"}, packages...)
+	c := exec.CommandContext(ctx, "go", args...)
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=-mod=readonly")
+	c.Dir, c.Stdout, c.Stderr = in, os.Stderr, os.Stderr
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("build %v: %w", packages, err)
 	}
 	return nil
 }
@@ -104,17 +131,19 @@ func compile(ctx context.Context, r recipe, arch, version, root string) error {
 // readFiles reads the compiled programs and nothing else that may lie there.
 func readFiles(r recipe, root string) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	for dir, packages := range r.programs {
-		for _, p := range packages {
-			name := filepath.Join(dir, filepath.Base(p))
-			b, err := os.ReadFile(filepath.Join(root, name))
-			if err != nil {
-				return nil, err
+	for _, built := range []map[string][]string{r.programs, r.released} {
+		for dir, packages := range built {
+			for _, p := range packages {
+				name := filepath.Join(dir, filepath.Base(p))
+				b, err := os.ReadFile(filepath.Join(root, name))
+				if err != nil {
+					return nil, err
+				}
+				if err := requireStatic(name, b); err != nil {
+					return nil, err
+				}
+				files[name] = b
 			}
-			if err := requireStatic(name, b); err != nil {
-				return nil, err
-			}
-			files[name] = b
 		}
 	}
 	return files, nil

@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	module  = "github.com/kubeveil/kubeveil/"
-	plugins = "github.com/containernetworking/plugins/plugins/"
+	module   = "github.com/kubeveil/kubeveil/"
+	plugins  = "github.com/containernetworking/plugins/plugins/"
+	sidecars = "github.com/kubernetes-csi/"
 )
 
 // recipe is what an image holds.
@@ -21,8 +22,14 @@ type recipe struct {
 	entry, path string
 	// programs are packages of programs that are built, by the folder in the image.
 	programs map[string][]string
-	// host are programs of this machine that are copied with their libraries and loader.
-	host []string
+	// released are programs of others, by the folder in the image, that are built in a module of ours (in) which says in what version.
+	released map[string][]string
+	in       string
+	// host are programs of this machine that are copied with their libraries and loader, and hostFiles what else they need.
+	host, hostFiles []string
+	// debian are the packages of all those, whose licences are copied, too; licenses is what the label says, empty for Apache-2.0.
+	debian   []string
+	licenses string
 }
 
 // recipes are the images there are: the product, and what suites and veilctl run in pods of their own.
@@ -41,6 +48,19 @@ var recipes = []recipe{{
 	entry: "/usr/local/bin/labtool", path: "/usr/local/bin:/usr/bin",
 	programs: map[string][]string{"usr/local/bin": {module + "e2e/lab/cmd/labtool", module + "e2e/bench/cmd/benchtool"}},
 	host:     []string{"iperf3"},
+}, {
+	name: "kubeveil-csi", comment: "CSI driver, its side-cars, and the tools of ext4 and xfs",
+	entry: "/usr/local/bin/veil-csi", path: "/usr/local/bin:/usr/bin",
+	programs: map[string][]string{"usr/local/bin": {module + "cmd/veil-csi"}},
+	released: map[string][]string{"usr/local/bin": {
+		sidecars + "external-provisioner/v6/cmd/csi-provisioner", sidecars + "external-resizer/v2/cmd/csi-resizer",
+		sidecars + "external-snapshotter/v8/cmd/csi-snapshotter", sidecars + "external-snapshotter/v8/cmd/snapshot-controller",
+	}},
+	in:        "hack/tools/csi",
+	host:      []string{"mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_growfs", "xfs_repair"},
+	hostFiles: []string{"/etc/mke2fs.conf"},
+	debian:    []string{"e2fsprogs", "libext2fs2", "libcom-err2", "libblkid1", "libuuid1", "xfsprogs", "libinih1", "liburcu8", "libc6"},
+	licenses:  "Apache-2.0 AND GPL-2.0-only AND LGPL-2.1-or-later",
 }}
 
 // named gives the recipe of an image.
