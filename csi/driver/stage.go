@@ -94,7 +94,7 @@ func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 		c = append(c, first)
 	}
 	for _, name := range []string{keyring.NameKMS, keyring.NameFile} {
-		if p := d.Keys[name]; p != nil && p != first {
+		if p := d.Keys[name]; p != nil && (first == nil || name != first.Name()) {
 			c = append(c, p)
 		}
 	}

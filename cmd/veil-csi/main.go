@@ -1,0 +1,154 @@
+// Command veil-csi is Kubeveil's CSI driver: encrypted volumes on disks of the node. See docs/storage.md for what it does.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/driver"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/pkg/version"
+)
+
+const usage = `veil-csi gives pods volumes that are encrypted on this node, and believes nothing that a disk says before it is verified.
+
+Usage:
+  veil-csi -node NAME [flags]   serve CSI until SIGTERM; what is mounted stays
+  veil-csi make-key FILE        make a key-encryption key for -key-file; an existing file is left alone
+  veil-csi version
+
+Examples:
+  veil-csi -node node-1 -kms-socket /run/kubeveil/kms/kms.sock
+                                states of volumes in Kubernetes, keys of a KMS v2 plugin
+  veil-csi -node node-1 -disks /dev/disk/by-id/nvme-1,/dev/disk/by-id/nvme-2
+                                whole disks, too, for classes with backend: disk
+  veil-csi make-key /root/kek && veil-csi -node here -registration "" -endpoint /run/csi.sock \
+      -store file:/var/lib/veil-states -cluster lab -key-file /root/kek
+                                without Kubernetes, for a trial: the key protects nothing from who owns its disk
+
+Flags:
+`
+
+// Where things are unless flags say otherwise.
+const (
+	kubeletDir = "/var/lib/kubelet"
+	dataDir    = "/var/lib/kubeveil/csi"
+	runDir     = "/run/kubeveil/csi"
+	kmsSocket  = "/run/kubeveil/kms/kms.sock"
+)
+
+// options are the flags.
+type options struct {
+	node, cluster, store, kubeconfig      string
+	endpoint, registration, run           string
+	files, disks, claims                  string
+	sparse                                bool
+	kmsSocket, keyFile, previousKeyFile   string
+	metrics, logLevel, logFormat          string
+	rewrapEvery, trimEvery, requestsEvery time.Duration
+}
+
+func main() {
+	// Before anything else: no key is ever in memory that can be dumped or swapped.
+	if err := keyring.Harden(); err != nil && needsKeys(os.Args[1:]) {
+		fmt.Fprintln(os.Stderr, "veil-csi:", err)
+		os.Exit(1)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "veil-csi:", err)
+		os.Exit(1)
+	}
+}
+
+// needsKeys is whether the process will have keys: help and version are for everybody.
+func needsKeys(args []string) bool {
+	return len(args) > 0 && args[0] != "version" && args[0] != "-h" && args[0] != "-help" && args[0] != "--help"
+}
+
+func run(ctx context.Context, args []string) error {
+	var o options
+	fs := o.flags()
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	switch command := fs.Arg(0); {
+	case command == "version" && fs.NArg() == 1:
+		fmt.Println(version.String())
+		return nil
+	case command == "make-key" && fs.NArg() == 2:
+		return keyring.CreateFile(fs.Arg(1))
+	case command == "make-key":
+		return errors.New("make-key takes one file: veil-csi make-key FILE")
+	case fs.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q: see veil-csi -h", command)
+	}
+	if err := o.check(); err != nil {
+		return err
+	}
+	return o.serve(ctx)
+}
+
+func (o *options) flags() *flag.FlagSet {
+	fs := flag.NewFlagSet("veil-csi", flag.ContinueOnError)
+	fs.Usage = func() {
+		fmt.Fprint(fs.Output(), usage)
+		fs.PrintDefaults()
+	}
+	fs.StringVar(&o.node, "node", "", "`name` of this node in Kubernetes")
+	fs.StringVar(&o.store, "store", storeKubernetes, "where the states of volumes are: kubernetes, or `file:DIR` on a disk that is trusted")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; empty: the pod's service account")
+	fs.StringVar(&o.cluster, "cluster", "", "`id` of the cluster, with -store file:DIR; Kubernetes has one of its own")
+	fs.StringVar(&o.endpoint, "endpoint", filepath.Join(kubeletDir, "plugins", driver.Name, "csi.sock"), "`socket` that serves CSI, by the path that the kubelet knows")
+	fs.StringVar(&o.registration, "registration", filepath.Join(kubeletDir, "plugins_registry"), "the kubelet's `folder` for registrations; empty: do not register")
+	fs.StringVar(&o.run, "run", runDir, "`folder` for locks, on tmpfs")
+	fs.StringVar(&o.files, "files", filepath.Join(dataDir, "volumes"), "`folder` for the files of volumes with backend: file, on ext4, xfs or btrfs; empty: no such backend")
+	fs.BoolVar(&o.sparse, "sparse", false, "let those files take room when it is written; a full disk is then an I/O error for pods")
+	fs.StringVar(&o.disks, "disks", "", "`disks` or partitions for backend: disk, by stable names, with commas between; empty: no such backend")
+	fs.StringVar(&o.claims, "claims", filepath.Join(dataDir, "claims"), "`folder` that says which volume has which disk")
+	fs.StringVar(&o.kmsSocket, "kms-socket", kmsSocket, "`socket` of a KMS v2 plugin, for keys: kms; empty: none")
+	fs.StringVar(&o.keyFile, "key-file", "", "`file` with a key-encryption key, for keys: file; it protects nothing from who owns that file's disk")
+	fs.StringVar(&o.previousKeyFile, "previous-key-file", "", "`file` with the key-encryption key before, until all volumes are wrapped by the new one")
+	fs.StringVar(&o.metrics, "metrics", ":9633", "`address` of /metrics, /healthz and /readyz; empty: none")
+	fs.DurationVar(&o.rewrapEvery, "rewrap-every", 10*time.Minute, "how often keys are looked at that another key-encryption key should wrap")
+	fs.DurationVar(&o.requestsEvery, "requests-every", 10*time.Second, "how often requests of veilctl volume rewrap are looked for")
+	fs.DurationVar(&o.trimEvery, "trim-every", 24*time.Hour, "how often volumes with discard: batch say which blocks are free")
+	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	return fs
+}
+
+// check says what does not go together, and what to write instead.
+func (o *options) check() error {
+	dir, isFile := strings.CutPrefix(o.store, storeFile)
+	switch {
+	case o.node == "":
+		return errors.New("which node is this? Say -node NAME, as Kubernetes names it")
+	case !isFile && o.store != storeKubernetes:
+		return fmt.Errorf("-store %q: want kubernetes or file:DIR", o.store)
+	case isFile && (dir == "" || o.cluster == ""):
+		return errors.New("-store file:DIR wants a folder, and -cluster ID with it")
+	case !isFile && o.cluster != "":
+		return errors.New("-cluster is for -store file:DIR: with Kubernetes it is the uid of the namespace kube-system")
+	case o.files == "" && o.disks == "":
+		return errors.New("no backend: say -files or -disks")
+	case o.previousKeyFile != "" && o.keyFile == "":
+		return errors.New("-previous-key-file wants the new one, too: -key-file")
+	case min(o.rewrapEvery, o.trimEvery, o.requestsEvery) <= 0:
+		return errors.New("-rewrap-every, -trim-every and -requests-every want a time such as 10m")
+	case !filepath.IsAbs(o.endpoint):
+		return fmt.Errorf("-endpoint %q: want an absolute path", o.endpoint)
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/hack/deptest"
+)
+
+func TestDependencies(t *testing.T) {
+	deptest.Forbid(t, map[string]string{
+		"k8s.io/kubernetes":            "the kubelet is a client of ours, not a library",
+		deptest.Module + "/pkg/agent":  "volumes know nothing of the network",
+		deptest.Module + "/pkg/tunnel": "volumes know nothing of the network",
+		deptest.Module + "/e2e":        "test code is not shipped",
+	})
+}
+
+func TestFlagsThatDoNotGoTogether(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no node":                 {nil, "-node NAME"},
+		"unknown store":           {[]string{"-node", "n", "-store", "etcd"}, "want kubernetes or file:DIR"},
+		"file store, no cluster":  {[]string{"-node", "n", "-store", "file:/x"}, "-cluster ID"},
+		"file store, no folder":   {[]string{"-node", "n", "-store", "file:", "-cluster", "c"}, "wants a folder"},
+		"cluster with Kubernetes": {[]string{"-node", "n", "-cluster", "c"}, "kube-system"},
+		"no backend":              {[]string{"-node", "n", "-files", ""}, "-files or -disks"},
+		"previous key alone":      {[]string{"-node", "n", "-previous-key-file", "/x"}, "-key-file"},
+		"relative endpoint":       {[]string{"-node", "n", "-endpoint", "csi.sock"}, "absolute"},
+		"never re-wrap":           {[]string{"-node", "n", "-rewrap-every", "0"}, "-rewrap-every"},
+		"word too many":           {[]string{"-node", "n", "serve"}, `unexpected argument "serve"`},
+		"key without a file":      {[]string{"make-key"}, "make-key FILE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := run(context.Background(), c.args); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
+
+func TestKeys(t *testing.T) {
+	dir := t.TempDir()
+	o := options{keyFile: filepath.Join(dir, "new"), previousKeyFile: filepath.Join(dir, "old")}
+	if _, err := o.keys(); err == nil || !strings.Contains(err.Error(), "make-key") {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	for _, path := range []string{o.keyFile, o.previousKeyFile} {
+		if err := run(t.Context(), []string{"make-key", path}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := os.ReadFile(o.keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), []string{"make-key", o.keyFile}); err == nil {
+		t.Error("a key was made over another")
+	}
+	if after, err := os.ReadFile(o.keyFile); string(after) != string(before) || err != nil {
+		t.Errorf("the key is another now, %v", err)
+	}
+	keys, err := o.keys()
+	if err != nil || len(keys) != 1 || keys["file"].Name() != "file" {
+		t.Errorf("%v, %v", keys, err)
+	}
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/driver"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/kubestore"
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/version"
+)
+
+// Stores.
+const (
+	storeKubernetes = "kubernetes"
+	storeFile       = "file:"
+)
+
+// again is how long to wait for an API server that is away.
+const again = 5 * time.Second
+
+// states is a store, and what people may ask for in it.
+type states struct {
+	volume.Store
+	cluster  string
+	takeOver func(ctx context.Context, volume string) (string, error)
+	// rewraps and done are nil where nobody can ask.
+	rewraps func(ctx context.Context) (map[string]string, error)
+	done    func(ctx context.Context, volume, request string) error
+}
+
+// open gives the store. It waits for an API server that is away.
+func (o *options) open(ctx context.Context, log *slog.Logger) (states, error) {
+	if dir, ok := strings.CutPrefix(o.store, storeFile); ok {
+		return states{Store: &volume.FileStore{Dir: dir}, cluster: o.cluster}, os.MkdirAll(dir, 0o700)
+	}
+	s, err := kubestore.New(kubestore.Options{Kubeconfig: o.kubeconfig, Node: o.node})
+	if err != nil {
+		return states{}, err
+	}
+	for {
+		id, err := s.Cluster(ctx)
+		if err == nil {
+			return states{s, id, s.TakeOver, s.Rewraps, s.RewrapDone}, nil
+		}
+		log.Warn("id of the cluster is not known yet; asking again", "in", again, "error", err)
+		select {
+		case <-ctx.Done():
+			return states{}, ctx.Err()
+		case <-time.After(again):
+		}
+	}
+}
+
+// keys gives the providers by name.
+func (o *options) keys() (map[string]keyring.Provider, error) {
+	out := map[string]keyring.Provider{}
+	if o.kmsSocket != "" {
+		p, err := keyring.NewKMS(o.kmsSocket)
+		if err != nil {
+			return nil, err
+		}
+		out[keyring.NameKMS] = p
+	}
+	var chain keyring.Chain
+	for _, path := range []string{o.keyFile, o.previousKeyFile} {
+		if path == "" {
+			continue
+		}
+		p, err := keyring.File(path)
+		if err != nil {
+			return nil, fmt.Errorf("%w; veil-csi make-key %s makes one", err, path)
+		}
+		chain = append(chain, p)
+	}
+	if len(chain) > 0 {
+		out[keyring.NameFile] = chain
+	}
+	return out, nil
+}
+
+// sets gives the volumes of each backend.
+func (o *options) sets(s states, log *slog.Logger) (map[string]*volume.Set, error) {
+	out := map[string]*volume.Set{}
+	add := func(name string, b backend.Backend) {
+		out[name] = volume.NewSet(volume.Config{Cluster: s.cluster, Node: o.node, Store: s, Engine: crypt.Kernel{}, Backend: b, Locks: o.run, Log: log})
+	}
+	if o.files != "" {
+		if err := os.MkdirAll(o.files, 0o700); err != nil {
+			return nil, err
+		}
+		add(driver.BackendFile, &backend.Files{Dir: o.files, Sparse: o.sparse})
+	}
+	if o.disks != "" {
+		if err := os.MkdirAll(o.claims, 0o700); err != nil {
+			return nil, err
+		}
+		add(driver.BackendDisk, &backend.Disks{Paths: strings.Split(o.disks, ","), Claims: o.claims})
+	}
+	return out, os.MkdirAll(o.run, 0o700)
+}
+
+func (o *options) serve(ctx context.Context) error {
+	log, err := telemetry.NewLogger(os.Stderr, o.logLevel, o.logFormat)
+	if err != nil {
+		return err
+	}
+	s, err := o.open(ctx, log)
+	if err != nil {
+		return err
+	}
+	sets, err := o.sets(s, log)
+	if err != nil {
+		return err
+	}
+	keys, err := o.keys()
+	if err != nil {
+		return err
+	}
+	d, err := driver.New(driver.Config{
+		Node: o.node, Version: version.String(), Sets: sets, Keys: keys, Mounts: mount.Host{}, TakeOver: s.takeOver, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.Recover(ctx); err != nil {
+		return fmt.Errorf("recover from a process that died: %w", err)
+	}
+	log.Info("veil-csi starts", "version", version.String(), "node", o.node, "cluster", s.cluster, "endpoint", o.endpoint, "defaults", d.Defaults.String())
+	defer log.Info("veil-csi ends; what is mounted stays")
+	return o.servers(ctx, d, s, log)
+}
+
+// servers runs all there is until ctx ends, or one of them does.
+func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *slog.Logger) error {
+	if err := os.MkdirAll(filepath.Dir(o.endpoint), 0o750); err != nil {
+		return err
+	}
+	l, err := driver.Listen(o.endpoint)
+	if err != nil {
+		return err
+	}
+	r := &driver.Registration{Endpoint: o.endpoint, Log: log}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics := driver.NewMetrics(d, r.Registered, registry)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		server := driver.NewServer(log, metrics.Observe)
+		d.Register(server)
+		return driver.Serve(ctx, server, l)
+	})
+	if o.registration != "" {
+		g.Go(func() error { return r.Serve(ctx, o.registration) })
+	}
+	if o.metrics != "" {
+		g.Go(func() error { return o.serveMetrics(ctx, registry, r, log) })
+	}
+	g.Go(func() error {
+		d.Every(ctx, o.rewrapEvery, "wrap keys anew", func(ctx context.Context) error { return metrics.Rewrap(ctx, d) })
+		return nil
+	})
+	g.Go(func() error {
+		d.Every(ctx, o.trimEvery, "tell disks of free blocks", func(ctx context.Context) error { return metrics.Trim(ctx, d) })
+		return nil
+	})
+	if s.rewraps != nil {
+		g.Go(func() error {
+			d.Every(ctx, o.requestsEvery, "do what veilctl volume asked for", func(ctx context.Context) error { return requests(ctx, d, s, log) })
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// requests does what people asked for. One that cannot be done stays, and is said.
+func requests(ctx context.Context, d *driver.Driver, s states, log *slog.Logger) error {
+	asked, err := s.rewraps(ctx)
+	errs := []error{err}
+	for id, request := range asked {
+		changed, err := d.RewrapVolume(ctx, id)
+		if err == nil {
+			log.Info("key was asked to be wrapped anew", "volume", id, "changed", changed)
+			err = s.done(ctx, id, request)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (o *options) serveMetrics(ctx context.Context, registry *prometheus.Registry, r *driver.Registration, log *slog.Logger) error {
+	l, err := telemetry.ListenMetrics(o.metrics)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if o.registration != "" && !r.Registered() {
+			http.Error(w, "the kubelet has not registered the driver", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return telemetry.Serve(ctx, l, mux, log)
+}

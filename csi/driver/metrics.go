@@ -1,0 +1,84 @@
+package driver
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+)
+
+// Metrics are what a driver counts.
+type Metrics struct {
+	calls     *prometheus.HistogramVec
+	rewrapped prometheus.Counter
+	failed    *prometheus.CounterVec
+	trimmed   prometheus.Counter
+}
+
+// Work that is done beside calls, as a label.
+const (
+	workRewrap = "rewrap"
+	workTrim   = "trim"
+)
+
+// NewMetrics registers the metrics of d.
+func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubeveil_csi_call_seconds", Help: "How long calls of CSI took, by method and gRPC code.",
+			Buckets: []float64{0.005, 0.02, 0.1, 0.5, 1.5, 5, 20, 60},
+		}, []string{"method", "code"}),
+		rewrapped: prometheus.NewCounter(prometheus.CounterOpts{Name: "kubeveil_csi_keys_rewrapped_total", Help: "Keys of volumes that were wrapped by another key-encryption key."}),
+		failed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubeveil_csi_upkeep_failures_total", Help: "Rounds of work beside calls that ended with an error."}, []string{"work"}),
+		trimmed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "kubeveil_csi_trimmed_bytes_total", Help: "Free bytes that disks were told of, for volumes with discard: batch."}),
+	}
+	gauge := func(name, help string, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+	}
+	r.MustRegister(m.calls, m.rewrapped, m.failed, m.trimmed,
+		gauge("kubeveil_csi_mappings", "Mappings of volumes on this node; -1 when device-mapper does not say.", func() float64 {
+			names, err := d.any.Engine.List(context.Background(), crypt.NamePrefixAll)
+			if err != nil {
+				return -1
+			}
+			return float64(len(names))
+		}),
+		gauge("kubeveil_csi_registered", "1 when the kubelet has registered the driver.", func() float64 {
+			if registered() {
+				return 1
+			}
+			return 0
+		}))
+	for _, work := range []string{workRewrap, workTrim} {
+		m.failed.WithLabelValues(work)
+	}
+	return m
+}
+
+// Observe counts a call.
+func (m *Metrics) Observe(method string, code codes.Code, took time.Duration) {
+	m.calls.WithLabelValues(method, code.String()).Observe(took.Seconds())
+}
+
+// Rewrap is the driver's, counted.
+func (m *Metrics) Rewrap(ctx context.Context, d *Driver) error {
+	r, err := d.Rewrap(ctx)
+	m.rewrapped.Add(float64(r.Changed))
+	if err != nil {
+		m.failed.WithLabelValues(workRewrap).Inc()
+	}
+	return err
+}
+
+// Trim is the driver's, counted.
+func (m *Metrics) Trim(ctx context.Context, d *Driver) error {
+	n, err := d.Trim(ctx)
+	m.trimmed.Add(float64(n))
+	if err != nil {
+		m.failed.WithLabelValues(workTrim).Inc()
+	}
+	return err
+}

@@ -1,0 +1,80 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+func TestRegistration(t *testing.T) {
+	dir := t.TempDir()
+	r := &Registration{Endpoint: "/var/lib/kubelet/plugins/x/csi.sock", Log: slog.New(slog.DiscardHandler)}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Serve(ctx, dir) }()
+	nettest.Until(t, 10*time.Second, "the socket is there", func() bool {
+		_, err := os.Stat(RegistrationSocket(dir))
+		return err == nil
+	})
+	conn, err := grpc.NewClient("unix:"+RegistrationSocket(dir), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubelet := registration.NewRegistrationClient(conn)
+	info, err := kubelet.GetInfo(ctx, &registration.InfoRequest{}, grpc.WaitForReady(true))
+	if err != nil || info.Type != "CSIPlugin" || info.Name != Name || info.Endpoint != r.Endpoint || len(info.SupportedVersions) != 1 {
+		t.Errorf("%v, %v", info, err)
+	}
+	for _, taken := range []bool{true, false, true} {
+		if _, err := kubelet.NotifyRegistrationStatus(ctx, &registration.RegistrationStatus{PluginRegistered: taken}); err != nil || r.Registered() != taken {
+			t.Errorf("told %v, says %v, %v", taken, r.Registered(), err)
+		}
+	}
+	conn.Close()
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestListen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "csi.sock")
+	first, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket is %v, %v", info.Mode(), err)
+	}
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("a socket in use was taken: %v", err)
+	}
+	first.(interface{ SetUnlinkOnClose(bool) }).SetUnlinkOnClose(false)
+	first.Close()
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		t.Fatal("no socket was left behind")
+	}
+	second, err := Listen(path)
+	if err != nil {
+		t.Fatalf("a socket that was left behind: %v", err)
+	}
+	second.Close()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("a file was replaced: %v", err)
+	}
+}

@@ -1,0 +1,136 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// Rewrapped is what a look at all keys did.
+type Rewrapped struct {
+	// Changed are keys that were wrapped anew, Current those that did not need it.
+	Changed, Current int
+}
+
+// Rewrap wraps anew the keys of this node's volumes, snapshots too, whose key-encryption key is no longer the one that their provider would use now. They stay
+// open. Those whose key comes with requests are passed over. It goes on after an error, and gives all of them.
+func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
+	var r Rewrapped
+	states, err := d.states(ctx)
+	errs := []error{err}
+	present := map[string]string{}
+	for name, p := range d.Keys {
+		id, err := p.KeyID(ctx)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("provider %s: %w", name, err))
+			continue
+		}
+		present[name] = id
+	}
+	for _, st := range states {
+		p, err := d.kept(st.Request.Parameters)
+		id, ok := present[p.Keys]
+		if err != nil || !ok || st.Key.IsZero() {
+			continue
+		}
+		if st.Key.Provider == p.Keys && st.Key.KeyID == id {
+			r.Current++
+			continue
+		}
+		changed, err := d.RewrapVolume(ctx, st.Volume)
+		if changed {
+			r.Changed++
+		}
+		if !errors.Is(err, volume.ErrInProgress) {
+			errs = append(errs, err)
+		}
+	}
+	return r, errors.Join(errs...)
+}
+
+// RewrapVolume is Rewrap of one volume.
+func (d *Driver) RewrapVolume(ctx context.Context, id string) (changed bool, err error) {
+	st, set, err := d.own(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	p, err := d.kept(st.Request.Parameters)
+	if err != nil {
+		return false, err
+	}
+	if p.Keys == keyring.NameSecret {
+		return false, failed("volume %s: its key comes with requests: put the new one beside the old into the secret, and use the volume", id)
+	}
+	return set.Rewrap(ctx, id, d.chain(d.Keys[p.Keys]))
+}
+
+// states are those of this node's volumes. States that cannot be read are the error, beside the others.
+func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
+	all, err := d.any.Store.List(ctx)
+	var own []volume.State
+	for _, st := range all {
+		if st.Request.Node == d.Node && st.Phase != volume.Deleted {
+			own = append(own, st)
+		}
+	}
+	return own, err
+}
+
+// Trim tells the disks of open volumes whose class says batch which of their blocks are free, and gives how many bytes these are.
+func (d *Driver) Trim(ctx context.Context) (int64, error) {
+	states, err := d.states(ctx)
+	errs, done := []error{err}, int64(0)
+	for _, st := range states {
+		if p, err := d.kept(st.Request.Parameters); err != nil || p.Discard != DiscardBatch || st.Writer != d.Node {
+			continue
+		}
+		n, err := d.trim(ctx, st)
+		done += n
+		errs = append(errs, err)
+	}
+	return done, errors.Join(errs...)
+}
+
+// trim trims one volume where it is mounted, if it is.
+func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
+	o, err := d.any.Find(ctx, st.Volume)
+	if err != nil {
+		return 0, nil // It was closed meanwhile.
+	}
+	all, err := d.Mounts.List()
+	if err != nil {
+		return 0, err
+	}
+	for _, at := range targets(all, o.Mapping.Number) {
+		if m, _ := mount.At(all, at); m.Node || m.ReadOnly {
+			continue
+		}
+		n, err := d.Mounts.Trim(ctx, at)
+		if err != nil {
+			err = fmt.Errorf("volume %s: %w", st.Volume, err)
+		}
+		return n, err
+	}
+	return 0, nil
+}
+
+// Every calls do now, and again after each interval, until ctx ends. An error is logged, and what is asked for is asked for again.
+func (d *Driver) Every(ctx context.Context, interval time.Duration, what string, do func(context.Context) error) {
+	t := time.NewTicker(interval)
+	defer t.Stop()
+	for {
+		if err := do(ctx); err != nil && ctx.Err() == nil {
+			d.Log.Warn("upkeep ended with an error; it is tried again", "what", what, "next", interval, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
