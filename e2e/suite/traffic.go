@@ -87,7 +87,7 @@ type flows struct {
 }
 
 // flowInterval is the pause between the records of a flow: what it resolves, and what an emulated node can encrypt beside its work.
-const flowInterval = 100 * time.Millisecond
+const flowInterval = 250 * time.Millisecond
 
 // startFlows runs a pod on a node that keeps flows to echo servers, and waits until every one is answered.
 func (s *Session) startFlows(ctx context.Context, name, node string, to ...netip.AddrPort) (*flows, error) {
