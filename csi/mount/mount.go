@@ -44,7 +44,7 @@ func (f FS) MinSize() int64 {
 type Found struct {
 	// FS is empty when it is none of Kinds.
 	FS FS
-	// Size is how much of the device the file system takes, bytes.
+	// Size is how much of the device the file system takes, bytes. Of one that is mounted it may be from before it grew.
 	Size int64
 }
 

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Host is the System of this machine. The zero value is ready. It needs CAP_SYS_ADMIN.
+// Host is the System of this machine. The zero value is ready. It needs CAP_SYS_ADMIN, and CAP_SYS_RESOURCE for ext4 to grow.
 type Host struct{}
 
 const (

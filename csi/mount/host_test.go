@@ -1,0 +1,254 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+// disk is a loop device on a new file. Its file may be resized.
+func disk(t *testing.T, size int64) (loop blk.Loop, path string) {
+	t.Helper()
+	nettest.NeedRoot(t)
+	path = filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, size); err != nil {
+		t.Fatal(err)
+	}
+	loop, err := blk.AttachLoop(path)
+	if errors.Is(err, blk.ErrNoLoop) || errors.Is(err, blk.ErrNotDirect) {
+		nettest.Skip(t, nettest.NoKernelFeature, err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { loop.Detach() })
+	return loop, path
+}
+
+func TestFileSystems(t *testing.T) {
+	for _, kind := range Kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			nettest.NeedProgram(t, "mkfs."+string(kind))
+			loop, _ := disk(t, kind.MinSize()+(1<<20))
+			dir := t.TempDir()
+			nettest.NewHost(t).Run(t, func() error { return lifeOf(t.Context(), t, kind, loop, dir) })
+		})
+	}
+}
+
+func TestGrow(t *testing.T) {
+	for _, kind := range Kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			nettest.NeedProgram(t, "mkfs."+string(kind))
+			loop, path := disk(t, kind.MinSize()+(1<<20))
+			dir := t.TempDir()
+			nettest.NewHost(t).Run(t, func() error { return grown(t.Context(), t, kind, loop, path, dir) })
+		})
+	}
+}
+
+// capable is whether this process has the capability.
+func capable(t *testing.T, capability int) bool {
+	t.Helper()
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
+		t.Fatal(err)
+	}
+	return data[capability/32].Effective&(1<<(capability%32)) != 0
+}
+
+// lifeOf is a file system from being made to being unmounted, in a mount namespace of its own.
+func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir string) error {
+	var h Host
+	staging, target := filepath.Join(dir, "a folder"), filepath.Join(dir, "target")
+	if err := os.Mkdir(staging, 0o700); err != nil {
+		return err
+	}
+	if err := errors.Join(h.Make(ctx, loop.Path, kind), h.Check(ctx, loop.Path, kind)); err != nil {
+		return err
+	}
+	made, err := h.Probe(ctx, loop.Path)
+	if err != nil || made.FS != kind || made.Size < kind.MinSize() {
+		return fmt.Errorf("made %+v, %w", made, err)
+	}
+	if err := errors.Join(h.Mount(loop.Path, staging, kind, append(kind.Defaults(), "noatime")), h.Bind(staging, target, true)); err != nil {
+		return err
+	}
+	want := []Mount{
+		{Target: staging, Device: loop.Number, Root: true, FS: kind},
+		{Target: target, Device: loop.Number, Root: true, FS: kind, ReadOnly: true},
+	}
+	if got := below(t, dir); !slices.Equal(got, want) {
+		t.Errorf("mounted %+v, want %+v", got, want)
+	}
+	if err := h.Make(ctx, loop.Path, kind); err == nil {
+		t.Error("a file system was made over one that is mounted")
+	}
+	if err := os.WriteFile(filepath.Join(target, "x"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+		t.Errorf("write to a read-only bind: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(staging, "x"), []byte("data"), 0o600); err != nil {
+		return err
+	}
+	if n, err := h.Trim(ctx, staging); err != nil && !errors.Is(err, unix.EOPNOTSUPP) || err == nil && n <= 0 {
+		t.Errorf("trimmed %d bytes, %v", n, err)
+	}
+	return ended(t, staging, target)
+}
+
+// grown is a file system whose device becomes larger while it is mounted.
+func grown(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, path, dir string) error {
+	var h Host
+	if err := errors.Join(h.Make(ctx, loop.Path, kind), h.Mount(loop.Path, dir, kind, nil)); err != nil {
+		return err
+	}
+	before, err := h.Usage(dir)
+	if err != nil {
+		return err
+	}
+	size := 2 * kind.MinSize()
+	if err := errors.Join(os.Truncate(path, size), loop.Resize()); err != nil {
+		return err
+	}
+	err = errors.Join(h.Grow(ctx, loop.Path, dir, kind), h.Grow(ctx, loop.Path, dir, kind))
+	if kind == Ext4 && !capable(t, unix.CAP_SYS_RESOURCE) {
+		if err == nil || !strings.Contains(err.Error(), "Permission denied") {
+			t.Errorf("grown without the capability: %v", err)
+		}
+		return h.Unmount(dir)
+	}
+	if err != nil {
+		return err
+	}
+	after, err := h.Usage(dir)
+	if err != nil || after.Total <= before.Total || after.Inodes == 0 || after.Free == 0 {
+		t.Errorf("from %+v to %+v, %v", before, after, err)
+	}
+	if err := h.Unmount(dir); err != nil {
+		return err
+	}
+	if found, err := h.Probe(ctx, loop.Path); found != (Found{kind, size}) || err != nil {
+		t.Errorf("grown to %+v of %d, %v", found, size, err)
+	}
+	return nil
+}
+
+// ended unmounts what lifeOf mounted, while it is in use first.
+func ended(t *testing.T, staging, target string) error {
+	var h Host
+	f, err := os.Open(filepath.Join(target, "x"))
+	if err != nil {
+		return err
+	}
+	if err := h.Unbind(target); !errors.Is(err, ErrBusy) {
+		t.Errorf("unmounted while a file is open: %v", err)
+	}
+	f.Close()
+	for range 2 {
+		if err := errors.Join(h.Unbind(target), h.Unmount(staging)); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(target); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the target is still there: %v", err)
+	}
+	if got := below(t, filepath.Dir(staging)); len(got) != 0 {
+		t.Errorf("still mounted: %+v", got)
+	}
+	if err := os.WriteFile(filepath.Join(staging, "data"), nil, 0o600); err != nil {
+		return err
+	}
+	if err := h.Unbind(staging); !errors.Is(err, unix.ENOTEMPTY) {
+		t.Errorf("a folder with something in it was removed: %v", err)
+	}
+	return nil
+}
+
+// below are the mounts in dir.
+func below(t *testing.T, dir string) []Mount {
+	t.Helper()
+	all, err := Host{}.List()
+	if err != nil {
+		t.Error(err)
+	}
+	return slices.DeleteFunc(all, func(m Mount) bool { return filepath.Dir(m.Target) != dir })
+}
+
+func TestDeviceNodes(t *testing.T) {
+	const size = 1 << 20
+	loop, _ := disk(t, size)
+	dir := t.TempDir()
+	target := filepath.Join(dir, "device")
+	nettest.NewHost(t).Run(t, func() error {
+		var h Host
+		if err := h.Bind(loop.Path, target, false); err != nil {
+			return err
+		}
+		if got := below(t, dir); len(got) != 1 || got[0] != (Mount{Target: target, Device: loop.Number, Node: true, Root: true}) {
+			t.Errorf("bound %+v", got)
+		}
+		if u, err := h.Usage(target); u != (Usage{Total: size, Node: true}) || err != nil {
+			t.Errorf("usage %+v, %v", u, err)
+		}
+		return h.Unbind(target)
+	})
+}
+
+func TestDamage(t *testing.T) {
+	nettest.NeedProgram(t, "mkfs.ext4")
+	loop, path := disk(t, 64<<20)
+	var h Host
+	if err := h.Make(t.Context(), loop.Path, Ext4); err != nil {
+		t.Fatal(err)
+	}
+	loop.Detach()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	// The group descriptors, then all that they describe in the first group.
+	if _, err := f.WriteAt(slices.Repeat([]byte{0xa5}, 1<<20), 4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Check(t.Context(), path, Ext4); !errors.Is(err, ErrDamaged) {
+		t.Errorf("%v, want %v", err, ErrDamaged)
+	}
+}
+
+func TestPrograms(t *testing.T) {
+	if _, err := run(t.Context(), "no-such-program-anywhere"); !errors.Is(err, ErrNoProgram) {
+		t.Errorf("%v, want %v", err, ErrNoProgram)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := run(ctx, "true"); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want %v", err, context.Canceled)
+	}
+	if code, err := run(t.Context(), "sh", "-c", "echo said why; exit 7"); code != 7 || err == nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for option, ok := range map[string]bool{"noatime": true, "data=journal": true, "discard": false, "remount": false, "": false, "a,b": false, "bind": false} {
+		if err := CheckOptions([]string{option}); errors.Is(err, ErrOption) == ok {
+			t.Errorf("%q: %v", option, err)
+		}
+	}
+}
