@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/kubeveil/kubeveil/pkg/version"
@@ -41,6 +42,8 @@ type call struct {
 	// out is for what was asked for, progress for what is said meanwhile.
 	out, progress io.Writer
 	json          bool
+	// args are what was named beside flags.
+	args []string
 }
 
 func main() {
@@ -70,9 +73,12 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		overview(out)
 		return nil
 	}
-	v, ok := findVerb(args[0])
+	v, rest, ok := choose(args)
 	if args[0] == "--version" {
 		v, ok = findVerb("version")
+	}
+	if of := things(args[0]); !ok && len(of) > 0 {
+		return fmt.Errorf("veilctl %s what? One of %s; veilctl %s %s -h explains it: %w", args[0], strings.Join(of, ", "), args[0], of[0], errUsage)
 	}
 	if !ok {
 		return fmt.Errorf("unknown verb %q: %w", args[0], errUsage)
@@ -84,20 +90,34 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		fs.StringVar(&format, "o", format, "`format`: table for people, json for programs")
 	}
 	do := v.register(fs)
-	if err := fs.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
+	named, err := parse(fs, rest)
+	if errors.Is(err, flag.ErrHelp) {
 		fs.SetOutput(out)
 		v.usage(fs)()
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("%w: %w", err, errUsage)
 	}
-	if fs.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: %w", fs.Arg(0), errUsage)
+	if len(named) > 0 && v.args == "" {
+		return fmt.Errorf("unexpected argument %q: %w", named[0], errUsage)
 	}
 	if format != "table" && format != "json" {
 		return fmt.Errorf("-o %s: write table or json: %w", format, errUsage)
 	}
-	return do(call{ctx: ctx, out: out, progress: progress, json: format == "json"})
+	return do(call{ctx: ctx, out: out, progress: progress, json: format == "json", args: named})
+}
+
+// parse reads flags, before and after what is named, and gives the latter.
+func parse(fs *flag.FlagSet, args []string) (named []string, err error) {
+	for {
+		if err := fs.Parse(args); err != nil {
+			return nil, err
+		}
+		if fs.NArg() == 0 {
+			return named, nil
+		}
+		named, args = append(named, fs.Arg(0)), fs.Args()[1:]
+	}
 }
 
 func showVersion(*flag.FlagSet) func(call) error {

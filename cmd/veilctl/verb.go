@@ -15,7 +15,10 @@ type command func(fs *flag.FlagSet) func(c call) error
 
 // verb is one verb: how it is called, explained and run.
 type verb struct {
+	// A name of two words is a verb of a thing: veilctl volume list.
 	name string
+	// args are what is named beside flags, for its usage; empty when nothing may be.
+	args string
 	// short is its line in the overview; about follows the usage line of its own -h; examples are whole lines.
 	short, about, examples string
 	// ownOutput is of verbs whose -o is not "table or json".
@@ -40,6 +43,7 @@ func verbs() []group {
 				examples: "veilctl cleanup"},
 		}},
 		{"A cluster, by a kubeconfig", []verb{installVerb, connectivityVerb, benchVerb, sysdumpVerb}},
+		{"Encrypted volumes of a cluster, by a kubeconfig", volumeVerbs},
 		{"", []verb{{name: "version", short: "which veilctl this is", register: showVersion, examples: "veilctl version"}}},
 	}
 }
@@ -48,6 +52,30 @@ func verbs() []group {
 type group struct {
 	heading string
 	verbs   []verb
+}
+
+// choose finds the verb that arguments begin with, and gives the rest.
+func choose(args []string) (v verb, rest []string, ok bool) {
+	if len(args) > 1 {
+		if v, ok = findVerb(args[0] + " " + args[1]); ok {
+			return v, args[2:], true
+		}
+	}
+	v, ok = findVerb(args[0])
+	return v, args[1:], ok
+}
+
+// things are the second words of verbs of a thing.
+func things(name string) []string {
+	var out []string
+	for _, g := range verbs() {
+		for _, v := range g.verbs {
+			if second, ok := strings.CutPrefix(v.name, name+" "); ok {
+				out = append(out, second)
+			}
+		}
+	}
+	return out
 }
 
 // findVerb finds a verb by its name.
@@ -71,7 +99,7 @@ func overview(w io.Writer) {
 			fmt.Fprintln(w, g.heading+":")
 		}
 		for _, v := range g.verbs {
-			fmt.Fprintf(w, "  %-14s%s\n", v.name, v.short)
+			fmt.Fprintf(w, "  %-16s%s\n", v.name, v.short)
 		}
 	}
 	fmt.Fprint(w, `
@@ -86,7 +114,7 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 func (v verb) usage(fs *flag.FlagSet) func() {
 	return func() {
 		w := fs.Output()
-		fmt.Fprintf(w, "veilctl %s: %s\n\nUsage: veilctl %s [flags]\n", v.name, v.short, v.name)
+		fmt.Fprintf(w, "veilctl %s: %s\n\nUsage: veilctl %s [flags]\n", v.name, v.short, strings.TrimSpace(v.name+" "+v.args))
 		if v.about != "" {
 			fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(v.about))
 		}

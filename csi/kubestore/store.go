@@ -62,7 +62,12 @@ func NewForConfig(cfg *rest.Config, node string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("volumes in kubernetes: %w", err)
 	}
-	return &Store{node: node, client: client, volumes: client.Resource(VeilVolumes)}, nil
+	return NewForClient(client, node), nil
+}
+
+// NewForClient is New with a client that was made already.
+func NewForClient(client dynamic.Interface, node string) *Store {
+	return &Store{node: node, client: client, volumes: client.Resource(VeilVolumes)}
 }
 
 func restConfig(path string) (*rest.Config, error) {

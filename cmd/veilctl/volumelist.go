@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
+	"github.com/kubeveil/kubeveil/csi/kubestore"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+const (
+	// csiDriver is the driver's name in Kubernetes.
+	csiDriver = "csi.kubeveil.io"
+	// orphanAge is how old a volume must be before nobody's having it is a problem: its PersistentVolume is made after it.
+	orphanAge = 5 * time.Minute
+)
+
+var snapshotContents = schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotcontents"}
+
+// volumesReport is what volume list says; fields are added, never renamed.
+type volumesReport struct {
+	Well    bool           `json:"well"`
+	Volumes []volumeReport `json:"volumes"`
+}
+
+// volumeReport is what is said of a volume. No key is in it.
+type volumeReport struct {
+	Volume   string `json:"volume"`
+	Snapshot bool   `json:"snapshot,omitempty"`
+	Phase    string `json:"phase,omitempty"`
+	// Node has its disk, Writer has it open.
+	Node         string `json:"node,omitempty"`
+	Writer       string `json:"writer,omitempty"`
+	Bytes        int64  `json:"bytes,omitempty"`
+	PendingBytes int64  `json:"pendingBytes,omitempty"`
+	// For is the claim or snapshot, as namespace/name.
+	For        string `json:"for,omitempty"`
+	Source     string `json:"source,omitempty"`
+	Backend    string `json:"backend,omitempty"`
+	Parameters string `json:"parameters,omitempty"`
+	Device     string `json:"device,omitempty"`
+	UUID       string `json:"uuid,omitempty"`
+	Content    string `json:"content,omitempty"`
+	// Provider and KeyID name the key-encryption key.
+	Provider     string `json:"provider,omitempty"`
+	KeyID        string `json:"keyID,omitempty"`
+	Epoch        uint64 `json:"epoch,omitempty"`
+	PendingEpoch uint64 `json:"pendingEpoch,omitempty"`
+	// Requests are what people ask for and is not done yet.
+	Requests []string `json:"requests,omitempty"`
+	// Problems are sentences; without one the volume is well.
+	Problems []string `json:"problems,omitempty"`
+}
+
+func (r volumeReport) kind() string {
+	if r.Snapshot {
+		return "snapshot"
+	}
+	return "volume"
+}
+
+func (r volumeReport) epoch() string {
+	if r.PendingEpoch != 0 {
+		return fmt.Sprintf("%d, or %d: an opening or closing was cut short", r.Epoch, r.PendingEpoch)
+	}
+	return fmt.Sprint(r.Epoch)
+}
+
+// around is what Kubernetes knows of volumes.
+type around struct {
+	now time.Time
+	// nodes are their names.
+	nodes map[string]bool
+	// users are claims and snapshots as namespace/name, by volume id.
+	users map[string]string
+	// snapshots is whether the cluster has the definitions of snapshots.
+	snapshots bool
+}
+
+func volumeList(fs *flag.FlagSet) func(call) error {
+	var access remote.Access
+	access.Register(fs)
+	return func(c call) error {
+		cluster, store, err := volumesOf(&access)
+		if err != nil {
+			return err
+		}
+		objects, err := store.Objects(c.ctx)
+		if err != nil {
+			return err
+		}
+		a, err := surroundings(c.ctx, cluster)
+		if err != nil {
+			return err
+		}
+		r := assessVolumes(objects, a)
+		if c.json {
+			err = printJSON(c.out, r)
+		} else {
+			err = showVolumes(c, r)
+		}
+		if err == nil && !r.Well {
+			err = errWrong
+		}
+		return err
+	}
+}
+
+// surroundings asks the API server.
+func surroundings(ctx context.Context, cluster *remote.Cluster) (around, error) {
+	a := around{now: time.Now(), nodes: map[string]bool{}, users: map[string]string{}}
+	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return a, fmt.Errorf("list nodes: %w", err)
+	}
+	for _, n := range nodes.Items {
+		a.nodes[n.Name] = true
+	}
+	pvs, err := cluster.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return a, fmt.Errorf("list persistent volumes: %w", err)
+	}
+	for _, pv := range pvs.Items {
+		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != csiDriver {
+			continue
+		}
+		a.users[pv.Spec.CSI.VolumeHandle] = "persistent volume " + pv.Name
+		if claim := pv.Spec.ClaimRef; claim != nil {
+			a.users[pv.Spec.CSI.VolumeHandle] = claim.Namespace + "/" + claim.Name
+		}
+	}
+	list, err := cluster.Dynamic.Resource(snapshotContents).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return a, nil
+	}
+	if err != nil {
+		return a, fmt.Errorf("list snapshot contents: %w", err)
+	}
+	a.snapshots = true
+	for _, o := range list.Items {
+		text := func(fields ...string) string { s, _, _ := unstructured.NestedString(o.Object, fields...); return s }
+		if handle := text("status", "snapshotHandle"); text("spec", "driver") == csiDriver && handle != "" {
+			a.users[handle] = text("spec", "volumeSnapshotRef", "namespace") + "/" + text("spec", "volumeSnapshotRef", "name")
+		}
+	}
+	return a, nil
+}
+
+// assessVolumes decides from what was read. It is pure.
+func assessVolumes(objects []kubestore.Object, a around) volumesReport {
+	r := volumesReport{Well: true, Volumes: []volumeReport{}}
+	seen := map[string]bool{}
+	for _, o := range objects {
+		seen[o.State.Volume] = true
+		r.Volumes = append(r.Volumes, describe(o, a))
+	}
+	for id, user := range a.users {
+		if !seen[id] {
+			r.Volumes = append(r.Volumes, volumeReport{Volume: id, For: user, Problems: []string{
+				"its VeilVolume is missing, and with it the key: restore it from a backup of the cluster's state"}})
+		}
+	}
+	slices.SortFunc(r.Volumes, func(a, b volumeReport) int { return strings.Compare(a.Volume, b.Volume) })
+	for _, v := range r.Volumes {
+		r.Well = r.Well && len(v.Problems) == 0
+	}
+	return r
+}
+
+// describe says what is known of one volume, and what is wrong.
+func describe(o kubestore.Object, a around) volumeReport {
+	s := o.State
+	r := volumeReport{Volume: s.Volume, For: a.users[s.Volume]}
+	if o.Err != nil {
+		r.Problems = append(r.Problems, o.Err.Error())
+		return r
+	}
+	r.Snapshot, r.Phase, r.Node, r.Writer = s.Request.Snapshot, string(s.Phase), s.Request.Node, s.Writer
+	r.Bytes, r.PendingBytes, r.Source = s.Payload, s.PendingPayload, s.Request.Source
+	r.Backend, r.Parameters, r.Device, r.Content = s.Request.Backend, s.Request.Parameters, s.Device, string(s.Content)
+	r.Provider, r.KeyID, r.Epoch, r.PendingEpoch = s.Key.Provider, s.Key.KeyID, s.Epoch, s.PendingEpoch
+	if s.Phase == volume.Formatting || s.Phase == volume.Ready {
+		r.UUID = s.UUID.String()
+	}
+	if o.Asked.Rewrap != "" {
+		r.Requests = append(r.Requests, "to wrap its key anew")
+	}
+	if t := o.Asked.TakeOver; t != nil {
+		r.Requests = append(r.Requests, fmt.Sprintf("to be taken over from node %s by node %s", t.From, t.To))
+	}
+	r.Problems = problemsOf(r, a, a.now.Sub(o.Created))
+	return r
+}
+
+func problemsOf(r volumeReport, a around, age time.Duration) []string {
+	var out []string
+	deleted := r.Phase == string(volume.Deleted)
+	if r.Node != "" && !a.nodes[r.Node] && !deleted {
+		out = append(out, fmt.Sprintf("node %s is gone, and the disk with it unless you have that", r.Node))
+	}
+	if r.Writer != "" && r.Writer != r.Node && !a.nodes[r.Writer] {
+		out = append(out, fmt.Sprintf("it is open on node %s, which is gone", r.Writer))
+	}
+	switch {
+	case age < orphanAge || r.Snapshot && !a.snapshots:
+	case r.For == "" && deleted:
+		out = append(out, "nobody has it: its key is destroyed, and the tombstone can go (kubectl delete veilvolume "+r.Volume+")")
+	case r.For == "":
+		out = append(out, "nobody has it: there is no PersistentVolume or snapshot of that name")
+	case deleted:
+		out = append(out, fmt.Sprintf("%s has it, but it is deleted: its key is destroyed", r.For))
+	}
+	return out
+}
+
+func showVolumes(c call, r volumesReport) error {
+	if len(r.Volumes) == 0 {
+		_, err := fmt.Fprintln(c.out, "no encrypted volumes")
+		return err
+	}
+	var rows [][]string
+	for _, v := range r.Volumes {
+		rows = append(rows, []string{v.Volume, v.kind(), orNone(v.Phase), orNone(v.Node), orNone(v.Writer), size(v.Bytes), orNone(v.Provider), orNone(v.For)})
+	}
+	if err := table(c.out, "VOLUME | KIND | PHASE | NODE | OPEN ON | SIZE | KEY BY | FOR", rows); err != nil {
+		return err
+	}
+	for _, v := range r.Volumes {
+		for _, p := range v.Problems {
+			fmt.Fprintf(c.out, "PROBLEM: %s: %s\n", v.Volume, p)
+		}
+		for _, p := range v.Requests {
+			fmt.Fprintf(c.out, "Asked for: %s: %s\n", v.Volume, p)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/kubestore"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// Where the manifests put things on nodes.
+const (
+	csiVolumes = "/var/lib/kubeveil/csi/volumes"
+	kmsSocket  = "/run/kubeveil/kms/kms.sock"
+)
+
+var recoverVerb = verb{
+	name: "volume recover", args: "VOLUME", short: "how to open a volume without Kubeveil, with stock cryptsetup", register: volumeRecover,
+	about: `It prints the steps. With -header or -show-key it has the key service unwrap the volume's key, for which it must run as root where that
+service is reached: on a node for a KMS plugin or a key file, anywhere for a Secret. The header is a function of the key: it can be
+exported also when the disk has lost its own. Nothing is changed, in the cluster or on a disk.
+
+Who has the recovery key reads the volume: it is shown only with -show-key.`,
+	examples: `veilctl volume recover pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
+veilctl volume recover -header pvc.luks -show-key pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
+kubectl get veilvolume pvc-1 -o json > pvc-1.json
+veilctl volume recover -state pvc-1.json -key-file /root/kek -header pvc.luks -show-key`,
+}
+
+// recovery is how a volume is to be opened.
+type recovery struct {
+	access                          remote.Access
+	state, kms, keyFile, secret, to string
+	files                           string
+	showKey                         bool
+}
+
+// recovered is what volume recover says as JSON.
+type recovered struct {
+	Volume string   `json:"volume"`
+	Steps  []string `json:"steps"`
+	// Header is the file that was written, RecoveryKey there when it was asked for.
+	Header      string `json:"header,omitempty"`
+	RecoveryKey string `json:"recoveryKey,omitempty"`
+}
+
+func volumeRecover(fs *flag.FlagSet) func(call) error {
+	var r recovery
+	r.access.Register(fs)
+	fs.StringVar(&r.state, "state", "", "`file` with the VeilVolume as JSON, where there is no API server to ask")
+	fs.StringVar(&r.kms, "kms-socket", kmsSocket, "`socket` of the KMS plugin, for keys of kms")
+	fs.StringVar(&r.keyFile, "key-file", "", "`file` with the key-encryption key, for keys of file")
+	fs.StringVar(&r.secret, "secret", "", "`namespace/name` of the Secret with the key-encryption key, for keys of secret")
+	fs.StringVar(&r.to, "header", "", "`file` to which the LUKS header is exported; it must not exist")
+	fs.BoolVar(&r.showKey, "show-key", false, "print the recovery key, which opens the volume")
+	fs.StringVar(&r.files, "files", csiVolumes, "`folder` of the node with the volumes' files")
+	return func(c call) error {
+		st, err := r.find(c)
+		if err != nil {
+			return err
+		}
+		if st.Key.IsZero() {
+			return fmt.Errorf("volume %s has no key in phase %s: there is nothing to open", st.Volume, st.Phase)
+		}
+		out := recovered{Volume: st.Volume, Steps: r.steps(st)}
+		if r.to == "" && !r.showKey {
+			return r.show(c, st, out)
+		}
+		key, err := r.unlock(c.ctx, st, &out)
+		if err != nil {
+			return err
+		}
+		defer key.Wipe()
+		if r.showKey {
+			out.RecoveryKey = string(key.Bytes())
+		}
+		return r.show(c, st, out)
+	}
+}
+
+// find reads the state of the volume.
+func (r *recovery) find(c call) (volume.State, error) {
+	if r.state != "" {
+		text, err := os.ReadFile(r.state)
+		if err != nil {
+			return volume.State{}, err
+		}
+		st, err := kubestore.ParseObject(text)
+		if err != nil {
+			return st, fmt.Errorf("%s: %w: it must be what kubectl get veilvolume VOLUME -o json printed", r.state, err)
+		}
+		if len(c.args) > 0 && (len(c.args) > 1 || c.args[0] != st.Volume) {
+			return st, fmt.Errorf("%s is of volume %s, not of %s: %w", r.state, st.Volume, strings.Join(c.args, " "), errUsage)
+		}
+		return st, nil
+	}
+	name, err := oneVolume(c)
+	if err != nil {
+		return volume.State{}, err
+	}
+	_, store, err := volumesOf(&r.access)
+	if err != nil {
+		return volume.State{}, fmt.Errorf("%w; without an API server: -state FILE", err)
+	}
+	st, _, err := store.Get(c.ctx, name)
+	return st, err
+}
+
+// unlock has the data key unwrapped, exports the header when it is asked to, and gives the recovery key, which the caller wipes.
+func (r *recovery) unlock(ctx context.Context, st volume.State, out *recovered) (*keyring.Secret, error) {
+	if err := keyring.Harden(); err != nil {
+		return nil, fmt.Errorf("keys must not be swapped or dumped: %w; run this as root", err)
+	}
+	keys, err := r.provider(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	data, err := keys.Unwrap(ctx, st.Binding(), st.Key)
+	if err != nil {
+		return nil, fmt.Errorf("key of volume %s: %w", st.Volume, err)
+	}
+	defer data.Wipe()
+	if r.to != "" {
+		header, err := crypt.Header(data, st.Identity())
+		if err != nil {
+			return nil, err
+		}
+		if err := writeNew(r.to, header); err != nil {
+			return nil, fmt.Errorf("export header of volume %s: %w", st.Volume, err)
+		}
+		out.Header = r.to
+	}
+	return crypt.RecoveryKey(data, st.Binding())
+}
+
+// provider is the one that wrapped the volume's key.
+func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provider, error) {
+	switch st.Key.Provider {
+	case keyring.NameKMS:
+		return keyring.NewKMS(r.kms)
+	case keyring.NameFile:
+		if r.keyFile == "" {
+			return nil, fmt.Errorf("the key of volume %s was wrapped by a key file: name it with -key-file", st.Volume)
+		}
+		return keyring.File(r.keyFile)
+	case keyring.NameSecret:
+		namespace, name, ok := strings.Cut(r.secret, "/")
+		if !ok {
+			return nil, fmt.Errorf("the key of volume %s was wrapped by a Secret, which the StorageClass names: say -secret NAMESPACE/NAME", st.Volume)
+		}
+		cluster, err := r.access.Open()
+		if err != nil {
+			return nil, err
+		}
+		s, err := cluster.Client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("read secret %s: %w", r.secret, err)
+		}
+		values := map[string]string{}
+		for k, v := range s.Data {
+			values[k] = string(v)
+		}
+		return keyring.FromSecrets(values)
+	}
+	return nil, fmt.Errorf("the key of volume %s was wrapped by %q, which this veilctl does not know", st.Volume, st.Key.Provider)
+}
+
+// writeNew writes a file that must not be there yet, readable by nobody else.
+func writeNew(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// steps are what to do, in order; lines that begin with two spaces are commands.
+func (r *recovery) steps(st volume.State) []string {
+	out := []string{"Let nobody use the volume: delete the pods that do. veilctl volume show " + st.Volume + " says where it is open."}
+	if st.Writer != "" {
+		out[0] = fmt.Sprintf("It is open on node %s. Let nobody use it: delete the pods that do, until veilctl volume show %s says that it is open nowhere.", st.Writer, st.Volume)
+	}
+	node := st.Request.Node
+	if node == "" {
+		node = "that has the disk"
+	}
+	attach := fmt.Sprintf("On node %s, as root, make the file a device:\n  DEVICE=$(losetup --find --show --direct-io=on --sector-size 4096 %s/%s.img)", node, r.files, st.Volume)
+	if st.Request.Backend != "" && st.Request.Backend != "file" {
+		attach = fmt.Sprintf("On node %s, as root, find the disk with the id %s:\n  DEVICE=/dev/disk/by-id/…", node, st.Device)
+	}
+	header, detached := "", "When the disk has lost its header, export one with -header FILE, and add --header FILE to that command."
+	if r.to != "" {
+		header, detached = "--header "+r.to+" ", "The header is in "+r.to+"; without --header the disk's own is used."
+	}
+	out = append(out, attach,
+		"Open it with the recovery key, for reading only:\n  cryptsetup open --type luks2 "+header+"--readonly $DEVICE recovered\n"+detached,
+		"Look at it; a volume of volumeMode Block is the device itself:\n  mount -o ro,noload /dev/mapper/recovered /mnt      (xfs: -o ro,norecovery)",
+		"Close it:\n  umount /mnt; cryptsetup close recovered; losetup --detach $DEVICE",
+		"Do not add keys to the header or change it on a volume that is to be used further: veil-csi would refuse the disk as changed.")
+	return out
+}
+
+func (r *recovery) show(c call, st volume.State, out recovered) error {
+	if c.json {
+		return printJSON(c.out, out)
+	}
+	key := "the recovery key is shown with -show-key"
+	if out.RecoveryKey != "" {
+		key = "recovery key " + out.RecoveryKey
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Volume %s: %s, LUKS uuid %s, epoch %d, key wrapped by %s; %s\n", st.Volume, size(st.Payload), st.UUID, st.Epoch, keyName(st.Key), key)
+	for i, step := range out.Steps {
+		fmt.Fprintf(&b, "\n%d. %s\n", i+1, strings.ReplaceAll(step, "\n", "\n   "))
+	}
+	_, err := io.WriteString(c.out, b.String())
+	return err
+}

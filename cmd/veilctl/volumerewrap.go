@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/kubestore"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// rewrapTick is how often it is looked whether requests are done.
+const rewrapTick = time.Second
+
+// rewrapReport is what became of a request.
+type rewrapReport struct {
+	Volume string `json:"volume"`
+	// Before and After are key-encryption keys, as provider and id; the same when the volume had the present one.
+	Before string `json:"before"`
+	After  string `json:"after,omitempty"`
+	Done   bool   `json:"done"`
+	Error  string `json:"error,omitempty"`
+}
+
+func volumeRewrap(fs *flag.FlagSet) func(call) error {
+	var access remote.Access
+	access.Register(fs)
+	all := fs.Bool("all", false, "every volume and snapshot that has a key")
+	long := fs.Duration("wait", 2*time.Minute, "how long to wait for the nodes; 0: only ask")
+	return func(c call) error {
+		if *all == (len(c.args) > 0) {
+			return fmt.Errorf("name volumes, or say -all: %w", errUsage)
+		}
+		_, store, err := volumesOf(&access)
+		if err != nil {
+			return err
+		}
+		names := c.args
+		if *all {
+			if names, err = withKeys(c.ctx, store); err != nil {
+				return err
+			}
+		}
+		reports := askRewraps(c.ctx, store, names)
+		if *long > 0 {
+			waitRewrapped(c.ctx, store, reports, *long)
+		}
+		return showRewrapped(c, reports, *long > 0)
+	}
+}
+
+// withKeys are the volumes whose key can be wrapped anew by their node: those of the provider secret are, when they are used.
+func withKeys(ctx context.Context, store *kubestore.Store) ([]string, error) {
+	objects, err := store.Objects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, o := range objects {
+		if o.Err == nil && !o.State.Key.IsZero() && o.State.Key.Provider != keyring.NameSecret {
+			names = append(names, o.State.Volume)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func askRewraps(ctx context.Context, store *kubestore.Store, names []string) []rewrapReport {
+	request := time.Now().UTC().Format(time.RFC3339Nano)
+	var out []rewrapReport
+	for _, name := range names {
+		r := rewrapReport{Volume: name}
+		o, err := store.Object(ctx, name)
+		switch {
+		case errors.Is(err, volume.ErrNotFound):
+			err = errors.New("there is no such volume: see veilctl volume list")
+		case err == nil && o.Err != nil:
+			err = o.Err
+		case err == nil && o.State.Key.IsZero():
+			err = fmt.Errorf("it has no key in phase %s", o.State.Phase)
+		case err == nil && o.State.Key.Provider == keyring.NameSecret:
+			err = errors.New("its key is in a Secret: put the new one beside the old (key and previousKey), and use the volume")
+		case err == nil:
+			r.Before = keyName(o.State.Key)
+			err = store.AskRewrap(ctx, name, request)
+		}
+		if err != nil {
+			r.Error = err.Error()
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func keyName(w keyring.Wrapped) string { return w.Provider + " " + w.KeyID }
+
+// waitRewrapped looks until no request is left, or the time is over.
+func waitRewrapped(ctx context.Context, store *kubestore.Store, reports []rewrapReport, long time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, long)
+	defer cancel()
+	tick := time.NewTicker(rewrapTick)
+	defer tick.Stop()
+	for {
+		left := 0
+		for i := range reports {
+			if r := &reports[i]; r.Error == "" && !r.Done {
+				o, err := store.Object(ctx, r.Volume)
+				if err == nil && o.Err == nil && o.Asked.Rewrap == "" {
+					r.Done, r.After = true, keyName(o.State.Key)
+					continue
+				}
+				left++
+			}
+		}
+		if left == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func showRewrapped(c call, reports []rewrapReport, waited bool) error {
+	wrong := false
+	var rows [][]string
+	for _, r := range reports {
+		result := "asked"
+		switch {
+		case r.Error != "":
+			result = r.Error
+		case r.Done && r.Before == r.After:
+			result = "has the present key: " + r.After
+		case r.Done:
+			result = "re-wrapped: " + r.Before + " → " + r.After
+		case waited:
+			result = "not yet: its node tries again. See kubectl -n kube-system logs -l app.kubernetes.io/component=veil-csi"
+		}
+		wrong = wrong || r.Error != "" || waited && !r.Done
+		rows = append(rows, []string{r.Volume, result})
+	}
+	var err error
+	switch {
+	case c.json:
+		err = printJSON(c.out, reports)
+	case len(rows) == 0:
+		_, err = fmt.Fprintln(c.out, "no volumes whose nodes can wrap their keys")
+	default:
+		err = table(c.out, "VOLUME | RESULT", rows)
+	}
+	if err == nil && wrong {
+		err = errWrong
+	}
+	return err
+}
