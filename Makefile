@@ -112,6 +112,14 @@ conformance: cluster-image ## the upstream's own tests of networking on virtual 
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/conformance ./e2e/cmd/conformance
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -nodes $(or $(NODES),2) $(if $(FOCUS),-focus '$(FOCUS)')
 
+.PHONY: test-volumes
+test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)
+	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_DM_RUN='$(RUN)' $(GO) test -count=1 -timeout 30m -v ./csi/kerneltest/machine
+
+.PHONY: power-cut
+power-cut: cluster-image ## record a volume's life on a virtual machine, look at its disk at hundreds of moments at which the power could go
+	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 $(GO) test -count=1 -timeout 60m -v -run '^TestPowerCut$$' ./csi/kerneltest/powercut
+
 .PHONY: e2e
 e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, out/e2e/result.json (CORE=1, RUN=REGEXP)
 	@$(GO) run ./hack/image -image kubeveil-tools

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -325,60 +324,6 @@ func TestFileSystemGrowsWhileMounted(t *testing.T) {
 	n.close("v")
 	if c := count(t, n.image("v"), canary); c != 0 {
 		t.Errorf("the canary is %d times on the disk", c)
-	}
-}
-
-// A mapping whose disk was taken away is replaced, while somebody still has it open.
-func TestZombieIsFencedAndReplaced(t *testing.T) {
-	n := newNode(t)
-	n.create("v")
-	o := n.open("v", volume.OpenOptions{})
-	write(t, o.Mapping.Path, 0, marked(canary))
-	held, err := os.OpenFile(o.Mapping.Path, os.O_RDWR|unix.O_DIRECT, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
-	// Another table under it, as a device that died and was replaced by its driver.
-	run(t, "0 131072 error", "dmsetup", "reload", o.Mapping.Name)
-	run(t, "", "dmsetup", "suspend", "--nolockfs", o.Mapping.Name)
-	run(t, "", "dmsetup", "resume", o.Mapping.Name)
-	next := n.open("v", volume.OpenOptions{})
-	if next.Adopted || next.Mapping.Name == o.Mapping.Name {
-		t.Fatalf("a zombie was taken: %+v", next)
-	}
-	wantAt(t, next.Mapping.Path, 0, marked(canary))
-	if _, err := held.ReadAt(blk.Buffer(4096), 0); !errors.Is(err, unix.EIO) {
-		t.Errorf("the zombie still reads: %v", err)
-	}
-	held.Close()
-	// A live mapping is fenced, with a request of its holder after it.
-	if held, err = os.OpenFile(next.Mapping.Path, os.O_RDWR|unix.O_DIRECT, 0); err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
-	ctx := t.Context()
-	if err := (crypt.Kernel{}).Fence(ctx, next.Mapping.Name); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := held.WriteAt(blk.Buffer(4096), 0); !errors.Is(err, unix.EIO) {
-		t.Errorf("written through the fence: %v", err)
-	}
-	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, false); !errors.Is(err, crypt.ErrInUse) {
-		t.Errorf("removed while open: %v", err)
-	}
-	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, true); err != nil {
-		t.Errorf("deferred: %v", err)
-	}
-	third := n.open("v", volume.OpenOptions{})
-	wantAt(t, third.Mapping.Path, 0, marked(canary))
-	held.Close()
-	for _, name := range []string{o.Mapping.Name, next.Mapping.Name} {
-		// The kernel does it a moment later.
-		nettest.Until(t, 10*time.Second, name+" goes with its last close", func() bool {
-			_, err := (crypt.Kernel{}).Lookup(ctx, name)
-			return errors.Is(err, crypt.ErrNoMapping)
-		})
 	}
 }
 

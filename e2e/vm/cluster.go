@@ -33,6 +33,8 @@ type Options struct {
 	Images []string
 	// Bare leaves out Kubernetes and Kubeveil: machines that answer ssh.
 	Bare bool
+	// QEMU are more arguments of every machine's qemu, such as further disks.
+	QEMU []string
 	// NoVeil leaves out Kubeveil: nodes that wait for a network.
 	NoVeil bool
 	// Dir is the folder for artefacts; empty is a new one under out/vm, where those of the last runs stay.

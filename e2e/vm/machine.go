@@ -116,7 +116,7 @@ func (m *Machine) arguments() []string {
 	if !c.opts.Bare {
 		args = append(args, "-drive", "if=virtio,cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "shared.qcow2"))
 	}
-	return args
+	return append(args, c.opts.QEMU...)
 }
 
 // Start turns the machine on; it does not wait, see WaitSSH.

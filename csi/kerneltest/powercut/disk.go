@@ -1,0 +1,153 @@
+package powercut
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+)
+
+// block is the unit in which disks are kept, bytes. One that is in a disk is never changed, so that disks can share it.
+const block = blk.Align
+
+// Disk is a disk, or a part of one, in memory. It reads as zero where nothing was written. It is not for several goroutines.
+type Disk struct {
+	under        *Disk
+	start, size  int64
+	blockByIndex map[int64][]byte
+}
+
+// NewDisk gives an empty disk.
+func NewDisk(size int64) *Disk { return &Disk{size: size, blockByIndex: map[int64][]byte{}} }
+
+// Over gives a disk that shows d and keeps what is written to it for itself. d must not be written to meanwhile.
+func (d *Disk) Over() *Disk {
+	return &Disk{under: d, size: d.size, blockByIndex: map[int64][]byte{}}
+}
+
+// Part gives what is of d from start on: a disk of its own on the same blocks.
+func (d *Disk) Part(start, size int64) *Disk {
+	return &Disk{under: d, start: start, size: size, blockByIndex: map[int64][]byte{}}
+}
+
+// block gives what is there; nil is zeros.
+func (d *Disk) block(i int64) []byte {
+	if b, ok := d.blockByIndex[i]; ok || d.under == nil {
+		return b
+	}
+	return d.under.block(i + d.start/block)
+}
+
+// ReadAt implements blk.Disk.
+func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
+	if err := blk.CheckAligned("read", len(p), off); err != nil {
+		return 0, err
+	}
+	n := int(min(int64(len(p)), max(0, d.size-off)))
+	for i := 0; i < n; i += block {
+		b := d.block((off + int64(i)) / block)
+		if b == nil {
+			clear(p[i:min(i+block, n)])
+			continue
+		}
+		copy(p[i:n], b)
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// WriteAt implements blk.Disk, and takes writes of whole sectors of 512 bytes, too, as logs have them.
+func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
+	if off%minSector != 0 || len(p)%minSector != 0 || off < 0 || off+int64(len(p)) > d.size {
+		return 0, fmt.Errorf("write %d bytes at %d of %d", len(p), off, d.size)
+	}
+	for at := int64(0); at < int64(len(p)); {
+		i, within := (off+at)/block, (off+at)%block
+		b := make([]byte, block)
+		if within != 0 || int64(len(p))-at < block {
+			copy(b, d.block(i))
+		}
+		at += int64(copy(b[within:], p[at:]))
+		d.blockByIndex[i] = b
+	}
+	return len(p), nil
+}
+
+// Sync implements blk.Disk: nothing is lost here.
+func (d *Disk) Sync() error { return nil }
+
+// Size implements blk.Disk.
+func (d *Disk) Size() (int64, error) { return d.size, nil }
+
+// Close implements blk.Disk; the disk is opened again by using it.
+func (d *Disk) Close() error { return nil }
+
+// Written gives the numbers of all blocks that were written, in order.
+func (d *Disk) Written() []int64 {
+	all := map[int64]bool{}
+	for at, shift := d, int64(0); at != nil; at = at.under {
+		for i := range at.blockByIndex {
+			if j := i - shift; j >= 0 && j < d.size/block {
+				all[j] = true
+			}
+		}
+		shift += at.start / block
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// Replay makes a disk again as it was at moments of its log. Moment i is when the first i entries were done. Moments are asked for in order.
+type Replay struct {
+	log *Log
+	// flushed is the disk with the first done entries, up to which everything was flushed.
+	flushed *Disk
+	done    int
+}
+
+// NewReplay begins with an empty disk of size bytes.
+func NewReplay(log *Log, size int64) *Replay { return &Replay{log: log, flushed: NewDisk(size)} }
+
+// At gives the disk at moment i, until the next call. A nil keep is all that was written; else each write since the last flush is there when keep says so.
+func (r *Replay) At(i int, keep *rand.Rand) (*Disk, error) {
+	if i < r.done || i > len(r.log.Entries) {
+		return nil, fmt.Errorf("moment %d of %d after %d", i, len(r.log.Entries), r.done)
+	}
+	for j := i; j > r.done; j-- {
+		if r.log.Entries[j-1].Flags&Flush == 0 {
+			continue
+		}
+		for ; r.done < j; r.done++ {
+			if err := r.apply(r.flushed, r.done); err != nil {
+				return nil, err
+			}
+		}
+	}
+	d := r.flushed.Over()
+	for j := r.done; j < i; j++ {
+		// What is written with FUA is on the disk when it is done.
+		if keep != nil && r.log.Entries[j].Flags&FUA == 0 && keep.IntN(2) == 0 {
+			continue
+		}
+		if err := r.apply(d, j); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// apply does one entry. What is discarded may read as anything, so it stays.
+func (r *Replay) apply(d *Disk, i int) error {
+	data, err := r.log.Data(r.log.Entries[i])
+	if err == nil && len(data) > 0 {
+		_, err = d.WriteAt(data, r.log.Entries[i].Offset)
+	}
+	if err != nil {
+		return fmt.Errorf("entry %d: %w", i, err)
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+package powercut
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// marker writes marks.
+type marker struct {
+	disk  blk.Disk
+	n     int64
+	state State
+}
+
+// put marks what is so from now on.
+func (m *marker) put(change func(*State)) error {
+	change(&m.state)
+	b, err := encodeMark(m.state)
+	if err != nil {
+		return err
+	}
+	m.n++
+	_, err = m.disk.WriteAt(b, m.n*markSize%marksSize)
+	return err
+}
+
+// markingStore marks each state once it is kept.
+type markingStore struct {
+	volume.Store
+	marks *marker
+}
+
+func (s markingStore) Create(ctx context.Context, st volume.State) error {
+	if err := s.Store.Create(ctx, st); err != nil {
+		return err
+	}
+	return s.marks.put(func(m *State) { m.Volume = st })
+}
+
+func (s markingStore) Update(ctx context.Context, st volume.State, r volume.Revision) (volume.Revision, error) {
+	next, err := s.Store.Update(ctx, st, r)
+	if err != nil {
+		return next, err
+	}
+	return next, s.marks.put(func(m *State) { m.Volume = st })
+}
+
+// recorder is a part of a disk whose writes are logged.
+type recorder struct {
+	*Disk
+	start   int64
+	entries *[]logged
+}
+
+func (r recorder) WriteAt(p []byte, off int64) (int, error) {
+	*r.entries = append(*r.entries, logged{r.start + off, slices.Clone(p), 0})
+	return r.Disk.WriteAt(p, off)
+}
+
+func (r recorder) Sync() error {
+	*r.entries = append(*r.entries, logged{flags: Flush})
+	return nil
+}
+
+// files of the simulated file system.
+const simulatedFiles = 4
+
+// simulate is a volume's life without a machine: what device-mapper and a file system would write is written here.
+func simulate(t *testing.T) []logged {
+	t.Helper()
+	var entries []logged
+	disk := recorder{NewDisk(volumeSize), volumeStart, &entries}
+	m := &marker{disk: recorder{NewDisk(marksSize), marksStart, &entries}}
+	s := volume.NewSet(volume.Config{
+		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: t.TempDir()}, m}, Engine: crypttest.New(), Backend: oneDisk{id: "one"}, Keys: testKeys(t),
+		OpenDisk: func(string, bool) (blk.Disk, error) { return disk, nil },
+	})
+	ctx := t.Context()
+	step := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	step(s.Create(ctx, volumeID, firstPayload))
+	o, err := s.Open(ctx, volumeID, volume.OpenOptions{})
+	step(o, err)
+	simulateFiles(t, disk, o.State)
+	step(nil, s.MarkMade(ctx, volumeID))
+	step(nil, m.put(func(m *State) { m.Files = simulatedFiles }))
+	for range 2 {
+		step(s.Close(ctx, volumeID, nil))
+		step(s.Open(ctx, volumeID, volume.OpenOptions{}))
+	}
+	step(s.Expand(ctx, volumeID, lastPayload, volume.OpenOptions{}))
+	step(s.Close(ctx, volumeID, nil))
+	return entries
+}
+
+// simulateFiles writes a file system with files through the key of the volume, and flushes it.
+func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
+	t.Helper()
+	dir := t.TempDir()
+	for i := range simulatedFiles {
+		if err := os.WriteFile(filepath.Join(dir, fileName(i)), fileContent(i), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	image := filepath.Join(t.TempDir(), "image")
+	if out, err := exec.CommandContext(t.Context(), "mke2fs", "-q", "-t", "ext4", "-b", "4096", "-N", "64", "-J", "size=4", "-d", dir, image, "128M").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	plain, err := os.ReadFile(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, wipe, err := cipherOf(t.Context(), testKeys(t), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wipe()
+	sector, empty := make([]byte, block), make([]byte, block)
+	for at := 0; at < len(plain); at += block {
+		if slices.Equal(plain[at:at+block], empty) {
+			continue
+		}
+		c.Encrypt(sector, plain[at:at+block], tweak(int64(at)))
+		if _, err := disk.WriteAt(sector, crypt.DataOffset+int64(at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := disk.Sync(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each moment of a volume that was written in the right order passes; and the check notices disks and orders that are not right.
+func TestSimulated(t *testing.T) {
+	needTools(t)
+	entries := simulate(t)
+	look := func(entries []logged) (*verifier, error) {
+		v := newVerifier(t, readLog(t, writeLog(entries)))
+		return v, v.all(8, rand.New(rand.NewPCG(3, 4)))
+	}
+	v, err := look(entries)
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d entries, %d marks, %d moments, %d with a file system", len(entries), len(v.marks), v.looked, v.checked)
+	if v.checked == 0 {
+		t.Error("no file system was looked at")
+	}
+	if _, err := look(slices.DeleteFunc(slices.Clone(entries), func(e logged) bool { return e.flags&Flush != 0 })); err == nil {
+		t.Error("a disk that loses what was flushed is not noticed")
+	} else {
+		t.Logf("without flushes: %v", err)
+	}
+	// The state is kept after the disk is written in place of before.
+	early := slices.Clone(entries)
+	for i, e := range early {
+		if next := i + 1; e.offset >= marksStart && next < len(early) && early[next].offset < marksStart && early[next].flags == 0 {
+			early[i], early[next] = early[next], early[i]
+		}
+	}
+	if _, err := look(early); err == nil {
+		t.Error("a state that comes too late is not noticed")
+	} else {
+		t.Logf("with late states: %v", err)
+	}
+	lost := slices.Clone(entries)
+	for i, e := range lost {
+		if data := e.offset - volumeStart - crypt.DataOffset; data > 0 && e.offset < marksStart && i%3 == 0 {
+			lost[i].data = make([]byte, len(e.data))
+		}
+	}
+	if _, err := look(lost); err == nil {
+		t.Error("a damaged file system is not noticed")
+	} else {
+		t.Logf("damaged: %v", err)
+	}
+}

@@ -1,0 +1,154 @@
+package powercut
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// workloadEnv is set on the machine whose disk is logged.
+const workloadEnv = "KUBEVEIL_POWERCUT"
+
+const (
+	cycles        = 6
+	filesPerCycle = 8
+	// expandIn is the cycle in which the volume is expanded.
+	expandIn = 2
+)
+
+// workload is a volume on the logged disk.
+type workload struct {
+	t     *testing.T
+	set   *volume.Set
+	marks *marker
+	dir   string
+	files int
+}
+
+// TestWorkload is a volume's life, as long as there is power: made, formatted, written to, closed, opened, expanded. It ends while it is mounted.
+func TestWorkload(t *testing.T) {
+	if os.Getenv(workloadEnv) == "" {
+		nettest.Skip(t, nettest.Short, "set "+workloadEnv+"=1 on a machine with a disk whose writes are logged; TestPowerCut does")
+	}
+	const part = "/dev/disk/by-id/virtio-" + diskSerial + "-part"
+	marks, err := blk.OpenShared(part + "2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer marks.Close()
+	states, claims := t.TempDir(), t.TempDir()
+	w := &workload{t: t, marks: &marker{disk: marks}, dir: filepath.Join(t.TempDir(), "mnt")}
+	w.set = volume.NewSet(volume.Config{
+		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: states}, w.marks}, Engine: crypt.Kernel{},
+		Backend: &backend.Disks{Paths: []string{part + "1"}, Claims: claims}, Keys: testKeys(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err := os.Mkdir(w.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.set.Create(t.Context(), volumeID, firstPayload); err != nil {
+		t.Fatal(err)
+	}
+	w.makeFileSystem()
+	for i := range cycles {
+		w.mount()
+		w.write(filesPerCycle)
+		if i == expandIn {
+			if _, err := w.set.Expand(t.Context(), volumeID, lastPayload, volume.OpenOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			w.write(filesPerCycle)
+		}
+		w.run("umount", w.dir)
+		if c, err := w.set.Close(t.Context(), volumeID, nil); err != nil || !c.Sealed {
+			t.Fatalf("close: %+v, %v", c, err)
+		}
+	}
+	w.mount()
+	w.write(filesPerCycle)
+	w.run("sync")
+}
+
+func (w *workload) run(name string, args ...string) {
+	w.t.Helper()
+	if out, err := exec.CommandContext(w.t.Context(), name, args...).CombinedOutput(); err != nil {
+		w.t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+}
+
+func (w *workload) open() string {
+	w.t.Helper()
+	o, err := w.set.Open(w.t.Context(), volumeID, volume.OpenOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return o.Mapping.Path
+}
+
+func (w *workload) makeFileSystem() {
+	w.t.Helper()
+	path := w.open()
+	// Few inodes, and none to be zeroed later: what is logged is what matters.
+	w.run("mkfs.ext4", "-q", "-N", "1024", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0", path)
+	w.run("blockdev", "--flushbufs", path)
+	if err := w.set.MarkMade(w.t.Context(), volumeID); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *workload) mount() {
+	w.t.Helper()
+	w.run("mount", w.open(), w.dir)
+}
+
+// write makes n files, each flushed, between others that are not.
+func (w *workload) write(n int) {
+	w.t.Helper()
+	for range n {
+		noise := filepath.Join(w.dir, "noise")
+		if err := os.WriteFile(noise, fileContent(w.files+500), 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := flushedFile(filepath.Join(w.dir, fileName(w.files)), fileContent(w.files)); err != nil {
+			w.t.Fatal(err)
+		}
+		w.files++
+		if err := w.marks.put(func(s *State) { s.Files = w.files }); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// flushedFile writes a file that is there after a power cut once this returns (fsync(2) of the file and of its folder).
+func flushedFile(path string, content []byte) error {
+	for _, step := range []struct {
+		path  string
+		flags int
+		data  []byte
+	}{{path, os.O_CREATE | os.O_WRONLY, content}, {filepath.Dir(path), os.O_RDONLY | unix.O_DIRECTORY, nil}} {
+		f, err := os.OpenFile(step.path, step.flags, 0o600)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if len(step.data) > 0 {
+			if _, err := f.Write(step.data); err != nil {
+				return err
+			}
+		}
+		if err := f.Sync(); err != nil {
+			return fmt.Errorf("flush: %w", err)
+		}
+	}
+	return nil
+}
