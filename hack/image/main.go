@@ -97,15 +97,15 @@ func compile(ctx context.Context, r recipe, arch, version, root string) error {
 			return err
 		}
 	}
-	for dir, packages := range r.released {
-		for _, p := range packages {
+	for _, r := range r.released {
+		for _, p := range r.packages {
 			c := exec.CommandContext(ctx, "go", "list", "-f", "{{.Module.Version}}", p)
 			c.Dir, c.Stderr = r.in, os.Stderr
-			released, err := c.Output()
+			said, err := c.Output()
 			if err != nil {
 				return fmt.Errorf("version of %s: %w", p, err)
 			}
-			if err := build(ctx, r.in, arch, filepath.Join(root, dir), "main.version="+strings.TrimSpace(string(released)), []string{p}); err != nil {
+			if err := build(ctx, r.in, arch, filepath.Join(root, r.dir), "main.version="+strings.TrimSpace(string(said)), []string{p}); err != nil {
 				return err
 			}
 		}
@@ -131,19 +131,28 @@ func build(ctx context.Context, in, arch, dir, stamp string, packages []string) 
 // readFiles reads the compiled programs and nothing else that may lie there.
 func readFiles(r recipe, root string) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	for _, built := range []map[string][]string{r.programs, r.released} {
-		for dir, packages := range built {
-			for _, p := range packages {
-				name := filepath.Join(dir, filepath.Base(p))
-				b, err := os.ReadFile(filepath.Join(root, name))
-				if err != nil {
-					return nil, err
-				}
-				if err := requireStatic(name, b); err != nil {
-					return nil, err
-				}
-				files[name] = b
+	read := func(dir string, packages []string) error {
+		for _, p := range packages {
+			name := filepath.Join(dir, filepath.Base(p))
+			b, err := os.ReadFile(filepath.Join(root, name))
+			if err != nil {
+				return err
 			}
+			if err := requireStatic(name, b); err != nil {
+				return err
+			}
+			files[name] = b
+		}
+		return nil
+	}
+	for dir, packages := range r.programs {
+		if err := read(dir, packages); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range r.released {
+		if err := read(r.dir, r.packages); err != nil {
+			return nil, err
 		}
 	}
 	return files, nil

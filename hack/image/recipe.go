@@ -22,14 +22,19 @@ type recipe struct {
 	entry, path string
 	// programs are packages of programs that are built, by the folder in the image.
 	programs map[string][]string
-	// released are programs of others, by the folder in the image, that are built in a module of ours (in) which says in what version.
-	released map[string][]string
-	in       string
+	// released are programs of others.
+	released []released
 	// host are programs of this machine that are copied with their libraries and loader, and hostFiles what else they need.
 	host, hostFiles []string
 	// debian are the packages of all those, whose licences are copied, too; licenses is what the label says, empty for Apache-2.0.
 	debian   []string
 	licenses string
+}
+
+// released are programs of others as they were released: built in a module of ours, in, that says in what version, for the folder dir of the image.
+type released struct {
+	in, dir  string
+	packages []string
 }
 
 // recipes are the images there are: the product, and what suites and veilctl run in pods of their own.
@@ -52,11 +57,13 @@ var recipes = []recipe{{
 	name: "kubeveil-csi", comment: "CSI driver, its side-cars, and the tools of ext4 and xfs",
 	entry: "/usr/local/bin/veil-csi", path: "/usr/local/bin:/usr/bin",
 	programs: map[string][]string{"usr/local/bin": {module + "cmd/veil-csi"}},
-	released: map[string][]string{"usr/local/bin": {
-		sidecars + "external-provisioner/v6/cmd/csi-provisioner", sidecars + "external-resizer/v2/cmd/csi-resizer",
-		sidecars + "external-snapshotter/v8/cmd/csi-snapshotter", sidecars + "external-snapshotter/v8/cmd/snapshot-controller",
-	}},
-	in:        "hack/tools/csi",
+	released: []released{
+		{"hack/tools/csi-provisioner", "usr/local/bin", []string{sidecars + "external-provisioner/v6/cmd/csi-provisioner"}},
+		{"hack/tools/csi", "usr/local/bin", []string{
+			sidecars + "external-resizer/v2/cmd/csi-resizer",
+			sidecars + "external-snapshotter/v8/cmd/csi-snapshotter", sidecars + "external-snapshotter/v8/cmd/snapshot-controller",
+		}},
+	},
 	host:      []string{"mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_growfs", "xfs_repair"},
 	hostFiles: []string{"/etc/mke2fs.conf"},
 	debian:    []string{"e2fsprogs", "libext2fs2", "libcom-err2", "libblkid1", "libuuid1", "xfsprogs", "libinih1", "liburcu8", "libc6"},
