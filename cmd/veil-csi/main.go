@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -127,28 +126,4 @@ func (o *options) flags() *flag.FlagSet {
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	return fs
-}
-
-// check says what does not go together, and what to write instead.
-func (o *options) check() error {
-	dir, isFile := strings.CutPrefix(o.store, storeFile)
-	switch {
-	case o.node == "":
-		return errors.New("which node is this? Say -node NAME, as Kubernetes names it")
-	case !isFile && o.store != storeKubernetes:
-		return fmt.Errorf("-store %q: want kubernetes or file:DIR", o.store)
-	case isFile && (dir == "" || o.cluster == ""):
-		return errors.New("-store file:DIR wants a folder, and -cluster ID with it")
-	case !isFile && o.cluster != "":
-		return errors.New("-cluster is for -store file:DIR: with Kubernetes it is the uid of the namespace kube-system")
-	case o.files == "" && o.disks == "":
-		return errors.New("no backend: say -files or -disks")
-	case o.previousKeyFile != "" && o.keyFile == "":
-		return errors.New("-previous-key-file wants the new one, too: -key-file")
-	case min(o.rewrapEvery, o.trimEvery, o.requestsEvery) <= 0:
-		return errors.New("-rewrap-every, -trim-every and -requests-every want a time such as 10m")
-	case !filepath.IsAbs(o.endpoint):
-		return fmt.Errorf("-endpoint %q: want an absolute path", o.endpoint)
-	}
-	return nil
 }

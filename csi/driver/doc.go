@@ -10,5 +10,7 @@
 //
 // It takes no step of its own on disks or keys: volumes are csi/volume's, file systems csi/mount's. It refuses parameters that it does not know.
 //
+// It is larger than most packages: the services share the checks of requests, locks and codes, and two halves would know each other's.
+//
 // Start reading at Config, then controller.go and stage.go.
 package driver

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -17,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
@@ -45,7 +43,7 @@ type machine struct {
 	t      testing.TB
 	name   string
 	dir    string
-	store  *volume.FileStore
+	store  *states
 	engine *crypttest.Engine
 	mounts *mounttest.System
 	keys   map[string]keyring.Provider
@@ -66,10 +64,7 @@ func newMachine(t testing.TB) *machine {
 		t: t, name: "node-1", dir: t.TempDir(), engine: crypttest.New(), disks: map[string]*blktest.Disk{}, numbers: map[string]uint64{}, room: 1 << 44,
 		keys: map[string]keyring.Provider{keyring.NameFile: named{provider(t, 1), keyring.NameFile}}, log: slog.New(slog.DiscardHandler),
 	}
-	m.store = &volume.FileStore{Dir: filepath.Join(m.dir, "states")}
-	if err := os.Mkdir(m.store.Dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	m.store = &states{byVolume: map[string]volume.State{}, revision: map[string]int{}}
 	m.mounts = &mounttest.System{Open: m.open, Hook: func(op, _ string) error {
 		if op == "list" || op == "probe" || op == "usage" {
 			return nil // Changes nothing: killed there is killed at the step before.
@@ -82,7 +77,9 @@ func newMachine(t testing.TB) *machine {
 
 func secret(c byte) map[string]string {
 	kek := make([]byte, keyring.KEKSize)
-	kek[0] = c
+	for i := range kek {
+		kek[i] = c + byte(i)
+	}
 	return map[string]string{keyring.SecretKey: base64.StdEncoding.EncodeToString(kek)}
 }
 
@@ -132,7 +129,7 @@ func (m *machine) process(kill int) *Driver {
 	m.steps, m.kill = 0, 0
 	m.mu.Unlock()
 	set := volume.NewSet(volume.Config{
-		Cluster: cluster, Node: m.name, Store: stepStore{m.store, m}, Engine: m.engine, Backend: memory{m}, Log: m.log,
+		Cluster: cluster, Node: m.name, Store: stepStore{m.store, m.step}, Engine: m.engine, Backend: memory{m}, Log: m.log,
 		OpenDisk: func(path string, _ bool) (blk.Disk, error) {
 			d := m.disk(filepath.Base(path))
 			if d == nil {
@@ -234,117 +231,6 @@ func (m *machine) state(id string) volume.State {
 	}
 	return st
 }
-
-// stepStore is a store each of whose changes is a step.
-type stepStore struct {
-	*volume.FileStore
-	m *machine
-}
-
-func (s stepStore) Create(ctx context.Context, st volume.State) error {
-	if err := s.m.step("create"); err != nil {
-		return err
-	}
-	return s.FileStore.Create(ctx, st)
-}
-
-func (s stepStore) Update(ctx context.Context, st volume.State, r volume.Revision) (volume.Revision, error) {
-	if err := s.m.step("update"); err != nil {
-		return "", err
-	}
-	return s.FileStore.Update(ctx, st, r)
-}
-
-func (s stepStore) Remove(ctx context.Context, v string, r volume.Revision) error {
-	if err := s.m.step("remove"); err != nil {
-		return err
-	}
-	return s.FileStore.Remove(ctx, v, r)
-}
-
-// memory is a backend of disks in memory.
-type memory struct{ *machine }
-
-func (b memory) Provision(_ context.Context, v string, size int64) error {
-	if err := b.step("provision"); err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.disks[v] == nil {
-		if size > b.room {
-			return fmt.Errorf("%w: %d bytes", backend.ErrFull, size)
-		}
-		b.put(v, blktest.New(size))
-	}
-	return nil
-}
-
-func (b memory) put(v string, d *blktest.Disk) {
-	d.Hook = func(op string, _ int64, _ int) error {
-		if op == "read" {
-			return nil
-		}
-		return b.step("disk " + op)
-	}
-	b.disks[v], b.numbers[v] = d, uint64(0x700+len(b.numbers))
-}
-
-func (b memory) Attach(_ context.Context, v string) (backend.Device, error) {
-	if err := b.step("attach"); err != nil {
-		return backend.Device{}, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.disks[v] == nil {
-		return backend.Device{}, backend.ErrMissing
-	}
-	return backend.Device{Path: "/dev/" + v, Number: b.numbers[v], ID: "fake:" + v}, nil
-}
-
-func (b memory) Detach(context.Context, string) error { return b.step("detach") }
-
-func (b memory) Expand(_ context.Context, v string, size int64) error {
-	if err := b.step("expand"); err != nil {
-		return err
-	}
-	d := b.disk(v)
-	if have, err := d.Size(); err != nil || have >= size {
-		return err
-	}
-	if size > b.room {
-		return fmt.Errorf("%w: %d bytes", backend.ErrFull, size)
-	}
-	d.Resize(size)
-	return nil
-}
-
-func (b memory) Copy(_ context.Context, dst, src string, size int64) error {
-	if err := b.step("copy"); err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.disks[dst] != nil {
-		return backend.ErrExists
-	}
-	c := b.disks[src].Clone()
-	c.Resize(size)
-	b.put(dst, c)
-	return nil
-}
-
-func (b memory) Delete(_ context.Context, v string) error {
-	if err := b.step("delete"); err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.disks, v)
-	return nil
-}
-
-func (b memory) Capacity(context.Context) (int64, error) { return b.room, nil }
 
 // client serves d on a socket and gives a connection to it.
 func (m *machine) client(d *Driver) *grpc.ClientConn {

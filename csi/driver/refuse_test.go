@@ -1,0 +1,243 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+func TestCodes(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want codes.Code
+	}{
+		{nil, codes.OK},
+		{errors.New("anything"), codes.Internal},
+		{invalid("x"), codes.InvalidArgument},
+		{fmt.Errorf("a: %w", failed("b")), codes.FailedPrecondition},
+		{&crypt.RefusedError{Kind: crypt.Blank}, codes.DataLoss},
+		{&crypt.RefusedError{Kind: crypt.OlderImage}, codes.DataLoss},
+		{&crypt.RefusedError{Kind: crypt.NewerThanState}, codes.FailedPrecondition},
+		{&crypt.RefusedError{Kind: crypt.NotEmpty}, codes.FailedPrecondition},
+		{&volume.BusyError{Volume: "v", Holder: "a", Node: "b"}, codes.FailedPrecondition},
+		{&keyring.BindingError{}, codes.FailedPrecondition},
+		{fmt.Errorf("%w: %w", keyring.ErrUnavailable, context.DeadlineExceeded), codes.Unavailable},
+		{keyring.ErrWrongKey, codes.InvalidArgument},
+		{volume.ErrExists, codes.AlreadyExists},
+		{volume.ErrNotFound, codes.NotFound},
+		{backend.ErrMissing, codes.NotFound},
+		{backend.ErrFull, codes.ResourceExhausted},
+		{blk.ErrNoLoop, codes.ResourceExhausted},
+		{unix.ENOSPC, codes.ResourceExhausted},
+		{mount.ErrDamaged, codes.DataLoss},
+		{mount.ErrBusy, codes.FailedPrecondition},
+		{volume.ErrInProgress, codes.Aborted},
+		{volume.ErrConflict, codes.Aborted},
+		{volume.ErrSmaller, codes.OutOfRange},
+		{volume.ErrUnavailable, codes.Unavailable},
+		{context.Canceled, codes.Canceled},
+	} {
+		if got := Code(c.err); got != c.want {
+			t.Errorf("%v: %v, want %v", c.err, got, c.want)
+		}
+	}
+}
+
+func TestCreateRefuses(t *testing.T) {
+	m := newMachine(t)
+	m.room = 1 << 40
+	d := m.process(0)
+	many := &csi.VolumeCapability{
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+	}
+	discards := mounted("")
+	discards.GetMount().MountFlags = []string{"noatime", "discard"}
+	elsewhere := &csi.TopologyRequirement{Requisite: []*csi.Topology{topology("node-2")}}
+	from := func(id string) *csi.VolumeContentSource {
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id}}}
+	}
+	for name, c := range map[string]struct {
+		r    *csi.CreateVolumeRequest
+		code codes.Code
+		says string
+	}{
+		"unknown parameter":        {&csi.CreateVolumeRequest{Parameters: map[string]string{"cipher": "none"}}, codes.InvalidArgument, "known are backend, discard, fsck, keys, tuning"},
+		"parameter in other case":  {&csi.CreateVolumeRequest{Parameters: map[string]string{"Tuning": "latency"}}, codes.InvalidArgument, `"Tuning"`},
+		"value of a parameter":     {&csi.CreateVolumeRequest{Parameters: map[string]string{"discard": "yes"}}, codes.InvalidArgument, "never, batch, online"},
+		"backend that is not here": {&csi.CreateVolumeRequest{Parameters: map[string]string{"backend": "disk"}}, codes.InvalidArgument, "not configured on node node-1: file"},
+		"keys that are not here":   {&csi.CreateVolumeRequest{Parameters: map[string]string{"keys": "kms"}}, codes.InvalidArgument, "not configured on node node-1"},
+		"mutable parameter":        {&csi.CreateVolumeRequest{MutableParameters: map[string]string{"tuning": "latency"}}, codes.InvalidArgument, "can be changed"},
+		"many nodes":               {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{many}}, codes.InvalidArgument, "ReadWriteOnce"},
+		"file system":              {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{mounted("btrfs")}}, codes.InvalidArgument, "ext4"},
+		"mount option discard":     {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{discards}}, codes.InvalidArgument, "parameter discard"},
+		"capability of nothing":    {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{{AccessMode: mounted("").AccessMode}}}, codes.InvalidArgument, "mount or block"},
+		"name with a slash":        {&csi.CreateVolumeRequest{Name: "../pvc"}, codes.InvalidArgument, "plain name"},
+		"another node":             {&csi.CreateVolumeRequest{AccessibilityRequirements: elsewhere}, codes.ResourceExhausted, "node-1"},
+		"limit below required":     {&csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: size, LimitBytes: size - 1}}, codes.OutOfRange, "limit"},
+		"limit not a sector":       {&csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: size + 1, LimitBytes: size + 2}}, codes.OutOfRange, fmt.Sprint(size + 4096)},
+		"too small for xfs": {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{mounted("xfs")},
+			CapacityRange: &csi.CapacityRange{LimitBytes: size}}, codes.OutOfRange, fmt.Sprint(300 << 20)},
+		"negative":               {&csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: -1}}, codes.OutOfRange, "negative"},
+		"sum that overflows":     {&csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: 1<<63 - 1}}, codes.OutOfRange, "more than"},
+		"no room":                {&csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 41}}, codes.ResourceExhausted, "not enough room"},
+		"copy of nothing":        {&csi.CreateVolumeRequest{VolumeContentSource: from("pvc-0")}, codes.NotFound, "pvc-0"},
+		"source without a name":  {&csi.CreateVolumeRequest{VolumeContentSource: &csi.VolumeContentSource{}}, codes.NotFound, ""},
+		"keys without a secret":  {&csi.CreateVolumeRequest{Parameters: map[string]string{"keys": "secret"}, VolumeContentSource: from("")}, codes.NotFound, ""},
+		"capability of no modes": {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{{AccessType: mounted("").AccessType}}}, codes.InvalidArgument, "UNKNOWN"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.r.Name == "" {
+				c.r.Name = pvc
+			}
+			if c.r.VolumeCapabilities == nil {
+				c.r.VolumeCapabilities = []*csi.VolumeCapability{mounted("")}
+			}
+			if _, err := d.CreateVolume(t.Context(), c.r); Code(err) != c.code || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v: %v, want %v with %q", Code(err), err, c.code, c.says)
+			}
+			if states, err := m.store.List(t.Context()); len(states) != 0 || err != nil || m.disk(pvc) != nil {
+				t.Errorf("left %+v, %v", states, err)
+			}
+		})
+	}
+}
+
+func TestTheSameNameTwice(t *testing.T) {
+	m := newMachine(t)
+	d := m.process(0)
+	m.made(d, mounted(""), nil)
+	again := m.made(d, mounted(""), map[string]string{"discard": "never", "csi.storage.k8s.io/pvc/name": "data"})
+	if again.CapacityBytes != size || again.VolumeContext["discard"] != "never" {
+		t.Errorf("made again: %v", again)
+	}
+	for name, r := range map[string]*csi.CreateVolumeRequest{
+		"other size":       {CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}},
+		"other parameters": {CapacityRange: &csi.CapacityRange{RequiredBytes: size}, Parameters: map[string]string{"tuning": "latency"}},
+	} {
+		r.Name, r.VolumeCapabilities = pvc, []*csi.VolumeCapability{mounted("")}
+		if _, err := d.CreateVolume(t.Context(), r); Code(err) != codes.AlreadyExists {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// tampered are what the owner of a disk can do to one that is not open.
+func TestStageRefusesDisks(t *testing.T) {
+	for name, c := range map[string]struct {
+		do   func(m *machine, before *blktest.Disk)
+		code codes.Code
+	}{
+		"bit of the header":  {func(m *machine, _ *blktest.Disk) { m.disk(pvc).Flip(100, 1) }, codes.DataLoss},
+		"bit of the records": {func(m *machine, _ *blktest.Disk) { m.disk(pvc).Flip(288<<10+64, 1) }, codes.DataLoss},
+		"blank":              {func(m *machine, _ *blktest.Disk) { m.disk(pvc).Become(blktest.New(size + crypt.DataOffset)) }, codes.DataLoss},
+		"older image":        {func(m *machine, before *blktest.Disk) { m.disk(pvc).Become(before) }, codes.DataLoss},
+		"truncated":          {func(m *machine, _ *blktest.Disk) { m.disk(pvc).Resize(size) }, codes.DataLoss},
+		"gone": {func(m *machine, _ *blktest.Disk) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			delete(m.disks, pvc)
+		}, codes.NotFound},
+		"another file system": {func(m *machine, _ *blktest.Disk) {
+			if _, err := (shifted{m.disk(pvc)}).WriteAt(append([]byte(`{"fs":"xfs","size":67108864}`), make([]byte, 4096-28)...), 0); err != nil {
+				m.t.Fatal(err)
+			}
+		}, codes.FailedPrecondition},
+		"garbage where the file system was": {func(m *machine, _ *blktest.Disk) {
+			if _, err := (shifted{m.disk(pvc)}).WriteAt(append([]byte("garbage"), make([]byte, 4096-7)...), 0); err != nil {
+				m.t.Fatal(err)
+			}
+		}, codes.DataLoss},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, d := running(t, mounted("ext4"), nil)
+			before := m.disk(pvc).Clone()
+			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
+				t.Fatal(err)
+			}
+			c.do(m, before)
+			for range 2 {
+				if err := m.stage(d, mounted("ext4")); Code(err) != c.code {
+					t.Errorf("%v: %v, want %v", Code(err), err, c.code)
+				}
+			}
+			if m.mounts.Made() != 1 {
+				t.Errorf("%d file systems made", m.mounts.Made())
+			}
+			if err := m.unstage(d); err != nil {
+				t.Errorf("unstage what was refused: %v", err)
+			}
+		})
+	}
+}
+
+func TestStageRefusesRequests(t *testing.T) {
+	m := newMachine(t)
+	d := m.process(0)
+	v := m.made(d, mounted(""), map[string]string{"keys": "secret"})
+	stage := func(context, secrets map[string]string) error {
+		_, err := d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
+			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""), VolumeContext: context, Secrets: secrets,
+		})
+		return err
+	}
+	edited := map[string]string{"keys": "secret", "discard": "online"}
+	for name, c := range map[string]struct {
+		err  error
+		says string
+	}{
+		"no secret":              {stage(v.VolumeContext, nil), "csi.storage.k8s.io/node-stage-secret-name"},
+		"secret of another name": {stage(nil, map[string]string{"passphrase": "hunter2"}), `"passphrase"`},
+		"secret that is no key":  {stage(nil, map[string]string{"key": "hunter2"}), "base64 of 32 bytes"},
+		"edited attribute":       {stage(edited, secret(1)), "discard"},
+		"attribute unknown":      {stage(map[string]string{"cipher": "null"}, secret(1)), "cipher"},
+	} {
+		if Code(c.err) != codes.InvalidArgument || !strings.Contains(c.err.Error(), c.says) || strings.Contains(c.err.Error(), "hunter2") {
+			t.Errorf("%s: %v: %v, want %q in it", name, Code(c.err), c.err, c.says)
+		}
+	}
+	if err := stage(map[string]string{"keys": "secret", "storage.kubernetes.io/csiProvisionerIdentity": "1"}, secret(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.unstage(d); err != nil {
+		t.Fatal(err)
+	}
+	if err := stage(nil, secret(2)); Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "sha256:") {
+		t.Errorf("another key: %v: %v", Code(err), err)
+	}
+	if err := stage(nil, secret(1)); err != nil || m.mounts.Made() != 1 {
+		t.Errorf("the key: %v, %d made", err, m.mounts.Made())
+	}
+}
+
+func TestAnotherNodeHasIt(t *testing.T) {
+	m, _ := running(t, mounted(""), nil)
+	m.name = "node-2"
+	d := m.process(0)
+	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "node-1") {
+		t.Errorf("%v: %v", Code(err), err)
+	}
+	if _, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc}); Code(err) != codes.FailedPrecondition {
+		t.Errorf("deleted on another node: %v", err)
+	}
+	// The code by which the scheduler tries another node.
+	if _, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+		VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: pvc}}},
+	}); Code(err) != codes.ResourceExhausted {
+		t.Errorf("copied on another node: %v", err)
+	}
+}

@@ -1,0 +1,306 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/mount"
+)
+
+func TestUnstageWhileBusy(t *testing.T) {
+	m, d := running(t, mounted(""), nil)
+	if err := m.unstage(d); Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), m.path("target")) {
+		t.Errorf("unstaged while published: %v", err)
+	}
+	if _, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc}); Code(err) != codes.FailedPrecondition {
+		t.Errorf("deleted while published: %v", err)
+	}
+	m.mounts.Hold(m.path("target"), true)
+	if err := m.unpublish(d, "target"); Code(err) != codes.FailedPrecondition {
+		t.Errorf("unpublished while busy: %v", err)
+	}
+	m.greets("target")
+	m.mounts.Hold(m.path("target"), false)
+	if err := m.unpublish(d, "target"); err != nil {
+		t.Fatal(err)
+	}
+	m.mounts.Hold(m.path("staging"), true)
+	if err := m.unstage(d); Code(err) != codes.FailedPrecondition {
+		t.Errorf("unstaged while busy: %v", err)
+	}
+	if m.state(pvc).Writer == "" {
+		t.Error("the volume was given up while it is mounted")
+	}
+	m.mounts.Hold(m.path("staging"), false)
+	if err := m.unstage(d); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPublishTwice(t *testing.T) {
+	m, d := running(t, mounted(""), nil)
+	if err := m.publish(d, mounted(""), "target", false); err != nil {
+		t.Errorf("published again: %v", err)
+	}
+	if err := m.publish(d, mounted(""), "target", true); Code(err) != codes.AlreadyExists {
+		t.Errorf("published again, read-only: %v", err)
+	}
+	if err := m.publish(d, mounted(""), "second", true); err != nil {
+		t.Errorf("published to a second pod: %v", err)
+	}
+	if err := m.mounts.Write(m.path("second"), "x", "y"); err == nil {
+		t.Error("the second pod may write")
+	}
+	if all, err := m.mounts.List(); len(all) != 3 || err != nil {
+		t.Errorf("mounted %+v, %v", all, err)
+	}
+	single := mounted("")
+	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+	if err := m.publish(d, single, "third", false); Code(err) != codes.FailedPrecondition {
+		t.Errorf("published to one pod alone, while others have it: %v", err)
+	}
+	if _, err := os.Stat(m.path("third")); err == nil {
+		t.Error("a target was made for what was refused")
+	}
+}
+
+func TestKeyServiceAway(t *testing.T) {
+	m, _ := running(t, mounted(""), nil)
+	away := &switched{Provider: m.keys[keyring.NameFile], away: true}
+	m.keys[keyring.NameFile] = away
+	d := m.process(0)
+	// What is staged goes on: a new process adopts it without the key.
+	if err := errors.Join(m.stage(d, mounted("")), m.publish(d, mounted(""), "second", false)); err != nil {
+		t.Errorf("staged again: %v", err)
+	}
+	m.greets("second")
+	if err := errors.Join(m.unpublish(d, "target"), m.unpublish(d, "second"), m.unstage(d)); err != nil {
+		t.Errorf("unstaged: %v", err)
+	}
+	if err := m.stage(d, mounted("")); Code(err) != codes.Unavailable {
+		t.Errorf("staged anew: %v: %v", Code(err), err)
+	}
+	if m.mounts.Made() != 1 || len(m.engine.Live()) != 0 {
+		t.Errorf("%d made, mappings %v", m.mounts.Made(), m.engine.Live())
+	}
+	away.away = false
+	if err := staged(m, d); err != nil {
+		t.Fatal(err)
+	}
+	m.greets("target")
+}
+
+// switched is a provider that can be away.
+type switched struct {
+	keyring.Provider
+	away bool
+}
+
+func (s *switched) Unwrap(ctx context.Context, b keyring.Binding, w keyring.Wrapped) (*keyring.Secret, error) {
+	if s.away {
+		return nil, fmt.Errorf("test: %w", keyring.ErrUnavailable)
+	}
+	return s.Provider.Unwrap(ctx, b, w)
+}
+
+func (s *switched) KeyID(ctx context.Context) (string, error) {
+	if s.away {
+		return "", keyring.ErrUnavailable
+	}
+	return s.Provider.KeyID(ctx)
+}
+
+func TestZombieMapping(t *testing.T) {
+	m, _ := running(t, mounted(""), nil)
+	dead := m.engine.Live()[0]
+	m.engine.Kill(dead)
+	d := m.process(0)
+	health := func(want ...string) {
+		t.Helper()
+		r, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: pvc})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, h := range r.VolumeHealth.HealthStatuses {
+			got = append(got, h.Reason)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("health %v, want %v", got, want)
+		}
+	}
+	health(reasonDiskDead)
+	if err := m.stage(d, mounted("")); err != nil {
+		t.Fatal(err)
+	}
+	health()
+	m.greets("staging")
+	if live := m.engine.Live(); len(live) != 1 || live[0] == dead || m.mounts.Made() != 1 {
+		t.Errorf("mappings %v after %s, %d made", live, dead, m.mounts.Made())
+	}
+	if err := m.publish(d, mounted(""), "target", false); err != nil {
+		t.Errorf("published over what the dead mapping left: %v", err)
+	}
+	m.greets("target")
+	m.engine.Edit(m.engine.Live()[0], func(mapping *crypt.Mapping) { mapping.Suspended = true })
+	health(reasonSuspended)
+	if err := d.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	health()
+	m.reboot()
+	health(reasonNotMapped)
+}
+
+func TestPolicies(t *testing.T) {
+	for name, c := range map[string]struct {
+		parameters map[string]string
+		discards   bool
+		options    []string
+		trimmed    bool
+	}{
+		"default":        {nil, false, []string{"errors=remount-ro", "noatime"}, false},
+		"discard batch":  {map[string]string{"discard": "batch"}, true, []string{"errors=remount-ro", "noatime"}, true},
+		"discard online": {map[string]string{"discard": "online"}, true, []string{"errors=remount-ro", "noatime", "discard"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			how := mounted("")
+			how.GetMount().MountFlags = []string{"noatime"}
+			m, d := running(t, how, c.parameters)
+			if got := m.mounts.Options(m.path("staging")); !slices.Equal(got, c.options) {
+				t.Errorf("mounted with %v, want %v", got, c.options)
+			}
+			mapping, err := m.engine.Lookup(t.Context(), m.engine.Live()[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := m.state(pvc)
+			for _, discard := range []bool{true, false} {
+				same := crypt.Expected(st.UUID, st.Epoch, st.Payload, m.numbers[pvc], crypt.Throughput, discard).Differs(mapping) == ""
+				if same != (discard == c.discards) {
+					t.Errorf("the mapping lets discards through: %v, want %v", discard, c.discards)
+				}
+			}
+			if n, err := d.Trim(t.Context()); (n > 0) != c.trimmed || err != nil {
+				t.Errorf("trimmed %d, %v", n, err)
+			}
+		})
+	}
+}
+
+func TestFsck(t *testing.T) {
+	for policy, want := range map[string]codes.Code{"preen": codes.DataLoss, "never": codes.OK} {
+		m, d := running(t, mounted(""), map[string]string{"fsck": policy})
+		o, err := d.any.Find(t.Context(), pvc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(m.mounts.Damage(o.Mapping.Path), m.unpublish(d, "target"), m.unstage(d)); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.stage(d, mounted("")); Code(err) != want {
+			t.Errorf("%s: %v: %v, want %v", policy, Code(err), err, want)
+		}
+	}
+}
+
+func TestExpandRefuses(t *testing.T) {
+	m, d := running(t, mounted(""), nil)
+	m.room = 4 * size
+	expand := func(path string, required, limit int64) error {
+		_, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
+			VolumeId: pvc, VolumePath: m.path(path), CapacityRange: &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit},
+		})
+		return err
+	}
+	for name, c := range map[string]struct {
+		err  error
+		code codes.Code
+	}{
+		"a path that is not the volume's": {expand("other", 2*size, 0), codes.NotFound},
+		"limit below the present size":    {expand("target", 0, size/2), codes.OutOfRange},
+		"no room":                         {expand("target", 8*size, 0), codes.ResourceExhausted},
+		"smaller is no error":             {expand("target", size/2, 0), codes.OK},
+		"to the byte":                     {expand("target", size+1, size+4096), codes.OK},
+	} {
+		if Code(c.err) != c.code {
+			t.Errorf("%s: %v: %v, want %v", name, Code(c.err), c.err, c.code)
+		}
+	}
+	m.greets("target")
+	if got := m.state(pvc).Payload; got != size+4096 {
+		t.Errorf("%d bytes", got)
+	}
+}
+
+func TestOneCallAtATime(t *testing.T) {
+	m, d := running(t, mounted(""), nil)
+	started, goOn := make(chan struct{}), make(chan struct{})
+	hook := m.mounts.Hook
+	m.mounts.Hook = func(op, path string) error {
+		if op == "unmount" && path == m.path("target") {
+			close(started)
+			<-goOn
+		}
+		return hook(op, path)
+	}
+	done := make(chan error, 1)
+	go func() { done <- m.unpublish(d, "target") }()
+	<-started
+	if err := m.unpublish(d, "other"); Code(err) != codes.Aborted {
+		t.Errorf("a second call: %v", err)
+	}
+	m.mounts.Hook = hook
+	close(goOn)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := m.unpublish(d, "other"); err != nil {
+		t.Errorf("after the first: %v", err)
+	}
+}
+
+func TestRewrap(t *testing.T) {
+	m, d := running(t, mounted(""), nil)
+	if err := snapshotted(m, d); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Current: 2}) || err != nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+	// As with -key-file and -previous-key-file.
+	m.keys[keyring.NameFile] = keyring.Chain{named{provider(t, 2), keyring.NameFile}, m.keys[keyring.NameFile]}
+	d = m.process(0)
+	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Changed: 2}) || err != nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Current: 2}) || err != nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+	m.greets("target")
+	// The old key is no longer needed.
+	m.keys[keyring.NameFile] = named{provider(t, 2), keyring.NameFile}
+	m.reboot()
+	d = m.process(0)
+	if err := staged(m, d); err != nil {
+		t.Fatal(err)
+	}
+	m.greets("target")
+	ctx, stop := context.WithCancel(t.Context())
+	rounds := 0
+	d.Every(ctx, time.Hour, "test", func(context.Context) error { rounds++; stop(); return mount.ErrBusy })
+	if rounds != 1 {
+		t.Errorf("%d rounds", rounds)
+	}
+}

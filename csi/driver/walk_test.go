@@ -1,0 +1,232 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// A walk kills the driver before each step that a call takes, with and without a reboot after it, and then has a new process do the call again.
+type walk struct {
+	// prepare gives a machine with an undisturbed process; call is what is walked through; check looks at what is there in the end.
+	prepare func(t *testing.T) (*machine, *Driver)
+	call    func(m *machine, d *Driver) error
+	check   func(m *machine, d *Driver)
+}
+
+func (w walk) run(t *testing.T) {
+	t.Helper()
+	const most = 200
+	for _, reboot := range []bool{false, true} {
+		died := 0
+		for kill := 1; ; kill++ {
+			if kill > most {
+				t.Fatalf("not done after %d steps", most)
+			}
+			m, _ := w.prepare(t)
+			err := w.call(m, m.process(kill))
+			m.mu.Lock()
+			done := m.steps < kill
+			m.mu.Unlock()
+			if done && err == nil {
+				break
+			}
+			if err == nil {
+				// What it did not do was nothing that the call needs.
+				t.Logf("killed at step %d, and the call says that it is done", kill)
+			}
+			died++
+			if reboot {
+				m.reboot()
+			}
+			d := m.process(0)
+			t.Run(fmt.Sprintf("killed at step %d, reboot %v", kill, reboot), func(t *testing.T) {
+				m.t = t
+				if err := w.call(m, d); err != nil {
+					t.Fatalf("called again: %v", err)
+				}
+				w.check(m, d)
+			})
+		}
+		if died == 0 {
+			t.Error("the call takes no steps")
+		}
+		t.Logf("killed at %d steps, reboot %v", died, reboot)
+	}
+}
+
+// staged stages and publishes: what kubelet does after a reboot, too.
+func staged(m *machine, d *Driver) error {
+	return errors.Join(m.stage(d, mounted("")), m.publish(d, mounted(""), "target", false))
+}
+
+// closed is a machine with a volume that a pod has written to, and is gone.
+func closed(t *testing.T) (*machine, *Driver) {
+	t.Helper()
+	m, d := running(t, mounted(""), nil)
+	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
+		t.Fatal(err)
+	}
+	return m, d
+}
+
+func TestKilledWhileStaging(t *testing.T) {
+	walk{
+		prepare: func(t *testing.T) (*machine, *Driver) {
+			m := newMachine(t)
+			d := m.process(0)
+			m.made(d, mounted(""), nil)
+			return m, d
+		},
+		call: staged,
+		check: func(m *machine, d *Driver) {
+			if err := m.mounts.Write(m.path("target"), "greeting", "hello"); err != nil {
+				m.t.Error(err)
+			}
+			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), staged(m, d)); err != nil {
+				m.t.Error(err)
+			}
+			m.greets("target")
+		},
+	}.run(t)
+}
+
+func TestKilledWhileStagingWhatHasData(t *testing.T) {
+	walk{
+		prepare: closed,
+		call:    staged,
+		check: func(m *machine, _ *Driver) {
+			m.greets("target")
+			if m.mounts.Made() != 1 {
+				m.t.Errorf("%d file systems made", m.mounts.Made())
+			}
+		},
+	}.run(t)
+}
+
+func TestKilledWhileUnstaging(t *testing.T) {
+	walk{
+		prepare: func(t *testing.T) (*machine, *Driver) { return running(t, mounted(""), nil) },
+		call:    func(m *machine, d *Driver) error { return errors.Join(m.unpublish(d, "target"), m.unstage(d)) },
+		check: func(m *machine, d *Driver) {
+			if st := m.state(pvc); st.Writer != "" || len(m.engine.Live()) != 0 {
+				m.t.Errorf("writer %q, mappings %v", st.Writer, m.engine.Live())
+			}
+			if err := staged(m, d); err != nil {
+				m.t.Error(err)
+			}
+			m.greets("target")
+		},
+	}.run(t)
+}
+
+func TestKilledWhileExpanding(t *testing.T) {
+	walk{
+		prepare: func(t *testing.T) (*machine, *Driver) { return running(t, mounted(""), nil) },
+		call: func(m *machine, d *Driver) error {
+			// Where there was a reboot the volume is staged again first, as kubelet does.
+			if err := staged(m, d); err != nil {
+				return err
+			}
+			_, err := d.NodeExpandVolume(m.t.Context(), &csi.NodeExpandVolumeRequest{
+				VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
+			})
+			return err
+		},
+		check: func(m *machine, _ *Driver) {
+			m.greets("target")
+			if u, err := m.mounts.Usage(m.path("target")); u.Total != 2*size || err != nil || m.state(pvc).Payload != 2*size {
+				m.t.Errorf("%d bytes, %v; the volume has %d", u.Total, err, m.state(pvc).Payload)
+			}
+		},
+	}.run(t)
+}
+
+const (
+	snap     = "snapshot-1"
+	restored = "pvc-2"
+)
+
+func snapshotted(m *machine, d *Driver) error {
+	r, err := d.CreateSnapshot(m.t.Context(), &csi.CreateSnapshotRequest{Name: snap, SourceVolumeId: pvc})
+	if err == nil && !r.Snapshot.ReadyToUse {
+		err = errors.New("not ready to use")
+	}
+	return err
+}
+
+// restore makes a volume from the snapshot, of that size.
+func restore(m *machine, d *Driver, bytes int64) (*csi.Volume, error) {
+	r, err := d.CreateVolume(m.t.Context(), &csi.CreateVolumeRequest{
+		Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+		VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snap}}},
+	})
+	return r.GetVolume(), err
+}
+
+// shows stages what was restored, and checks it.
+func shows(m *machine, d *Driver) {
+	m.t.Helper()
+	if _, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{VolumeId: restored, StagingTargetPath: m.folder("staging-2"), VolumeCapability: mounted("")}); err != nil {
+		m.t.Fatal(err)
+	}
+	m.greets("staging-2")
+	if m.mounts.Made() != 1 {
+		m.t.Errorf("%d file systems made", m.mounts.Made())
+	}
+}
+
+func TestKilledWhileMakingASnapshot(t *testing.T) {
+	walk{
+		prepare: func(t *testing.T) (*machine, *Driver) { return running(t, mounted(""), nil) },
+		call:    snapshotted,
+		check: func(m *machine, d *Driver) {
+			for _, name := range m.engine.Live() {
+				if mapping, err := m.engine.Lookup(m.t.Context(), name); err != nil || mapping.Suspended {
+					m.t.Errorf("%s is suspended: %v, %v", name, mapping.Suspended, err)
+				}
+			}
+			if _, err := restore(m, d, size); err != nil {
+				m.t.Fatal(err)
+			}
+			shows(m, d)
+		},
+	}.run(t)
+}
+
+func TestKilledWhileRestoring(t *testing.T) {
+	walk{
+		prepare: func(t *testing.T) (*machine, *Driver) {
+			m, d := running(t, mounted(""), nil)
+			if err := snapshotted(m, d); err != nil {
+				t.Fatal(err)
+			}
+			return m, d
+		},
+		call: func(m *machine, d *Driver) error { _, err := restore(m, d, 3*size); return err },
+		check: func(m *machine, d *Driver) {
+			shows(m, d)
+			if u, err := m.mounts.Usage(m.path("staging-2")); u.Total != 3*size || err != nil {
+				m.t.Errorf("%d bytes, %v", u.Total, err)
+			}
+		},
+	}.run(t)
+}
+
+func TestKilledWhileDeleting(t *testing.T) {
+	walk{
+		prepare: closed,
+		call: func(m *machine, d *Driver) error {
+			_, err := d.DeleteVolume(m.t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc})
+			return err
+		},
+		check: func(m *machine, _ *Driver) {
+			states, err := m.store.List(m.t.Context())
+			if len(states) != 0 || err != nil || m.disk(pvc) != nil {
+				m.t.Errorf("left: %+v, %v, disk %v", states, err, m.disk(pvc))
+			}
+		},
+	}.run(t)
+}
