@@ -197,14 +197,20 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-// own gives a volume that this node has the backing of.
+// own gives a volume that this node has the backing of: as it was made, or because it may be taken over or was.
 func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set, error) {
 	st, err := d.any.Get(ctx, id)
 	if err != nil {
 		return st, nil, err
 	}
-	if st.Request.Node != "" && st.Request.Node != d.Node {
-		return st, nil, failed("volume %s is on node %s, this is %s", id, st.Request.Node, d.Node)
+	if st.Request.Node != "" && st.Request.Node != d.Node && st.Writer != d.Node {
+		from, err := d.TakeOver(ctx, id)
+		if err != nil {
+			return st, nil, err
+		}
+		if from != st.Request.Node {
+			return st, nil, failed("volume %s is on node %s, this is %s", id, st.Request.Node, d.Node)
+		}
 	}
 	set, err := d.set(st)
 	return st, set, err

@@ -27,10 +27,12 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	if err != nil {
 		return nil, err
 	}
-	m, err := d.volumeAt(o, r.GetVolumePath())
-	if err != nil {
+	m, err := d.volumeAt(o, r.GetVolumePath(), r.GetStagingTargetPath())
+	if err != nil && r.GetVolumeCapability().GetBlock() == nil {
 		return nil, err
 	}
+	// The kubelet has more than one path for a device, and a device has nothing that must be found there.
+	isFS := err == nil && !m.Node
 	payload := o.State.Payload
 	if r.GetCapacityRange() != nil {
 		if payload, err = sizeOf(r.GetCapacityRange(), payload); err != nil {
@@ -55,7 +57,7 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	if err != nil {
 		return nil, err
 	}
-	if !m.Node {
+	if isFS {
 		err = d.fill(ctx, o.Mapping.Path, m.Target, m.FS, st.Payload)
 	}
 	if err != nil {
@@ -64,15 +66,16 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: st.Payload}, nil
 }
 
-// volumeAt gives the mount at path, which must be of the volume.
-func (d *Driver) volumeAt(o volume.Opened, path string) (mount.Mount, error) {
+// volumeAt gives the mount at the first of these paths that has one, which must be of the volume.
+func (d *Driver) volumeAt(o volume.Opened, paths ...string) (mount.Mount, error) {
 	all, err := d.Mounts.List()
 	if err != nil {
 		return mount.Mount{}, err
 	}
-	m, ok := mount.At(all, path)
-	if !ok || m.Device != o.Mapping.Number {
-		return m, notFound("volume %s is not at %s", o.State.Volume, path)
+	for _, path := range paths {
+		if m, ok := mount.At(all, path); ok && m.Device == o.Mapping.Number {
+			return m, nil
+		}
 	}
-	return m, nil
+	return mount.Mount{}, notFound("volume %s is not at %s", o.State.Volume, paths[0])
 }

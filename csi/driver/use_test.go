@@ -244,6 +244,39 @@ func TestExpandRefuses(t *testing.T) {
 	}
 }
 
+func TestExpandADevice(t *testing.T) {
+	m, d := running(t, block(), nil)
+	// A path of the kubelet's own, to a device.
+	r, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
+		VolumeId: pvc, VolumePath: "/dev/loop7", VolumeCapability: block(), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
+	})
+	if err != nil || r.CapacityBytes != 2*size || m.state(pvc).Payload != 2*size || m.mounts.Made() != 0 {
+		t.Errorf("%v, %v", r, err)
+	}
+}
+
+func TestTakeOver(t *testing.T) {
+	m, _ := running(t, mounted(""), nil)
+	m.reboot()
+	from := ""
+	m.config = func(c *Config) { c.TakeOver = func(context.Context, string) (string, error) { return from, nil } }
+	m.name = "node-2"
+	d := m.process(0)
+	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition {
+		t.Errorf("taken without being asked: %v", err)
+	}
+	from = "node-1"
+	if err := staged(m, d); err != nil {
+		t.Fatal(err)
+	}
+	m.greets("target")
+	// The request is over once it was done.
+	from = ""
+	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil || m.state(pvc).Writer != "" {
+		t.Errorf("%v, writer %q", err, m.state(pvc).Writer)
+	}
+}
+
 func TestOneCallAtATime(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	started, goOn := make(chan struct{}), make(chan struct{})

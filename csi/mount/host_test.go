@@ -76,7 +76,8 @@ func capable(t *testing.T, capability int) bool {
 func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir string) error {
 	var h Host
 	staging, target := filepath.Join(dir, "a folder"), filepath.Join(dir, "target")
-	if err := os.Mkdir(staging, 0o700); err != nil {
+	// As the kubelet's folder is: what is mounted there shows elsewhere, too.
+	if err := errors.Join(os.Mkdir(staging, 0o700), unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_SHARED, "")); err != nil {
 		return err
 	}
 	if err := errors.Join(h.Make(ctx, loop.Path, kind), h.Check(ctx, loop.Path, kind)); err != nil {
