@@ -10,15 +10,14 @@ import (
 // inventory lists all that a program could have left on a node, a line each.
 type inventory []string
 
-// inventoryScript prints it. Rules of kube-proxy change with services, and in the tables called nat are those of iptables' users, portmap among them, whose
-// chains stay.
+// inventoryScript prints it.
 const inventoryScript = `
 for f in -4 -6; do
   ip $f rule | sed "s/^/rule $f /"
   ip -N $f route show table all | sed "s/^/route $f /"
 done
 ip -o link | awk '{sub(/@.*|:$/, "", $2); print "link", $2}'
-nft -s list ruleset | awk '/^table .* (kube-proxy|nat) \{/ {skip=1} !skip {print "nft", $0} /^}/ {skip=0}'
+nft -s list ruleset | sed 's/^/nft /'
 tc qdisc show | sed 's/^/qdisc /'
 for l in $(ls /sys/class/net); do for d in ingress egress; do tc filter show dev $l $d 2>/dev/null | sed "s/^/filter $l $d /"; done; done
 for d in /etc/cni /opt/cni /run/kubeveil /run/wireguard /sys/fs/bpf; do find $d 2>/dev/null | sed 's/^/file /'; done
@@ -47,13 +46,60 @@ func (s *Session) inventories(ctx context.Context) (map[string]inventory, error)
 
 func newInventory(text string) inventory {
 	var lines inventory
+	var rules ruleset
 	for line := range strings.Lines(text) {
-		if line = strings.Join(strings.Fields(line), " "); line != "" && !changing(line) {
+		line = strings.Join(strings.Fields(line), " ")
+		if rule, ok := strings.CutPrefix(line, "nft "); ok {
+			lines = append(lines, rules.next(rule)...)
+		} else if line != "" && !changing(line) {
 			lines = append(lines, line)
 		}
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// ruleset goes through what nft lists and leaves out what others change at any time: kube-proxy's tables, those called nat, which belong to iptables'
+// users (portmap among them, whose chains stay), and the chains of the kubelet, which begin with KUBE-, with the tables of iptables that hold nothing else.
+type ruleset struct {
+	table   string
+	depth   int
+	printed bool
+	// hidden is the depth at which what is left out began, or 0.
+	hidden int
+}
+
+// next gives what to list after one more line.
+func (r *ruleset) next(line string) (out []string) {
+	opens, closes := strings.HasSuffix(line, "{"), line == "}"
+	if opens {
+		r.depth++
+		if r.depth == 1 {
+			r.table, r.printed = line, false
+		}
+		words := append(strings.Fields(line), "", "")
+		if r.hidden == 0 && (r.depth == 1 && (words[2] == "kube-proxy" || words[2] == "nat") || r.depth == 2 && strings.HasPrefix(words[1], "KUBE-")) {
+			r.hidden = r.depth
+		}
+	}
+	iptables := strings.HasPrefix(r.table, "table ip filter ") || strings.HasPrefix(r.table, "table ip6 filter ") ||
+		strings.HasPrefix(r.table, "table ip mangle ") || strings.HasPrefix(r.table, "table ip6 mangle ")
+	switch {
+	case r.hidden != 0, line == "", strings.Contains(line, "KUBE-"), r.depth == 1 && iptables && !r.printed && (opens || closes):
+	default:
+		if r.depth == 2 && iptables && !r.printed {
+			out = append(out, "nft "+r.table)
+		}
+		r.printed = true
+		out = append(out, "nft "+line)
+	}
+	if closes {
+		if r.hidden == r.depth {
+			r.hidden = 0
+		}
+		r.depth--
+	}
+	return out
 }
 
 // changing says that a line is of what comes and goes by itself, or stays by intention (docs/install.md): forwarding and the empty qdisc clsact, which

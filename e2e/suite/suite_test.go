@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -209,6 +210,27 @@ func TestPublishedKey(t *testing.T) {
 			got, err := publishedKey(map[string]any{"spec": map[string]any{"keys": c.keys}})
 			if got != c.want || (err == nil) != (c.want != "") {
 				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+}
+
+// What others change at any time is no difference; a table of ours, a chain beside theirs, and an empty table are.
+func TestInventoryOfRules(t *testing.T) {
+	kubelet := "nft table ip6 filter {\nnft \tchain KUBE-KUBELET-CANARY {\nnft \t}\nnft }\n"
+	for _, tt := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"nothing but the kubelet's", kubelet, nil},
+		{"kube-proxy's and portmap's", "nft table ip kube-proxy {\nnft \tmap m {\nnft \t}\nnft }\nnft table ip nat {\nnft \tchain CNI-HOSTPORT-DNAT {\nnft \t}\nnft }\n", nil},
+		{"a chain beside the kubelet's", "nft table ip filter {\nnft \tchain KUBE-FIREWALL {\nnft \t\tdrop\nnft \t}\nnft \tchain INPUT {\nnft \t\tjump KUBE-FIREWALL\nnft \t\tdrop\nnft \t}\nnft }\n",
+			[]string{"nft chain INPUT {", "nft drop", "nft table ip filter {", "nft }", "nft }"}},
+		{"an empty table after them", kubelet + "nft table inet kubeveil {\nnft }\n", []string{"nft table inet kubeveil {", "nft }"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := newInventory(tt.text); !slices.Equal(got, tt.want) {
+				t.Errorf("listed %q, want %q", got, tt.want)
 			}
 		})
 	}
