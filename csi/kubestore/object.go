@@ -76,10 +76,15 @@ func statusOf(s volume.State) (map[string]any, error) {
 	return status, nil
 }
 
-// encode makes the object that is sent. Revision empty is none.
+// labels are on every object from its creation on.
+var labels = map[string]string{"app.kubernetes.io/name": "kubeveil", "app.kubernetes.io/component": "veil-csi"}
+
+// encode makes the object that is sent. Revision empty is none: the object is to be created.
 func encode(name string, r volume.Revision, spec *Spec, status map[string]any) (*unstructured.Unstructured, error) {
 	o := object{APIVersion: Group + "/" + Version, Kind: Kind, Metadata: map[string]any{"name": name}, Spec: spec, Status: status}
-	if r != "" {
+	if r == "" {
+		o.Metadata["labels"] = labels
+	} else {
 		o.Metadata["resourceVersion"] = string(r)
 	}
 	text, err := json.Marshal(o)

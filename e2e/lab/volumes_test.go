@@ -493,6 +493,16 @@ func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore
 	if err := admin.Remove(ctx, "pvc-kept", r); err != nil {
 		t.Errorf("delete on purpose: %v", err)
 	}
+	// One whose creation was cut short has no status, and no key.
+	half := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "csi.kubeveil.io/v1alpha1", "kind": "VeilVolume",
+		"metadata": map[string]any{"name": "pvc-half"}, "spec": map[string]any{"cluster": "c"}}}
+	volumes := l.Control.Dynamic.Resource(kubestore.VeilVolumes)
+	if _, err := volumes.Create(ctx, half, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := volumes.Delete(ctx, "pvc-half", metav1.DeleteOptions{}); err != nil {
+		t.Errorf("delete without status: %v", err)
+	}
 }
 
 func dynamicAs(ctx context.Context, t *testing.T, l *lab.Lab, node string) dynamic.ResourceInterface {
