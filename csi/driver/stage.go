@@ -64,6 +64,12 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if err != nil {
 		return err
 	}
+	if p.Keys == keyring.NameSecret {
+		// The only moment at which its present key and the one before are here together.
+		if _, err := set.Rewrap(ctx, st.Volume, keys); err != nil {
+			d.Log.Warn("key of a volume was not wrapped by the secret's present key; keep the previous one in the secret", "volume", st.Volume, "error", err)
+		}
+	}
 	if c.block {
 		return d.mark(ctx, set, o.State)
 	}

@@ -244,6 +244,27 @@ func TestExpandRefuses(t *testing.T) {
 	}
 }
 
+func TestReplacedSecret(t *testing.T) {
+	m := newMachine(t)
+	d := m.process(0)
+	m.made(d, mounted(""), map[string]string{"keys": "secret"})
+	stage := func(secrets map[string]string) error {
+		_, err := d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
+			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""), Secrets: secrets,
+		})
+		return err
+	}
+	both := map[string]string{keyring.SecretKey: secret(2)[keyring.SecretKey], keyring.SecretPreviousKey: secret(1)[keyring.SecretKey]}
+	for _, s := range []map[string]string{secret(1), both, secret(2)} {
+		if err := errors.Join(stage(s), m.unstage(d)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := stage(secret(1)); Code(err) != codes.InvalidArgument {
+		t.Errorf("the previous key still opens: %v", err)
+	}
+}
+
 func TestExpandADevice(t *testing.T) {
 	m, d := running(t, block(), nil)
 	// A path of the kubelet's own, to a device.

@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -21,17 +21,31 @@ const (
 	patience = 10 * time.Second
 )
 
+// folders are where the programs are looked for, whatever the environment says.
+var folders = []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// find gives the path of a program; ErrNoProgram when there is none.
+func find(name string) (string, error) {
+	for _, dir := range folders {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s: %w in %v", name, ErrNoProgram, folders)
+}
+
 // run gives the exit code of a program. A program that does not end by itself within ctx is killed.
 func run(ctx context.Context, name string, args ...string) (code int, err error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	path, err := find(name)
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = []string{"PATH=" + strings.Join(folders, ":"), "LC_ALL=C"}
 	cmd.WaitDelay = patience
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
-	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("%s: %w", name, ErrNoProgram)
-	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
 		return 0, fmt.Errorf("%s: %w", name, errors.Join(err, ctx.Err()))
