@@ -56,9 +56,11 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if err != nil {
 		return err
 	}
-	from, err := d.TakeOver(ctx, st.Volume)
-	if err != nil {
-		return err
+	from := ""
+	if st.Writer != "" && st.Writer != d.Node {
+		if from, err = d.TakeOver(ctx, st.Volume); err != nil {
+			return err
+		}
 	}
 	o, err := set.Open(ctx, st.Volume, volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning, Discard: p.Discard != DiscardNever, TakeOver: from})
 	if err != nil {
