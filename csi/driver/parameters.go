@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -83,7 +84,10 @@ func (d *Driver) parse(given map[string]string) (Parameters, error) {
 		m[name] = value
 	}
 	p := fromMap(m)
-	return p, d.check(p)
+	if err := p.check(); err != nil {
+		return p, err
+	}
+	return p, d.configured(p)
 }
 
 // Map gives the parameters by name, for a volume context.
@@ -105,7 +109,8 @@ func (p Parameters) String() string {
 	return strings.Join(parts, ",")
 }
 
-// kept reads what String wrote. A text of another origin gives the defaults for what it does not say.
+// kept reads what String wrote. A text of another origin gives the defaults for what it does not say. What is no longer configured is no error here: a
+// volume can be unmounted and deleted all the same.
 func (d *Driver) kept(text string) (Parameters, error) {
 	m := d.Defaults.Map()
 	for part := range strings.SplitSeq(text, ",") {
@@ -114,16 +119,21 @@ func (d *Driver) kept(text string) (Parameters, error) {
 		}
 	}
 	p := fromMap(m)
-	return p, d.check(p)
+	return p, p.check()
 }
 
-// check refuses values that there are not, and what is not configured on this node.
-func (d *Driver) check(p Parameters) error {
+// check refuses values that there are not.
+func (p Parameters) check() error {
 	for name, value := range p.Map() {
 		if !slices.Contains(values[name], value) {
 			return invalid("parameter %s: %q is not one of %s", name, value, strings.Join(values[name], ", "))
 		}
 	}
+	return nil
+}
+
+// configured refuses what is not on this node.
+func (d *Driver) configured(p Parameters) error {
 	if d.Sets[p.Backend] == nil {
 		return invalid("parameter %s: %s is not configured on node %s: %s", paramBackend, p.Backend, d.Node, strings.Join(slices.Sorted(maps.Keys(d.Sets)), ", "))
 	}
@@ -146,13 +156,14 @@ func (d *Driver) complete(p Parameters) (Parameters, error) {
 	for name, have := range map[string]*string{paramTuning: (*string)(&p.Tuning), paramDiscard: (*string)(&p.Discard), paramFsck: (*string)(&p.Fsck)} {
 		fill(have, func(string) bool { return true }, values[name])
 	}
-	if err := d.check(p); err != nil {
+	if err := errors.Join(p.check(), d.configured(p)); err != nil {
 		return p, fmt.Errorf("defaults: %w", err)
 	}
 	return p, nil
 }
 
-// provider gives the provider for a volume with these parameters; nil when the request would have to bring it and does not.
+// provider gives the provider for a volume with these parameters; nil when there is none, because the request would have
+// to bring it or because it is not configured any more.
 func (d *Driver) provider(p Parameters, secrets map[string]string) (keyring.Provider, error) {
 	if p.Keys != keyring.NameSecret {
 		return d.Keys[p.Keys], nil
@@ -166,7 +177,11 @@ func (d *Driver) provider(p Parameters, secrets map[string]string) (keyring.Prov
 // needProvider is provider for a call that cannot do without; names is which secret of the class the call brings.
 func (d *Driver) needProvider(p Parameters, secrets map[string]string, names string) (keyring.Provider, error) {
 	keys, err := d.provider(p, secrets)
-	if err == nil && keys == nil {
+	switch {
+	case err != nil || keys != nil:
+	case p.Keys != keyring.NameSecret:
+		err = failed("the volume has keys: %s, which is not configured on node %s any more", p.Keys, d.Node)
+	default:
 		err = invalid("the class has keys: %s, and this request brings none: set %s%s-name and -namespace in the class", keyring.NameSecret, reserved, names)
 	}
 	return keys, err
