@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -14,11 +15,16 @@ import (
 // refused are passed over: List has what is wrong with them.
 func (s *Store) Rewraps(ctx context.Context) (map[string]string, error) {
 	out := map[string]string{}
-	err := s.each(ctx, func(o *unstructured.Unstructured) {
+	look := func(o *unstructured.Unstructured) {
 		if st, spec, err := parse(o); err == nil && spec.Rewrap != "" && spec.Node == s.node && st.Phase != volume.Deleted {
 			out[st.Volume] = spec.Rewrap
 		}
-	})
+	}
+	// This is asked often, by every node. Kubernetes 1.30 cannot select by fields of custom resources.
+	err := s.each(ctx, "spec.node="+s.node, look)
+	if apierrors.IsBadRequest(err) {
+		err = s.each(ctx, "", look)
+	}
 	return out, err
 }
 

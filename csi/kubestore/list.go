@@ -33,7 +33,7 @@ func newObject(o *unstructured.Unstructured) Object {
 // Objects are all VeilVolumes, those that are refused among them, in no order.
 func (s *Store) Objects(ctx context.Context) ([]Object, error) {
 	var out []Object
-	err := s.each(ctx, func(o *unstructured.Unstructured) { out = append(out, newObject(o)) })
+	err := s.each(ctx, "", func(o *unstructured.Unstructured) { out = append(out, newObject(o)) })
 	return out, err
 }
 

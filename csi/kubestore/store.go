@@ -124,7 +124,7 @@ func (s *Store) get(ctx context.Context, name string) (*unstructured.Unstructure
 func (s *Store) List(ctx context.Context) ([]volume.State, error) {
 	var states []volume.State
 	var refused []error
-	err := s.each(ctx, func(o *unstructured.Unstructured) {
+	err := s.each(ctx, "", func(o *unstructured.Unstructured) {
 		if st, _, err := parse(o); err != nil {
 			refused = append(refused, err)
 		} else {
@@ -134,12 +134,12 @@ func (s *Store) List(ctx context.Context) ([]volume.State, error) {
 	return states, errors.Join(err, errors.Join(refused...))
 }
 
-// each calls do with every VeilVolume.
-func (s *Store) each(ctx context.Context, do func(*unstructured.Unstructured)) error {
+// each calls do with every VeilVolume that the field selector selects, all when it is empty.
+func (s *Store) each(ctx context.Context, selector string, do func(*unstructured.Unstructured)) error {
 	next := ""
 	for {
 		ctx, cancel := context.WithTimeout(ctx, patience)
-		list, err := s.volumes.List(ctx, metav1.ListOptions{Limit: page, Continue: next})
+		list, err := s.volumes.List(ctx, metav1.ListOptions{FieldSelector: selector, Limit: page, Continue: next})
 		cancel()
 		if err != nil {
 			return explain("list volumes", err)
