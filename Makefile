@@ -34,6 +34,10 @@ kubernetes: ## build kube-apiserver and fetch etcd for the lab (8 minutes cold)
 generate: ## regenerate BPF objects, bindings and documentation tables
 	$(GO) generate ./...
 
+.PHONY: csi-sanity
+csi-sanity: ## csi-sanity against the CSI driver on fakes: what passed and what was skipped, by name
+	@$(GO) test -count=1 -v -run '^TestSanity$$' ./csi/driver
+
 .PHONY: fmt
 fmt: ## format Go and C
 	gofmt -w $$(git ls-files '*.go')

@@ -38,9 +38,6 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	if st.Request.Snapshot {
 		return nil, invalid("%s is a snapshot itself", st.Volume)
 	}
-	if err := d.here(r.GetAccessibilityRequirements()); err != nil {
-		return nil, err
-	}
 	p, err := d.kept(st.Request.Parameters)
 	if err != nil {
 		return nil, err
@@ -72,7 +69,6 @@ func snapshot(st volume.State) *csi.Snapshot {
 	return &csi.Snapshot{
 		SnapshotId: st.Volume, SourceVolumeId: st.Request.Source, SizeBytes: st.Payload,
 		CreationTime: timestamppb.New(st.Request.Created), ReadyToUse: st.Phase == volume.Ready,
-		AccessibleTopology: []*csi.Topology{topology(st.Request.Node)},
 	}
 }
 
