@@ -151,6 +151,9 @@ func compare(d blk.Disk, want []byte) error {
 
 // difference is the index of the first byte in which p differs from the beginning of q, or -1.
 func difference(p, q []byte) int {
+	if bytes.Equal(p, q[:len(p)]) {
+		return -1
+	}
 	for i := range p {
 		if p[i] != q[i] {
 			return i

@@ -107,16 +107,14 @@ func describeLUKS(b []byte) string {
 
 // isZero is whether all of b is.
 func isZero(b []byte) bool {
-	for len(b) >= 8 {
-		if binary.NativeEndian.Uint64(b) != 0 {
+	for len(b) > 0 {
+		n := min(len(b), len(zeroSector))
+		if !bytes.Equal(b[:n], zeroSector[:n]) {
 			return false
 		}
-		b = b[8:]
-	}
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
+		b = b[n:]
 	}
 	return true
 }
+
+var zeroSector [SectorSize]byte

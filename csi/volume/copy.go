@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
@@ -31,7 +32,7 @@ type CopyOptions struct {
 	// Freeze brings the source to a standstill, flushed, until thaw. Nil is for all that need no more than the mapping suspended, which freezes a file
 	// system on it, too, and is undone by Resume after a crash. It must not use the Set.
 	Freeze func(ctx context.Context) (thaw func() error, err error)
-	// Limit is how long the source may stand still, 0 is FreezeLimit. A source that is not open stands still by itself, for as long as it takes.
+	// Limit is how long the source may stand still, 0 is FreezeLimit; it is thawed then, whatever the copy does. A source that is not open stands still by itself, for as long as it takes.
 	Limit time.Duration
 }
 
@@ -270,30 +271,31 @@ func (o *op) even(ctx context.Context, dev backend.Device, shared bool) error {
 }
 
 // copyStill copies the backing while nobody writes to it.
-func (o *op) copyStill(ctx context.Context, from *op, open string, size int64, opts CopyOptions) (err error) {
+func (o *op) copyStill(ctx context.Context, from *op, open string, size int64, opts CopyOptions) error {
 	thaw, err := from.freeze(ctx, open, opts)
 	if err != nil {
 		return err
 	}
-	still := ctx
-	if thaw != nil {
-		defer func() {
-			if thawed := thaw(); thawed != nil {
-				err = errors.Join(err, fmt.Errorf("thaw volume %s: %w", from.Volume, thawed))
-				from.log.Error("volume stands still after it was copied: unmount it, or have its mapping resumed with dmsetup", "error", thawed)
-			}
-		}()
-		limit := opts.Limit
-		if limit == 0 {
-			limit = FreezeLimit
-		}
-		var cancel context.CancelFunc
-		still, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks", ErrTooLong, limit))
-		defer cancel()
+	if thaw == nil {
+		return o.Backend.Copy(ctx, o.Volume, from.Volume, size)
 	}
+	limit := opts.Limit
+	if limit == 0 {
+		limit = FreezeLimit
+	}
+	still, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks", ErrTooLong, limit))
+	defer cancel()
+	thaw = sync.OnceValue(thaw)
+	// Also while the copy is stuck, perhaps in writing out what waits for the source.
+	stop := context.AfterFunc(still, func() { _ = thaw() })
 	err = o.Backend.Copy(still, o.Volume, from.Volume, size)
-	if cause := context.Cause(still); err != nil && cause != nil {
-		err = fmt.Errorf("copy volume %s to %s: %w: %w", from.Volume, o.Volume, cause, err)
+	if stop(); context.Cause(still) != nil {
+		// Thawed before the copy was done, maybe: what it holds was not there at one moment.
+		err = fmt.Errorf("copy volume %s to %s: %w", from.Volume, o.Volume, errors.Join(context.Cause(still), err))
+	}
+	if thawed := thaw(); thawed != nil {
+		from.log.Error("volume stands still after it was copied: unmount it, or have its mapping resumed with dmsetup", "error", thawed)
+		err = errors.Join(err, fmt.Errorf("thaw volume %s: %w", from.Volume, thawed))
 	}
 	return err
 }

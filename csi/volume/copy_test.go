@@ -3,7 +3,6 @@ package volume
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 const (
@@ -150,28 +150,26 @@ func (n *node) nothingOf(volume string) {
 	}
 }
 
-// slow is a backend whose copies take until they are not wanted any more.
-type slow struct{ stepBackend }
+// stuck is a backend whose copies are done only when their source is not suspended any more: as one that waits for memory which the source's holds.
+type stuck struct{ stepBackend }
 
-func (slow) Copy(ctx context.Context, _, _ string, _ int64) error {
-	<-ctx.Done()
-	return ctx.Err()
+func (b stuck) Copy(ctx context.Context, dst, src string, size int64) error {
+	nettest.Until(b.t, time.Minute, "the source goes on", func() bool { return len(b.suspended()) == 0 })
+	return b.stepBackend.Copy(context.WithoutCancel(ctx), dst, src, size)
 }
 
 func TestCopyThatTakesTooLong(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
-	s.Backend = slow{stepBackend{n}}
+	s.Backend = stuck{stepBackend{n}}
 	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{Limit: time.Millisecond}); !errors.Is(err, ErrTooLong) {
 		t.Errorf("%v", err)
 	}
+	n.nothingOf(copyID)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(time.Millisecond, cancel)
 	if _, err := s.Copy(ctx, copyID, id, CopyOptions{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
-	}
-	if len(n.suspended()) != 0 {
-		t.Error("the source still stands still")
 	}
 	n.nothingOf(copyID)
 	n.intact()
@@ -286,22 +284,26 @@ func TestLiesWhileCopying(t *testing.T) {
 	}
 }
 
-// formattingCopy is a copy whose process was killed when it had reached FORMATTING and written nothing.
-func formattingCopy(t *testing.T) *node {
+// formattingCopy gives copies whose process was killed when it had reached FORMATTING and written nothing.
+func formattingCopy(t *testing.T) func(t *testing.T) *node {
 	t.Helper()
-	for kill := 1; ; kill++ {
+	at := func(t *testing.T, kill int) *node {
 		n := opened(t)
 		if _, err := n.process(kill).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, errDead) {
 			t.Fatal(err)
 		}
-		if st, _, err := n.store.Get(t.Context(), copyID); err == nil && st.Phase == Formatting {
-			return n
+		return n
+	}
+	for kill := 1; ; kill++ {
+		if st, _, err := at(t, kill).store.Get(t.Context(), copyID); err == nil && st.Phase == Formatting {
+			return func(t *testing.T) *node { return at(t, kill) }
 		}
 	}
 }
 
 // In FORMATTING the disk of a copy holds the source's metadata, ours or zeros; whatever else is there is left alone.
 func TestFormattingACopyOverSomethingElse(t *testing.T) {
+	formatting := formattingCopy(t)
 	for name, lie := range map[string]func(n *node, d *blktest.Disk){
 		"a bit of the header":   func(_ *node, d *blktest.Disk) { d.Flip(100, 1) },
 		"a bit of the keyslot":  func(_ *node, d *blktest.Disk) { d.Flip(100<<10, 1) },
@@ -311,8 +313,7 @@ func TestFormattingACopyOverSomethingElse(t *testing.T) {
 		"another volume's disk": func(n *node, d *blktest.Disk) { n.process(0); second(n.t.(*testing.T), n); d.Become(n.disks["pvc-2"]) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := formattingCopy(t)
-			n.t = t
+			n := formatting(t)
 			lie(n, n.disks[copyID])
 			writes := n.disks[copyID].Writes()
 			for range 2 {
@@ -337,118 +338,6 @@ func TestCopyUnderAStateFromABackup(t *testing.T) {
 	copied := n.disks[copyID]
 	if _, err := n.process(0).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, crypt.NotEmpty) || n.disks[copyID] != copied {
 		t.Errorf("%v", err)
-	}
-}
-
-// A copy is killed at each of its steps, with the machine and without, and made again by the next process, from each state of its source.
-func TestCopyKilledAtEachStep(t *testing.T) {
-	cut := func(wanted func(State) bool) func(t *testing.T) *node {
-		kill := 0
-		return func(t *testing.T) *node {
-			if kill == 0 {
-				kill = lastStep(t, wanted)
-			}
-			n, _ := expandAndClose(t, kill)
-			return n
-		}
-	}
-	sources := map[string]func(t *testing.T) *node{
-		"open":   func(t *testing.T) *node { return opened(t) },
-		"closed": func(t *testing.T) *node { n := opened(t); closeVolume(t, n); return n },
-		"new": func(t *testing.T) *node {
-			n := newNode(t)
-			if _, err := n.process(0).Create(t.Context(), id, size); err != nil {
-				t.Fatal(err)
-			}
-			return n
-		},
-		"cut while it was sealed":   cut(func(st State) bool { return st.PendingEpoch != 0 }),
-		"cut while it was expanded": cut(func(st State) bool { return st.PendingPayload != 0 }),
-	}
-	for name, source := range sources {
-		for larger, reboot := range map[int64]bool{0: true, 4 * size: false} {
-			t.Run(fmt.Sprintf("%s, reboot %v", name, reboot), func(t *testing.T) {
-				var steps int
-				for kill := 1; ; kill++ {
-					n := source(t)
-					n.t = t
-					_, err := n.process(kill).Copy(t.Context(), copyID, id, CopyOptions{Size: larger})
-					killed := n.steps >= kill
-					if err != nil && !errors.Is(err, errDead) || err == nil && killed {
-						t.Fatalf("step %d: %v", kill, err)
-					}
-					when := fmt.Sprintf("killed at step %d after %v", kill, last(n.trace))
-					if reboot {
-						n.process(0)
-						n.reboot()
-					}
-					copyAgain(t, n, larger, when)
-					if steps = kill - 1; !killed {
-						break
-					}
-				}
-				t.Logf("%d steps", steps)
-			})
-		}
-	}
-}
-
-// expandAndClose is an open volume that a process expands and closes which is killed at a step.
-func expandAndClose(t *testing.T, kill int) (*node, error) {
-	n := opened(t)
-	s := n.process(kill)
-	_, err := s.Expand(t.Context(), id, 2*size, OpenOptions{})
-	if err == nil {
-		_, err = s.Close(t.Context(), id, nil)
-	}
-	return n, err
-}
-
-// lastStep is the last step of expandAndClose at which the state is as wanted.
-func lastStep(t *testing.T, wanted func(State) bool) int {
-	t.Helper()
-	found := 0
-	for kill := 1; ; kill++ {
-		n, err := expandAndClose(t, kill)
-		if wanted(n.state()) {
-			found = kill
-		}
-		if err == nil {
-			if found == 0 {
-				t.Fatal("it never was")
-			}
-			return found
-		}
-	}
-}
-
-// copyAgain makes the copy with a process that lives, and then whatever must be possible.
-func copyAgain(t *testing.T, n *node, larger int64, when string) {
-	t.Helper()
-	s := n.process(0)
-	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 {
-		t.Fatalf("%s: resume: %v, suspended %v", when, err, n.suspended())
-	}
-	want := max(larger, n.state().Payload)
-	st, err := s.Copy(t.Context(), copyID, id, CopyOptions{Size: larger})
-	if err != nil || st.Phase != Ready || st.Payload != want || st.Writer != "" {
-		t.Fatalf("%s: %+v, %v", when, st, err)
-	}
-	source := n.state()
-	if st.Content != source.Content || n.marked(copyID) != (source.Content == Made) {
-		t.Fatalf("%s: the content is not the source's: %+v, marked %v", when, st, n.marked(copyID))
-	}
-	for _, v := range []string{id, copyID} {
-		o, err := s.Open(t.Context(), v, OpenOptions{})
-		if now := n.stateOf(v); err != nil || o.Mapping.Targets[0].Length != max(now.Payload, now.PendingPayload) && o.Mapping.Targets[0].Length != now.Payload {
-			t.Fatalf("%s: open %s: %+v, %v", when, v, o, err)
-		}
-		if c, err := s.Close(t.Context(), v, nil); err != nil || !c.Sealed {
-			t.Fatalf("%s: close %s: %+v, %v", when, v, c, err)
-		}
-		if r, err := s.Delete(t.Context(), v); err != nil || !r.Shredded {
-			t.Fatalf("%s: delete %s: %+v, %v", when, v, r, err)
-		}
 	}
 }
 

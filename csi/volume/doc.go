@@ -1,4 +1,4 @@
-// Package volume is the life of a volume on a node: made once, opened by one node at a time, closed, expanded, deleted, and never
+// Package volume is the life of a volume on a node: made once, opened by one node at a time, closed, copied, expanded, deleted, and never
 // formatted when it should have been readable.
 //
 // It promises, after any number of processes that died at any step:
@@ -7,12 +7,17 @@
 //   - A mapping that is handed out is of the volume's record at the epoch of the trusted state; one that was found is used only
 //     when its uuid, device, table and size are as they would be made, and a read succeeds. Any other is fenced and replaced.
 //   - An image of a disk from before the volume was last opened, cleanly closed or expanded is refused.
+//   - A copy is what its source was at one moment, which lasted no longer than a limit; it opens on no disk but its own, and its source on no copy's.
+//     A source that a dead process left standing still goes on (Set.Resume, Set.Open).
 //   - While the key service is away nothing is opened anew and nothing is formatted; what is open stays so.
+//
+// A copy and its source have one volume key: deleting one destroys its wrapped key, and what is left of its disk can still be read by who has the key of the
+// other.
 //
 // It refuses (see the errors in state.go, and crypt.RefusedError for disks) rather than repairs. docs/design/0005-volumes.md has the states and
 // the order of writes.
 //
 // It knows neither Kubernetes nor file systems. What it stands on are four seams: Store, keyring.Provider, crypt.Engine and backend.Backend.
 //
-// Start reading at State, then Set.Open.
+// Start reading at State, then Set.Open, then Set.Copy.
 package volume
