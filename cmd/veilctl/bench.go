@@ -65,9 +65,12 @@ func (f *benchFlags) run(c call) error {
 	}
 	rep, err := cluster.Run(c.ctx, k, o)
 	if err != nil {
-		return fmt.Errorf("bench: %w", err)
+		err = fmt.Errorf("bench: %w", err)
 	}
-	return f.write(c, rep)
+	if rep == nil {
+		return err
+	}
+	return errors.Join(f.write(c, rep), err)
 }
 
 // parse checks the flags.

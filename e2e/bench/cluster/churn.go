@@ -18,6 +18,18 @@ const churnRate = 50
 // churnWindows is into how many parts the time is cut, each a figure.
 const churnWindows = 5
 
+// churnPatience is what churn may take longer than it should.
+const churnPatience = 2 * time.Minute
+
+// inFlight is how many pods may be on their way at a time. More than a node can start would measure how it suffocates;
+// what was reached instead of churnRate is a figure beside the others.
+func inFlight(platform string) int {
+	if platform == bench.Emulated {
+		return 2
+	}
+	return 10
+}
+
 // churn creates pods at churnRate on both nodes in turn, deletes each when it is ready, and measures veild meanwhile.
 func (s *suite) churn(ctx context.Context) error {
 	if s.Churn < 0 {
@@ -25,7 +37,9 @@ func (s *suite) churn(ctx context.Context) error {
 		return nil
 	}
 	s.Progress("%d pods a minute for %v", churnRate, s.Churn)
-	pods := newChurner(ctx, s.ground)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.Churn+churnPatience, errors.New("the nodes do not answer any more"))
+	defer cancel()
+	pods := newChurner(ctx, s.ground, inFlight(s.result.Platform))
 	defer pods.end()
 	var cpu, memory []float64
 	before, err := s.ground.snapshot(ctx)
@@ -67,15 +81,17 @@ func (s *suite) churn(ctx context.Context) error {
 type churner struct {
 	end  context.CancelFunc
 	done chan struct{}
+	// slots are taken by pods on their way.
+	slots chan struct{}
 
 	mu    sync.Mutex
 	ready int
 	err   error
 }
 
-func newChurner(ctx context.Context, g *ground) *churner {
+func newChurner(ctx context.Context, g *ground, atOnce int) *churner {
 	ctx, cancel := context.WithCancel(ctx)
-	c := &churner{end: cancel, done: make(chan struct{})}
+	c := &churner{end: cancel, done: make(chan struct{}), slots: make(chan struct{}, atOnce)}
 	go c.run(ctx, g)
 	return c
 }
@@ -87,7 +103,15 @@ func (c *churner) run(ctx context.Context, g *ground) {
 	tick := time.NewTicker(time.Minute / churnRate)
 	defer tick.Stop()
 	for i := 0; ; i++ {
-		running.Go(func() { c.one(ctx, g, i) })
+		select {
+		case <-ctx.Done():
+			return
+		case c.slots <- struct{}{}:
+		}
+		running.Go(func() {
+			defer func() { <-c.slots }()
+			c.one(ctx, g, i)
+		})
 		select {
 		case <-ctx.Done():
 			return

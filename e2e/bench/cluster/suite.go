@@ -35,7 +35,7 @@ type suite struct {
 
 // Run measures the cluster and gives the report, whose result is judged by the gates of the platform that the nodes say
 // they are. It takes about o.Estimate. A part that fails is listed as skipped with its error, and its gates are missed, which is
-// no error of Run. On error nothing is left on the cluster.
+// no error of Run. An error beside a report says what could not be taken away from the cluster.
 func Run(ctx context.Context, c *framework.Cluster, o Options) (rep *report.Report, err error) {
 	o.setDefaults()
 	s := &suite{Options: o, cluster: c, runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}

@@ -153,10 +153,10 @@ func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *clus
 
 // limitLinks limits every machine's port, from the bridge to the machine; 0 takes the limits away.
 func limitLinks(ctx context.Context, c *vm.Cluster, mbps float64) error {
-	// A queue of 20 ms, and at least two frames in a burst.
+	// A queue of 200 ms, because round trips of emulated machines take tens; and at least two frames in a burst.
 	burst := max(2*9018, int(mbps*1e6/8*0.002))
 	for _, m := range c.Machines {
-		line := fmt.Sprintf("tc qdisc replace dev %s root tbf rate %.0fkbit burst %d latency 20ms", m.Name, mbps*1000, burst)
+		line := fmt.Sprintf("tc qdisc replace dev %s root tbf rate %.0fkbit burst %d latency 200ms", m.Name, mbps*1000, burst)
 		if mbps == 0 {
 			line = fmt.Sprintf("tc qdisc del dev %s root || true", m.Name)
 		}

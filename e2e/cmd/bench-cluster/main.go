@@ -124,10 +124,10 @@ func run(ctx context.Context, a arguments) error {
 	a.options.Progress = say
 	say("results go to %s; the machines take three minutes to begin with, then it is about %v", a.out, estimate(a.options))
 	rep, err := measure(ctx, a, slog.New(slog.NewTextHandler(logFile, nil)), say)
-	if err != nil {
+	if rep == nil {
 		return err
 	}
-	return write(a.out, rep)
+	return errors.Join(write(a.out, rep), err)
 }
 
 // write writes the results and gives the missed gates as an error.
