@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/kubeveil/kubeveil/e2e/bench/cluster"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 )
@@ -123,7 +125,10 @@ func run(ctx context.Context, a arguments) error {
 	}
 	a.options.Progress = say
 	say("results go to %s; the machines take three minutes to begin with, then it is about %v", a.out, estimate(a.options))
-	rep, err := measure(ctx, a, slog.New(slog.NewTextHandler(logFile, nil)), say)
+	log := slog.New(slog.NewTextHandler(logFile, nil))
+	// The client libraries tell of each stream that ends.
+	klog.SetSlogLogger(log)
+	rep, err := measure(ctx, a, log, say)
 	if rep == nil {
 		return err
 	}
