@@ -212,23 +212,53 @@ func TestDeviceNodes(t *testing.T) {
 
 func TestDamage(t *testing.T) {
 	nettest.NeedProgram(t, "mkfs.ext4")
-	loop, path := disk(t, 64<<20)
-	var h Host
-	if err := h.Make(t.Context(), loop.Path, Ext4); err != nil {
-		t.Fatal(err)
+	for name, c := range map[string]struct {
+		damaged, unclean bool
+		check, mount     error
+	}{
+		"unmounted cleanly":             {false, false, nil, nil},
+		"after an error":                {false, true, nil, nil},
+		"damaged, and said to be clean": {true, false, nil, ErrDamaged},
+		"damaged":                       {true, true, ErrDamaged, ErrDamaged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h Host
+			loop, path := disk(t, 64<<20)
+			if err := h.Make(t.Context(), loop.Path, Ext4); err != nil {
+				t.Fatal(err)
+			}
+			if c.unclean {
+				if _, err := run(t.Context(), "tune2fs", "-E", "force_fsck", loop.Path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.damaged {
+				damage(t, path)
+			}
+			if err := h.Check(t.Context(), loop.Path, Ext4); !errors.Is(err, c.check) {
+				t.Errorf("checked: %v, want %v", err, c.check)
+			}
+			dir := t.TempDir()
+			nettest.NewHost(t).Run(t, func() error {
+				if err := h.Mount(loop.Path, dir, Ext4, nil); !errors.Is(err, c.mount) {
+					t.Errorf("mounted: %v, want %v", err, c.mount)
+				}
+				return h.Unmount(dir)
+			})
+		})
 	}
-	loop.Detach()
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+}
+
+// damage overwrites the group descriptors, and all that they describe in the first group.
+func damage(t *testing.T, path string) {
+	t.Helper()
+	d, err := blk.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	// The group descriptors, then all that they describe in the first group.
-	if _, err := f.WriteAt(slices.Repeat([]byte{0xa5}, 1<<20), 4096); err != nil {
+	defer d.Close()
+	if _, err := d.WriteAt(slices.Repeat([]byte{0xa5}, 1<<20), 4096); err != nil {
 		t.Fatal(err)
-	}
-	if err := h.Check(t.Context(), path, Ext4); !errors.Is(err, ErrDamaged) {
-		t.Errorf("%v, want %v", err, ErrDamaged)
 	}
 }
 

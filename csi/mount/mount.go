@@ -93,7 +93,7 @@ type Filesystems interface {
 type Mounts interface {
 	// List gives the mounts of block devices and of their nodes, in the order of the table: the last of one target hides the others.
 	List() ([]Mount, error)
-	// Mount mounts the device at the folder target.
+	// Mount mounts the device at the folder target; ErrDamaged when the kernel says so.
 	Mount(device, target string, fs FS, options []string) error
 	// Bind shows source at target, which is made when it is not there: a folder for a folder, a file for a device node.
 	Bind(source, target string, readOnly bool) error

@@ -20,10 +20,13 @@ const (
 	ext4Blocks      = ext4Super + 0x4
 	ext4LogBlock    = ext4Super + 0x18
 	ext4Magic       = ext4Super + 0x38
+	ext4State       = ext4Super + 0x3a
 	ext4Incompat    = ext4Super + 0x60
 	ext4BlocksHigh  = ext4Super + 0x150
 	ext4Incompat64  = 0x80
-	ext4MaxLogBlock = 6 // 64 KiB
+	ext4Recover     = 0x4 // the journal is to be replayed
+	ext4Valid       = 1   // unmounted, and nothing more: no error was met
+	ext4MaxLogBlock = 6   // 64 KiB
 
 	xfsMagic     = "XFSB"
 	xfsBlockSize = 0x4
@@ -32,21 +35,31 @@ const (
 
 // Probe implements Filesystems. It reads past the page cache, which a device's former life could have filled.
 func (Host) Probe(_ context.Context, device string) (Found, error) {
+	b, err := readSuper(device)
+	return parseSuper(b), err
+}
+
+func readSuper(device string) ([]byte, error) {
 	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return Found{}, &os.PathError{Op: "open", Path: device, Err: err}
+		return nil, &os.PathError{Op: "open", Path: device, Err: err}
 	}
 	f := os.NewFile(uintptr(fd), device)
 	defer f.Close()
 	if err := unix.Fadvise(fd, 0, superblocks, unix.FADV_DONTNEED); err != nil {
-		return Found{}, &os.PathError{Op: "fadvise", Path: device, Err: err}
+		return nil, &os.PathError{Op: "fadvise", Path: device, Err: err}
 	}
 	b := make([]byte, superblocks)
 	n, err := f.ReadAt(b, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return Found{}, fmt.Errorf("probe: %w", err)
+		return nil, fmt.Errorf("probe: %w", err)
 	}
-	return parseSuper(b[:n]), nil
+	return b[:n], nil
+}
+
+// cleanExt4 is whether the superblock says that there is nothing to check: unmounted, without an error, with nothing in the journal.
+func cleanExt4(b []byte) bool {
+	return parseSuper(b).FS == Ext4 && binary.LittleEndian.Uint16(b[ext4State:]) == ext4Valid && binary.LittleEndian.Uint32(b[ext4Incompat:])&ext4Recover == 0
 }
 
 // parseSuper reads the beginning of a device. Sizes that make no sense are none.

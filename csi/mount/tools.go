@@ -79,10 +79,13 @@ func (Host) Make(ctx context.Context, device string, kind FS) error {
 // Bits of e2fsck's exit code (e2fsck(8)).
 const e2fsckCorrected = 1 | 2
 
-// Check implements Filesystems. xfs replays its journal when it is mounted and is repaired by nobody but a person, so there is nothing to do.
+// Check implements Filesystems. One that was unmounted cleanly is left to the kernel, as e2fsck -p would, without the time that starting it takes. xfs replays its journal when it is mounted and is repaired by nobody but a person, so there is nothing to do.
 func (Host) Check(ctx context.Context, device string, kind FS) error {
 	if kind != Ext4 {
 		return nil
+	}
+	if b, err := readSuper(device); err != nil || cleanExt4(b) {
+		return err
 	}
 	code, err := run(ctx, "e2fsck", "-p", device)
 	switch {
