@@ -2,8 +2,9 @@
 // whole disk or partition.
 //
 // It promises that a volume is found again by its name, whatever order devices come in, and that Provision never takes what another
-// volume has. It refuses names that are not plain (it makes file names of them). It neither reads nor writes what is on a device:
-// that, and whether it is empty, is csi/crypt's and csi/volume's to judge.
+// volume has. A copy has its name once it is complete and on stable storage, and not before. It refuses names that are not plain (it makes file
+// names of them). It looks at nothing that is on a device, and writes there what it copies and nothing else: whether it is empty is
+// csi/crypt's and csi/volume's to judge.
 //
 // Start reading at Backend.
 package backend

@@ -5,7 +5,7 @@
 //   - What is believed of a disk was read once and verified in memory: the record authenticates under a key that only this volume has, and the header
 //     is the one that the record names. Everything else is a *RefusedError that says what was expected and what was found, and nothing is written.
 //   - A table is made from a verified Record and nothing else. Keys are in no table, argument or log; the kernel gets them through the keyring of a thread.
-//   - Format overwrites zeros, or what it would write itself, and nothing else.
+//   - Format overwrites zeros, or what it would write itself, and nothing else; FormatCopy what the copy's source had there, too.
 //   - Stock cryptsetup opens what Format wrote with the RecoveryKey.
 //
 // It refuses to read LUKS2 headers: ours is a pure function of the key, so it is compared, never parsed. Volumes that cryptsetup formatted are

@@ -48,14 +48,16 @@ func TestWorkload(t *testing.T) {
 	}
 	defer marks.Close()
 	states, claims := t.TempDir(), t.TempDir()
-	w := &workload{t: t, marks: &marker{disk: marks}, dir: filepath.Join(t.TempDir(), "mnt")}
+	// Left behind with the volume mounted on it: a folder of the test's would be emptied at its end, and the machine goes with its power.
+	dir, err := os.MkdirTemp("", "powercut-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &workload{t: t, marks: &marker{disk: marks}, dir: dir}
 	w.set = volume.NewSet(volume.Config{
 		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: states}, w.marks}, Engine: crypt.Kernel{},
 		Backend: &backend.Disks{Paths: []string{part + "1"}, Claims: claims}, Keys: testKeys(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
-	if err := os.Mkdir(w.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := w.set.Create(t.Context(), volumeID, firstPayload); err != nil {
 		t.Fatal(err)
 	}
