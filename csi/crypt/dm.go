@@ -96,21 +96,25 @@ func (q dmRequest) call() (*dmReply, error) {
 		return nil, fmt.Errorf("%w: device-mapper: %w; load the module dm_mod", ErrNotSupported, err)
 	}
 	defer f.Close()
-	for size := dmMinBuffer; ; size *= 4 {
+	for size := dmMinBuffer; ; {
 		b := make([]byte, size)
 		if err := q.encode(b); err != nil {
 			return nil, err
 		}
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(dmIoctlBase|q.command), uintptr(unsafe.Pointer(&b[0])))
 		runtime.KeepAlive(b)
-		if errno != 0 {
-			clear(b)
-			return nil, q.explain(errno)
-		}
-		if r := parseReply(b); r.flags&dmBufferFullFlag == 0 || size >= dmMaxBuffer {
-			return r, nil
+		if errno == 0 {
+			if r := parseReply(b); r.flags&dmBufferFullFlag == 0 || size >= dmMaxBuffer {
+				return r, nil
+			}
+			size *= 4
 		}
 		clear(b)
+		// Suspending waits for requests, and any signal ends that (dm_wait_for_completion): the runtime's own, or that of a child which ended. Nothing
+		// was done then.
+		if errno != 0 && errno != unix.EINTR {
+			return nil, q.explain(errno)
+		}
 	}
 }
 
