@@ -271,7 +271,8 @@ func TestPrograms(t *testing.T) {
 	if _, err := run(ctx, "true"); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want %v", err, context.Canceled)
 	}
-	if code, err := run(t.Context(), "sh", "-c", "echo said why; exit 7"); code != 7 || err == nil {
+	code, err := run(t.Context(), "sh", "-c", "echo said; echo why; yes | head -c 1000000; exit 7")
+	if code != 7 || err == nil || !strings.Contains(err.Error(), "said why y y") || len(err.Error()) > 2*maxOutput {
 		t.Errorf("code %d, %v", code, err)
 	}
 }

@@ -21,6 +21,9 @@ const (
 	patience = 10 * time.Second
 )
 
+// running bounds how many programs run at once: their memory is this container's.
+var running = make(chan struct{}, 8)
+
 // folders are where the programs are looked for, whatever the environment says.
 var folders = []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
@@ -34,16 +37,30 @@ func find(name string) (string, error) {
 	return "", fmt.Errorf("%s: %w in %v", name, ErrNoProgram, folders)
 }
 
+// head keeps the beginning of what is written to it.
+type head struct{ kept []byte }
+
+func (h *head) Write(p []byte) (int, error) {
+	h.kept = append(h.kept, p[:min(len(p), maxOutput-len(h.kept))]...)
+	return len(p), nil
+}
+
 // run gives the exit code of a program. A program that does not end by itself within ctx is killed.
 func run(ctx context.Context, name string, args ...string) (code int, err error) {
 	path, err := find(name)
 	if err != nil {
 		return 0, err
 	}
+	select {
+	case running <- struct{}{}:
+		defer func() { <-running }()
+	case <-ctx.Done():
+		return 0, fmt.Errorf("%s: %w", name, ctx.Err())
+	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = []string{"PATH=" + strings.Join(folders, ":"), "LC_ALL=C"}
 	cmd.WaitDelay = patience
-	var out bytes.Buffer
+	var out head
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
 	var exit *exec.ExitError
@@ -53,11 +70,7 @@ func run(ctx context.Context, name string, args ...string) (code int, err error)
 	if err == nil {
 		return 0, nil
 	}
-	text := strings.Join(strings.Fields(out.String()), " ")
-	if len(text) > maxOutput {
-		text = text[:maxOutput] + " …"
-	}
-	return exit.ExitCode(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, text)
+	return exit.ExitCode(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.Join(bytes.Fields(out.kept), []byte(" ")))
 }
 
 // Make implements Filesystems. Blocks are of 4096 bytes, none are kept for root, and nothing is discarded: the device is new.
