@@ -22,6 +22,7 @@ wireguard-tools|command -v wg|an independent view of tunnels in tests
 iperf3|command -v iperf3|measures in benchmarks
 e2fsprogs|command -v mkfs.ext4|tools of ext4, for tests and the image of the CSI driver
 xfsprogs|command -v mkfs.xfs|tools of xfs, for tests and the image of the CSI driver
+qemu-utils|command -v qemu-io|writes logs of writes as its machines do, for a test
 tcpdump|command -v tcpdump|an independent capture for people
 ca-certificates|test -e /etc/ssl/certs/ca-certificates.crt|fetching modules
 "

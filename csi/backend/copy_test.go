@@ -6,10 +6,13 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // source is a backend with a volume v that has data in its first bytes and in its last MiB.
@@ -135,5 +138,71 @@ func TestDisksMakeNoCopies(t *testing.T) {
 	}
 	if err := d.Copy(t.Context(), "w", "v", size); !errors.Is(err, ErrNoCopy) {
 		t.Errorf("%v", err)
+	}
+}
+
+// xfsEnv names the folder of the process that has a file system which shares blocks.
+const xfsEnv = "KUBEVEIL_TEST_XFS"
+
+// Copies on a file system that shares blocks take no room until they are written to, and hold what the source held.
+func TestCopySharesBlocks(t *testing.T) {
+	nettest.NeedRoot(t)
+	if dir := os.Getenv(xfsEnv); dir != "" {
+		sharesBlocks(t, &Files{Dir: dir})
+		return
+	}
+	nettest.NeedProgram(t, "mkfs.xfs")
+	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 320<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-m", "reflink=1", image).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	// The mount, and the loop device with it, ends with the process.
+	again := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c", `mount -o loop "$1" "$2" && exec "$3" "$4"`, "sh", image, dir, os.Args[0], "-test.run=^"+t.Name()+"$")
+	again.Env = append(os.Environ(), xfsEnv+"="+dir)
+	out, err := again.CombinedOutput()
+	if bytes.Contains(out, []byte("unknown filesystem type")) {
+		nettest.Skip(t, nettest.NoKernelFeature, "xfs")
+	}
+	if err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func sharesBlocks(t *testing.T, b *Files) {
+	const large = 64 << 20
+	ctx := t.Context()
+	if err := b.Provision(ctx, "v", large); err != nil {
+		t.Fatal(err)
+	}
+	content := bytes.Repeat([]byte("content "), large/8)
+	f, err := os.OpenFile(b.path("v"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	// Not flushed: a copy has it all the same.
+	if _, err := f.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	before, err := b.Capacity(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		if err := b.Copy(ctx, name, "v", large+4096); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after, err := b.Capacity(ctx); err != nil || before-after > large/2 {
+		t.Errorf("three copies of %d bytes take %d, %v", int64(large), before-after, err)
+	}
+	if _, err := f.WriteAt([]byte("written later"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(b.path("a")); err != nil || !bytes.Equal(got, append(content, make([]byte, 4096)...)) {
+		t.Errorf("the copy has %d bytes, and others than the source had, %v", len(got), err)
 	}
 }
