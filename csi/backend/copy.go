@@ -35,20 +35,23 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 	defer from.Close()
 	temporary := f.unfinished(dst)
 	// What is there is of a copy that was cut short.
-	to, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	to, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer to.Close()
 	err = f.fill(ctx, to, from, size)
 	if err == nil {
-		// Other than a rename, a link replaces nothing.
-		if err = os.Link(temporary, f.path(dst)); errors.Is(err, fs.ErrExist) {
-			err = fmt.Errorf("%w: %w", ErrExists, err)
+		err = unix.Renameat2(unix.AT_FDCWD, temporary, unix.AT_FDCWD, f.path(dst), unix.RENAME_NOREPLACE)
+		if errors.Is(err, unix.EEXIST) {
+			err = ErrExists
 		}
 	}
-	if err = errors.Join(err, os.Remove(temporary)); err != nil {
-		return fmt.Errorf("copy volume %s to %s: %w", src, dst, err)
+	if err != nil {
+		return fmt.Errorf("copy volume %s to %s: %w", src, dst, errors.Join(err, os.Remove(temporary)))
 	}
 	return durable.Settle(f.Dir)
 }
