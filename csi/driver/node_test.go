@@ -27,7 +27,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(sanityEnv) != "" {
+	if os.Getenv(hereEnv) != "" {
 		os.Exit(m.Run())
 	}
 	os.Exit(nettest.Run(m))

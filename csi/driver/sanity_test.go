@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
@@ -16,8 +17,19 @@ import (
 	"github.com/onsi/gomega"
 )
 
-// sanityEnv is set in the process that runs csi-sanity: its framework can run once a process, and leaves a goroutine behind.
-const sanityEnv = "KUBEVEIL_CSI_SANITY"
+// hereEnv is set in processes that run one test: csi-sanity's framework can run once a process, and leaves a goroutine behind; and mounts are a process's own.
+const hereEnv = "KUBEVEIL_CSI_HERE"
+
+// elsewhere runs a test of this program in a process with mounts of its own, and gives what it says.
+func elsewhere(t *testing.T, test, value string, args ...string) ([]byte, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"-test.run=^" + test + "$", "-test.v"}, args...)...)
+	cmd.Env = append(os.Environ(), hereEnv+"="+value)
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	}
+	return cmd.CombinedOutput()
+}
 
 // unadvertised are what csi-sanity skips, by the beginning of the skip's message, and why the driver does not have it.
 var unadvertised = map[string]string{
@@ -35,14 +47,19 @@ var unadvertised = map[string]string{
 	"GroupController":                                   "volumes have no groups",
 }
 
-// TestSanity runs csi-sanity of csi-test against the driver on fakes, and says what passed and what was skipped.
+// onLoopDevices ends the name of a run with this machine's file systems and mounts, in place of fakes.
+const onLoopDevices = " on loop devices"
+
+// TestSanity runs csi-sanity of csi-test against the driver, and says what passed and what was skipped.
 func TestSanity(t *testing.T) {
-	for _, access := range []string{"mount", "block"} {
+	for _, access := range []string{"mount", "block", "mount on loop devices", "block on loop devices"} {
 		t.Run(access, func(t *testing.T) {
+			if strings.HasSuffix(access, onLoopDevices) {
+				needLoops(t)
+			}
 			report := filepath.Join(t.TempDir(), "report.json")
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSanityHere$", "-ginkgo.json-report="+report, "-ginkgo.no-color")
-			cmd.Env = append(os.Environ(), sanityEnv+"="+access)
-			if out, err := cmd.CombinedOutput(); err != nil {
+			out, err := elsewhere(t, "TestSanityHere", access, "-ginkgo.json-report="+report, "-ginkgo.no-color")
+			if err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}
 			text, err := os.ReadFile(report)
@@ -94,13 +111,18 @@ func check(t *testing.T, specs types.SpecReports) {
 	}
 }
 
-// TestSanityHere is csi-sanity itself, where sanityEnv says so.
+// TestSanityHere is csi-sanity itself, where hereEnv says so.
 func TestSanityHere(t *testing.T) {
-	access := os.Getenv(sanityEnv)
+	access := os.Getenv(hereEnv)
 	if access == "" {
 		return // Only for the process that TestSanity starts.
 	}
-	m := newMachine(t)
+	var m *machine
+	if kind, ok := strings.CutSuffix(access, onLoopDevices); ok {
+		access, m = kind, onLoops(t)
+	} else {
+		m = newMachine(t)
+	}
 	m.client(m.process(0))
 	c := sanity.NewTestConfig()
 	c.Address = "unix:" + m.path("csi.sock")
