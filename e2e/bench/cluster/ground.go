@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
 	"github.com/kubeveil/kubeveil/e2e/framework"
@@ -94,9 +95,15 @@ func (g *ground) chooseNodes(ctx context.Context, names []string) error {
 	return nil
 }
 
+// podCPU is what a measured pod asks for.
+const podCPU = "500m"
+
 // occupy starts both pods of a node and their sessions.
 func (g *ground) occupy(ctx context.Context, p *place, role string) error {
-	p.pod = &framework.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod"}}
+	p.pod = &framework.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod"}, Change: func(o *corev1.Pod) {
+		// A pod that asks for nothing gets a hundredth of what the kubelet gets where they compete, and stalls with each of its rounds.
+		o.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(podCPU)}
+	}}
 	agent := &framework.Pod{Name: "agent-" + role, Node: p.Name, Command: []string{tool, "agent"}, HostNetwork: true, Change: func(o *corev1.Pod) {
 		yes, grace := true, int64(10)
 		// The host's processes are seen for the pod's network namespace and for veild's memory.
