@@ -118,7 +118,7 @@ conformance: cluster-image ## the upstream's own tests of networking on virtual 
 
 .PHONY: test-volumes
 test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)
-	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_DM_RUN='$(RUN)' $(GO) test -count=1 -timeout 30m -v ./csi/kerneltest/machine
+	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_DM_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v ./csi/kerneltest/machine
 
 .PHONY: power-cut
 power-cut: cluster-image ## record a volume's life on a virtual machine, look at its disk at hundreds of moments at which the power could go

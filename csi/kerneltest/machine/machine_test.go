@@ -27,7 +27,7 @@ func TestKernel(t *testing.T) {
 	if os.Getenv(vmEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+vmEnv+"=1 to start virtual machines")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Minute)
 	defer cancel()
 	binary := filepath.Join(t.TempDir(), "kerneltest")
 	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary, "..")
@@ -48,7 +48,7 @@ func TestKernel(t *testing.T) {
 	if err := m.PutFile(ctx, "/root/kerneltest", binary); err != nil {
 		t.Fatal(err)
 	}
-	out, err := m.Exec(ctx, "cd /root && modprobe dm-crypt && KUBEVEIL_DM=1 TMPDIR=/var/tmp ./kerneltest -test.v -test.timeout 14m -test.run '"+os.Getenv(runEnv)+"' 2>&1; echo status $?; dmesg | tail -20")
+	out, err := m.Exec(ctx, "cd /root && modprobe dm-crypt && KUBEVEIL_DM=1 TMPDIR=/var/tmp ./kerneltest -test.v -test.timeout 28m -test.run '"+os.Getenv(runEnv)+"' 2>&1; echo status $?; dmesg | tail -20")
 	t.Logf("%s", out)
 	if err != nil || !strings.Contains(string(out), "\nPASS\nstatus 0\n") {
 		t.Errorf("tests on the machine: %v", err)
