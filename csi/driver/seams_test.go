@@ -42,35 +42,36 @@ func (s *states) List(context.Context) ([]volume.State, error) {
 }
 
 func (s stepStore) Create(_ context.Context, st volume.State) error {
-	return s.change(st.Volume, "", func() { s.byVolume[st.Volume] = st })
+	_, err := s.change(st.Volume, "", func() { s.byVolume[st.Volume] = st })
+	return err
 }
 
 func (s stepStore) Update(_ context.Context, st volume.State, r volume.Revision) (volume.Revision, error) {
-	err := s.change(st.Volume, r, func() { s.byVolume[st.Volume] = st })
-	return volume.Revision(fmt.Sprint(s.revision[st.Volume])), err
+	return s.change(st.Volume, r, func() { s.byVolume[st.Volume] = st })
 }
 
 func (s stepStore) Remove(_ context.Context, v string, r volume.Revision) error {
-	return s.change(v, r, func() { delete(s.byVolume, v) })
+	_, err := s.change(v, r, func() { delete(s.byVolume, v) })
+	return err
 }
 
 // change does what a caller may that knows revision r; an empty one is that there is no state.
-func (s stepStore) change(v string, r volume.Revision, do func()) error {
+func (s stepStore) change(v string, r volume.Revision, do func()) (volume.Revision, error) {
 	if err := s.step("store"); err != nil {
-		return err
+		return "", err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok := s.byVolume[v]
 	switch {
 	case r == "" && ok:
-		return volume.ErrExists
+		return "", volume.ErrExists
 	case r != "" && (!ok || string(r) != fmt.Sprint(s.revision[v])):
-		return volume.ErrConflict
+		return "", volume.ErrConflict
 	}
 	s.revision[v]++
 	do()
-	return nil
+	return volume.Revision(fmt.Sprint(s.revision[v])), nil
 }
 
 // memory is a backend of disks in memory.
