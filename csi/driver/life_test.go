@@ -2,6 +2,7 @@ package driver
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"testing"
@@ -172,5 +173,44 @@ func TestAfterAReboot(t *testing.T) {
 	m.greets("target")
 	if m.mounts.Made() != 1 {
 		t.Errorf("%d file systems made", m.mounts.Made())
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	m := newMachine(t)
+	d := m.process(0)
+	const many = 100
+	each := func(do func(id, dir string) error) {
+		t.Helper()
+		done := make(chan error, many)
+		for i := range many {
+			id := fmt.Sprintf("pvc-%d", i)
+			dir := m.folder(id)
+			go func() { done <- do(id, dir) }()
+		}
+		for range many {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	each(func(id, _ string) error {
+		_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: id, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+			CapacityRange: &csi.CapacityRange{RequiredBytes: size}})
+		return err
+	})
+	each(func(id, dir string) error {
+		_, err := d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: dir, VolumeCapability: mounted("")})
+		return err
+	})
+	if live := len(m.engine.Live()); live != many || m.mounts.Made() != many {
+		t.Errorf("%d mappings, %d file systems", live, m.mounts.Made())
+	}
+	each(func(id, dir string) error {
+		_, err := d.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: dir})
+		return err
+	})
+	if live := m.engine.Live(); len(live) != 0 {
+		t.Errorf("left: %v", live)
 	}
 }

@@ -23,22 +23,25 @@ func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 	var r Rewrapped
 	states, err := d.states(ctx)
 	errs := []error{err}
-	present := map[string]string{}
-	for name, p := range d.Keys {
-		id, err := p.KeyID(ctx)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("provider %s: %w", name, err))
-			continue
-		}
-		present[name] = id
-	}
+	// Each provider is asked once, and only when a volume is of it; one that did not answer has no entry of its name.
+	present, asked := map[string]string{}, map[string]bool{}
 	for _, st := range states {
 		p, err := d.kept(st.Request.Parameters)
-		id, ok := present[p.Keys]
-		if err != nil || !ok || st.Key.IsZero() {
+		if err != nil || st.Key.IsZero() || d.Keys[p.Keys] == nil {
 			continue
 		}
-		if st.Key.Provider == p.Keys && st.Key.KeyID == id {
+		if !asked[p.Keys] {
+			asked[p.Keys] = true
+			if id, err := d.Keys[p.Keys].KeyID(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("provider %s: %w", p.Keys, err))
+			} else {
+				present[p.Keys] = id
+			}
+		}
+		switch id, ok := present[p.Keys]; {
+		case !ok:
+			continue
+		case st.Key.Provider == p.Keys && st.Key.KeyID == id:
 			r.Current++
 			continue
 		}
