@@ -74,6 +74,7 @@ func TestSidecars(t *testing.T) {
 	t.Run("capacity", func(t *testing.T) { s.capacity(ctx, t) })
 	pv := s.provision(ctx, "data", nil)
 	s.bind(ctx, pv)
+	t.Run("veilctl volume", func(t *testing.T) { s.veilctl(ctx, t, pv.Name) })
 	t.Run("expand", func(t *testing.T) { s.expand(ctx, t, pv) })
 	t.Run("snapshot", func(t *testing.T) { s.snapshot(ctx, t) })
 	t.Run("delete", func(t *testing.T) { s.remove(ctx, t, pv) })
@@ -121,7 +122,8 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 	}
 	server := driver.NewServer(log, func(string, codes.Code, time.Duration) {})
 	d.Register(server)
-	ctx, cancel := context.WithCancel(ctx)
+	// Not the test's, which ends before what is cleaned up: side-cars end when they lose their driver.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() { done <- driver.Serve(ctx, server, listener) }()
 	s.t.Cleanup(func() {
@@ -286,6 +288,33 @@ func (s *sidecars) phase(ctx context.Context, name string, phase corev1.Persiste
 		_, err = pvs.Update(ctx, pv, metav1.UpdateOptions{})
 		return err
 	})
+}
+
+// veilctl lists the volume as well, shows it, and says why a key that is not there yet cannot be wrapped anew.
+func (s *sidecars) veilctl(ctx context.Context, t *testing.T, name string) {
+	config := filepath.Join(s.Control.Host().Dir, "reader.kubeconfig")
+	text := fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: lab, clusters: [{name: lab, cluster: {server: "https://127.0.0.1:6443", certificate-authority: pki/ca.crt}}],
+users: [{name: u, user: {client-certificate: pki/admin.crt, client-key: pki/admin.key}}], contexts: [{name: lab, context: {cluster: lab, user: u}}]}`)
+	if err := os.WriteFile(config, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args, want string
+		wrong      bool
+	}{
+		{"list", "default/data", false},
+		{"show " + name, "backend=file", false},
+		{"list -o json", `"well": true`, false},
+		{"rewrap " + name, "no key in phase New", true},
+		{"show pvc-none", "there is no volume pvc-none", true},
+		{"recover " + name, "nothing to open", true},
+	} {
+		args := append([]string{"volume"}, strings.Fields(c.args)...)
+		cmd := s.Control.Host().Command(ctx, s.Program("veilctl"), append(args, "-kubeconfig", config)...)
+		if out, err := cmd.CombinedOutput(); (err != nil) != c.wrong || !strings.Contains(string(out), c.want) {
+			t.Errorf("veilctl volume %s: %v\n%s", c.args, err, out)
+		}
+	}
 }
 
 func (s *sidecars) expand(ctx context.Context, t *testing.T, pv *corev1.PersistentVolume) {
