@@ -75,6 +75,15 @@ fuzz: ## every fuzz target for 10 s each (FUZZTIME=1m for longer)
 demo: deps build kubernetes ## the main job: clear and encrypted side by side, out/demo/report.html
 	@$(GO) run ./e2e/cmd/demo -out $(OUT)/demo
 
+.PHONY: volumetool
+volumetool: ## the program by which demonstrations and benchmarks work with volumes on a machine
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(OUT)/bin/volumetool ./e2e/storage/volumetool
+
+.PHONY: demo-storage
+demo-storage: cluster-image volumetool ## a disk that belongs to somebody else: what he reads and what he is refused, out/demo-storage/report.html
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/demo-storage ./e2e/cmd/demo-storage
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/demo-storage -out $(OUT)/demo-storage
+
 .PHONY: bench-lab
 bench-lab: deps build kubernetes ## measure against bare wireguard-go and the clear network, out/bench-lab/result.json
 	@$(GO) run ./e2e/cmd/bench-lab -out $(OUT)/bench-lab

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"html/template"
@@ -24,10 +25,12 @@ type Report struct {
 	Result *bench.Result
 	// Labels name cases for people, by Case.Name; others keep their name.
 	Labels map[string]string
-	// Sides are captures to be shown next to each other, the one in clear first; may be empty.
-	Sides []Capture
-	// Refused lists what was tried and must not have gone through; may be empty.
-	Refused []Refusal
+	// Sides are captures to be shown next to each other, the one in clear first; may be empty. SidesTitle heads them; empty is a sniffer's.
+	Sides      []Capture
+	SidesTitle string
+	// Refused lists what was tried and must not have gone through; may be empty. RefusedWhat names what that is; empty are packets.
+	Refused     []Refusal
+	RefusedWhat string
 	// Tables are shown before the cases; may be empty.
 	Tables []Table
 	// Notes say how it was measured, a sentence each.
@@ -156,7 +159,7 @@ func (r *Report) tiles() []tile {
 				stopped++
 			}
 		}
-		out = append(out, tile{fmt.Sprintf("%d/%d", stopped, n), "forbidden packets stopped", tone(stopped == n)})
+		out = append(out, tile{fmt.Sprintf("%d/%d", stopped, n), cmp.Or(r.RefusedWhat, "forbidden packets") + " stopped", tone(stopped == n)})
 	}
 	return out
 }

@@ -1,0 +1,160 @@
+// Demo-storage shows what encrypted volumes are for: a virtual machine whose disks belong to somebody else. The same file is written to a plain disk
+// and to a volume, and the raw bytes of both are shown as the disks' owner has them; then he swaps the disks, empties one, brings back an older
+// image and changes bytes, and each time the volume is refused; and a key is wrapped anew while fio writes.
+//
+// It writes report.html, report.md and result.json into -out and ends with status 1 when something of the file was found on the volume's disk,
+// when it was not found on the plain one (the search would prove nothing), or when a changed disk was opened. Start reading at show.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/report"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/storage"
+)
+
+// limit bounds a run that hangs.
+const limit = 20 * time.Minute
+
+// demo is one run of the program.
+type demo struct {
+	out     string
+	start   time.Time
+	machine *storage.Machine
+	// first and second have a volume each; plain has a file system in clear.
+	first, second, plain storage.Disk
+	result               *bench.Result
+	report               *report.Report
+	// canary begins each line of the file.
+	canary string
+	// digest is the file's, as the machine says.
+	digest string
+}
+
+func main() {
+	out := flag.String("out", "out/demo-storage", "`folder` for report.html, report.md, result.json and the machine's logs")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the demonstration did not end within %v", limit))
+	defer cancel()
+	d := &demo{out: *out, start: time.Now()}
+	if err := d.run(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
+		}
+		fmt.Fprintf(os.Stderr, "demo-storage: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// say prints a line of progress.
+func (d *demo) say(format string, args ...any) {
+	fmt.Printf("[%3.0fs] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (d *demo) run(ctx context.Context) (err error) {
+	// Programs that are run elsewhere are given paths below it.
+	if d.out, err = filepath.Abs(d.out); err != nil {
+		return err
+	}
+	// What an earlier run left must not be taken for this one's.
+	if err := errors.Join(os.RemoveAll(d.out), os.MkdirAll(d.out, 0o755)); err != nil {
+		return err
+	}
+	logFile, err := os.Create(filepath.Join(d.out, "demo-storage.log"))
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	d.say("start a virtual machine with three disks, which are files of this host: two for volumes, one plain")
+	d.first, d.second, d.plain = d.disk("first"), d.disk("second"), d.disk("plain")
+	d.machine, err = storage.Start(ctx, storage.Options{
+		Disks: []storage.Disk{d.first, d.second, d.plain}, Dir: filepath.Join(d.out, "machine"), Log: slog.New(slog.NewTextHandler(logFile, nil)),
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.machine.Close()) }()
+	if err := d.begin(ctx); err != nil {
+		return err
+	}
+	if err := d.show(ctx); err != nil {
+		return err
+	}
+	return d.finish()
+}
+
+// begin starts the result.
+func (d *demo) begin(ctx context.Context) error {
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	if d.result, err = bench.New(d.machine.Platform(), root); err != nil {
+		return err
+	}
+	if d.result.Kernel, err = d.machine.Kernel(ctx); err != nil {
+		return err
+	}
+	d.report = &report.Report{
+		Title:      "A disk that belongs to somebody else",
+		Lead:       "A virtual machine whose disks are files of its host. The same file was written to a plain disk and to a volume; then the disks' owner did what he could.",
+		Result:     d.result,
+		Labels:     map[string]string{caseRewrap: "Key wrapped anew while fio writes"},
+		SidesTitle: "What the disks' owner reads", RefusedWhat: "attempts of the disks' owner",
+		Notes: notes,
+	}
+	return nil
+}
+
+// show is the demonstration, step by step.
+func (d *demo) show(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{d.write, d.look, d.rewrap, d.attack} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish writes the results; the error names what should not have been.
+func (d *demo) finish() error {
+	md, err := os.Create(filepath.Join(d.out, "report.md"))
+	if err != nil {
+		return err
+	}
+	page := filepath.Join(d.out, "report.html")
+	err = errors.Join(d.report.Markdown(md), md.Close(), d.result.Write(filepath.Join(d.out, "result.json")), d.report.WriteHTML(page), d.report.Terminal(os.Stdout))
+	if err != nil {
+		return err
+	}
+	d.say("open %s in a browser: it shows the raw bytes of both disks next to each other", page)
+	for _, g := range d.result.Missed() {
+		err = errors.Join(err, fmt.Errorf("%s: want %s, got %s", g.Name, g.Want, g.Got))
+	}
+	for _, r := range d.report.Refused {
+		if !r.OK {
+			err = errors.Join(err, fmt.Errorf("%s: want %s, got %s", r.What, r.Want, r.Got))
+		}
+	}
+	return err
+}
+
+var notes = []string{
+	"The disks are raw files that the machine's owner reads and changes while it runs; the machine's own view is what the driver for CSI answers, called as a kubelet calls it.",
+	"The dump of the volume's disk begins where the file's first block is: 4 MiB of header and records, then the block's place in the file system.",
+	"After each attempt the disk was compared with what it was before it: nothing was written. Then it was put back as it was, and the volume opened with its file unchanged.",
+	"The key-encryption keys are files on the machine, which is right for a demonstration and for nothing else: docs/storage.md.",
+}
