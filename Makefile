@@ -93,6 +93,11 @@ bench-cluster: cluster-image ## measure two virtual machines against bare WireGu
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-cluster ./e2e/cmd/bench-cluster
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/bench-cluster -out $(OUT)/bench-cluster $(BENCH)
 
+.PHONY: bench-storage
+bench-storage: cluster-image volumetool ## measure volumes beside a plain device and stock cryptsetup, out/bench-storage/report.html (40 minutes)
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-storage ./e2e/cmd/bench-storage
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/bench-storage -out $(OUT)/bench-storage $(BENCH)
+
 .PHONY: gates
 gates: ## judge all results below out/ by e2e/bench/gates.json, in the profile of their platform
 	@$(GO) run ./e2e/cmd/gates -in $(OUT)

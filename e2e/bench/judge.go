@@ -13,7 +13,12 @@ import (
 //go:embed gates.json
 var gatesFile []byte
 
-// limits is gates.json.
+// allLimits is gates.json.
+type allLimits struct {
+	Suites []limits `json:"suites"`
+}
+
+// limits are those of one suite.
 type limits struct {
 	// Suite is whose results they are for.
 	Suite string `json:"suite"`
@@ -30,12 +35,13 @@ type profile struct {
 	Gates []limit `json:"gates"`
 }
 
-// limit is a gate. It has AtLeast or AtMost, of the median ratio of Case, or NoPlaintext.
+// limit is a gate. It has AtLeast or AtMost, of the median ratio of Case, or Below, of the median of ours in the case's unit, or NoPlaintext.
 type limit struct {
 	Case    string   `json:"case"`
 	MTU     int      `json:"mtu"`
 	AtLeast *float64 `json:"atLeast"`
 	AtMost  *float64 `json:"atMost"`
+	Below   *float64 `json:"below"`
 	// Link says on which links it is judged; nil on all.
 	Link *link `json:"link"`
 	// IfMeasured is whether a result without the case is none that missed it.
@@ -51,46 +57,80 @@ type link struct {
 }
 
 // readLimits parses gates.json once.
-var readLimits = sync.OnceValues(func() (*limits, error) { return parseLimits(gatesFile) })
+var readLimits = sync.OnceValues(func() (*allLimits, error) { return parseLimits(gatesFile) })
 
-func parseLimits(b []byte) (*limits, error) {
+func parseLimits(b []byte) (*allLimits, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
-	var l limits
-	if err := d.Decode(&l); err != nil {
+	var a allLimits
+	if err := d.Decode(&a); err != nil {
 		return nil, fmt.Errorf("gates: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return nil, fmt.Errorf("gates: more than one JSON value")
 	}
+	seen := map[string]bool{}
+	for _, l := range a.Suites {
+		if l.Suite == "" || seen[l.Suite] {
+			return nil, fmt.Errorf("gates: suite %q has no name or is there twice", l.Suite)
+		}
+		seen[l.Suite] = true
+		if err := l.check(); err != nil {
+			return nil, fmt.Errorf("gates of %s: %w", l.Suite, err)
+		}
+	}
+	return &a, nil
+}
+
+// check says what does not hang together.
+func (l *limits) check() error {
 	all := slices.Clone(l.Every)
 	owner := map[string]string{}
 	for name, p := range l.Profiles {
 		all = append(all, p.Gates...)
 		for _, platform := range p.Platforms {
 			if other := owner[platform]; other != "" || !slices.Contains(platforms, platform) {
-				return nil, fmt.Errorf("gates: profile %q: platform %q is unknown or that of %q too", name, platform, other)
+				return fmt.Errorf("profile %q: platform %q is unknown or that of %q too", name, platform, other)
 			}
 			owner[platform] = name
 		}
 	}
 	for _, g := range all {
-		ratio := g.Case != "" && (g.AtLeast == nil) != (g.AtMost == nil) && !g.NoPlaintext
-		if leaks := g.NoPlaintext && g.Case == "" && g.AtLeast == nil && g.AtMost == nil; !ratio && !leaks {
-			return nil, fmt.Errorf("gates: %+v: want a case with one limit, or noPlaintext", g)
+		set := 0
+		for _, limit := range []*float64{g.AtLeast, g.AtMost, g.Below} {
+			if limit != nil {
+				set++
+			}
+		}
+		if ofCase, leaks := g.Case != "" && set == 1 && !g.NoPlaintext, g.NoPlaintext && g.Case == "" && set == 0; !ofCase && !leaks {
+			return fmt.Errorf("%+v: want a case with one limit, or noPlaintext", g)
 		}
 	}
-	return &l, nil
+	return nil
+}
+
+// suite gives the limits of a suite, nil when there are none.
+func (a *allLimits) suite(name string) *limits {
+	for i := range a.Suites {
+		if a.Suites[i].Suite == name {
+			return &a.Suites[i]
+		}
+	}
+	return nil
 }
 
 // ProfileOf gives the name of the profile for a platform, "" when there is none.
 func ProfileOf(platform string) (string, error) {
-	l, err := readLimits()
+	a, err := readLimits()
 	if err != nil {
 		return "", err
 	}
-	name, _ := l.profile(platform)
-	return name, nil
+	for _, l := range a.Suites {
+		if name, _ := l.profile(platform); name != "" {
+			return name, nil
+		}
+	}
+	return "", nil
 }
 
 func (l *limits) profile(platform string) (string, profile) {
@@ -105,11 +145,12 @@ func (l *limits) profile(platform string) (string, profile) {
 // Judge gives the gates of a suite's result by gates.json, in the profile of its platform. A quantity that should
 // have been measured and was not is a missed gate. Suites that the file does not know keep the gates that the result has.
 func Judge(r *Result, suite string) ([]Gate, error) {
-	l, err := readLimits()
+	a, err := readLimits()
 	if err != nil {
 		return nil, err
 	}
-	if suite != l.Suite {
+	l := a.suite(suite)
+	if l == nil {
 		return r.Gates, nil
 	}
 	return l.judge(r)
@@ -170,6 +211,9 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 			return Gate{}, false
 		}
 		name += ", link of " + g.Link.Name
+	}
+	if g.Below != nil {
+		return Below(name, c, *g.Below), true
 	}
 	if c != nil && c.BaseName != "" {
 		name += ", against " + c.BaseName

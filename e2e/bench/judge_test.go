@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-const someLimits = `{"suite":"s","every":[{"case":"a","atLeast":0.97},{"case":"rr","atMost":1.05},{"noPlaintext":true}],
+const someLimits = `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":0.97},{"case":"rr","atMost":1.05},{"noPlaintext":true}],
 "profiles":{"emulated":{"platforms":["emulated"],"mtus":[1500,8896],"gates":[{"case":"capped","mtu":1500,"atLeast":0.94}]},
-"hardware":{"platforms":["vm","metal"],"gates":[{"case":"big","mtu":8896,"atLeast":0.8,"link":{"name":"10 Gbit/s","baseAtLeast":7000,"baseAtMost":10000}}]}}}`
+"hardware":{"platforms":["vm","metal"],"gates":[{"case":"time","below":1500,"ifMeasured":true},{"case":"big","mtu":8896,"atLeast":0.8,"link":{"name":"10 Gbit/s","baseAtLeast":7000,"baseAtMost":10000}}]}}}]}`
 
 func measured(name string, mtu int, ratio, base float64) Case {
 	b := Stat{base, base, base, 5}
@@ -38,6 +38,9 @@ func TestJudge(t *testing.T) {
 			measured("a", 8896, 1, 1), measured("rr", 8896, 1, 1), measured("big", 8896, 0.3, 9000),
 		}}, []string{"big, MTU 8896, link of 10 Gbit/s, against bare"}, 4},
 		"nothing measured": {Result{Platform: VM}, []string{"a", "rr", "zero plaintext on the wire"}, 3},
+		"too long": {Result{Platform: VM, Leaks: good, Cases: []Case{
+			measured("a", 1460, 1, 1), measured("rr", 1460, 1, 1), measured("time", 0, 1, 1500),
+		}}, []string{"time"}, 4},
 		"an oracle that may be blind": {Result{Platform: VM, Leaks: &Leaks{Frames: 9}, Cases: []Case{
 			measured("a", 1500, 1, 1), measured("rr", 1500, 1, 1),
 		}}, []string{"zero plaintext on the wire"}, 3},
@@ -47,7 +50,7 @@ func TestJudge(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			gates, err := l.judge(&tt.result)
+			gates, err := l.suite("s").judge(&tt.result)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,11 +87,14 @@ func TestParseLimits(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"two limits":             `{"every":[{"case":"a","atLeast":1,"atMost":2}]}`,
-		"no limit":               `{"every":[{"case":"a"}]}`,
-		"a word nobody knows":    `{"every":[{"case":"a","atleast_":1}]}`,
-		"a platform of two":      `{"profiles":{"x":{"platforms":["vm"]},"y":{"platforms":["vm"]}}}`,
-		"a platform nobody has":  `{"profiles":{"x":{"platforms":["moon"]}}}`,
+		"two limits":             `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"atMost":2}]}]}`,
+		"no limit":               `{"suites":[{"suite":"s","every":[{"case":"a"}]}]}`,
+		"a word nobody knows":    `{"suites":[{"suite":"s","every":[{"case":"a","atleast_":1}]}]}`,
+		"a platform of two":      `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["vm"]},"y":{"platforms":["vm"]}}}]}`,
+		"a platform nobody has":  `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["moon"]}}}]}`,
+		"a limit and a ratio":    `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"below":2}]}]}`,
+		"a suite twice":          `{"suites":[{"suite":"s"},{"suite":"s"}]}`,
+		"a suite without name":   `{"suites":[{}]}`,
 		"more than one document": `{}{}`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +109,9 @@ func FuzzParseLimits(f *testing.F) {
 	f.Add([]byte(someLimits))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		if l, err := parseLimits(b); err == nil {
-			_, _ = l.judge(&Result{Platform: VM})
+			for i := range l.Suites {
+				_, _ = l.Suites[i].judge(&Result{Platform: VM})
+			}
 		}
 	})
 }

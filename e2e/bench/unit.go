@@ -21,14 +21,16 @@ const (
 	MiB Unit = "MiB"
 	// Percent is a share in hundredths.
 	Percent Unit = "%"
+	// IOPS is requests to a disk a second.
+	IOPS Unit = "IOPS"
 	// Count is a number of things.
 	Count Unit = "count"
 )
 
-var units = []Unit{Mbps, Millisecond, CoreSecondsPerGB, MiB, Percent, Count}
+var units = []Unit{Mbps, Millisecond, CoreSecondsPerGB, MiB, Percent, IOPS, Count}
 
 // MoreIsBetter is whether a larger value of the unit is the better one.
-func (u Unit) MoreIsBetter() bool { return u == Mbps || u == Count }
+func (u Unit) MoreIsBetter() bool { return u == Mbps || u == IOPS || u == Count }
 
 // Format gives a value for people, with three significant digits and the unit.
 func (u Unit) Format(v float64) string {

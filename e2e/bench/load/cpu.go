@@ -26,12 +26,12 @@ func Busy() (time.Duration, error) {
 	if !s.Scan() {
 		return 0, errors.New("read /proc/stat: empty")
 	}
-	return parseBusy(s.Text())
+	return ParseBusy(s.Text())
 }
 
-// parseBusy reads the first line of /proc/stat (proc_stat(5)): user, nice,
+// ParseBusy reads the first line of /proc/stat (proc_stat(5)): user, nice,
 // system, idle, iowait, irq, softirq, steal; guest time is in user already.
-func parseBusy(line string) (time.Duration, error) {
+func ParseBusy(line string) (time.Duration, error) {
 	fields := strings.Fields(line)
 	if len(fields) < 8 || fields[0] != "cpu" {
 		return 0, fmt.Errorf("read /proc/stat: unknown line %q", line)

@@ -117,7 +117,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestProcFiles(t *testing.T) {
-	if got, err := parseBusy("cpu  10 20 30 4000 50 6 7 8 9 0"); err != nil || got != 730*time.Millisecond {
+	if got, err := ParseBusy("cpu  10 20 30 4000 50 6 7 8 9 0"); err != nil || got != 730*time.Millisecond {
 		t.Errorf("busy %v, %v, want 730ms: idle, iowait, steal and guest left out", got, err)
 	}
 	if got, err := parseProcessCPU("7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13"); err != nil || got != 230*time.Millisecond {
@@ -127,8 +127,8 @@ func TestProcFiles(t *testing.T) {
 		t.Errorf("resident %v, %v, want 2 MiB", got, err)
 	}
 	for _, bad := range []string{"", "cpu", "cpu a b c d e f g", "7 (x", "7 (x) S 1"} {
-		if _, err := parseBusy(bad); err == nil {
-			t.Errorf("parseBusy(%q) gave no error", bad)
+		if _, err := ParseBusy(bad); err == nil {
+			t.Errorf("ParseBusy(%q) gave no error", bad)
 		}
 		if _, err := parseProcessCPU(bad); err == nil {
 			t.Errorf("parseProcessCPU(%q) gave no error", bad)

@@ -64,7 +64,7 @@ func (r *Report) charts() []chart {
 func chartTitle(u bench.Unit) string {
 	what := map[bench.Unit]string{
 		bench.Mbps: "Throughput", bench.Millisecond: "Latency", bench.CoreSecondsPerGB: "CPU time",
-		bench.MiB: "Memory", bench.Percent: "Share", bench.Count: "Number",
+		bench.MiB: "Memory", bench.Percent: "Share", bench.IOPS: "Requests", bench.Count: "Number",
 	}[u]
 	better := "less is better"
 	if u.MoreIsBetter() {

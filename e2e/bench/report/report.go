@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	_ "embed"
+	"errors"
 	"fmt"
 	"html/template"
 	"io"
@@ -101,6 +102,15 @@ func (r *Report) WriteHTML(path string) error {
 		return err
 	}
 	return os.Rename(path+".new", path)
+}
+
+// WriteAll writes report.md, result.json and report.html into the folder, which is there.
+func (r *Report) WriteAll(folder string) error {
+	md, err := os.Create(filepath.Join(folder, "report.md"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.Markdown(md), md.Close(), r.Result.Write(filepath.Join(folder, "result.json")), r.WriteHTML(filepath.Join(folder, "report.html")))
 }
 
 // view is what the template reads.

@@ -131,16 +131,11 @@ func (d *demo) show(ctx context.Context) error {
 
 // finish writes the results; the error names what should not have been.
 func (d *demo) finish() error {
-	md, err := os.Create(filepath.Join(d.out, "report.md"))
-	if err != nil {
+	if err := errors.Join(d.report.WriteAll(d.out), d.report.Terminal(os.Stdout)); err != nil {
 		return err
 	}
-	page := filepath.Join(d.out, "report.html")
-	err = errors.Join(d.report.Markdown(md), md.Close(), d.result.Write(filepath.Join(d.out, "result.json")), d.report.WriteHTML(page), d.report.Terminal(os.Stdout))
-	if err != nil {
-		return err
-	}
-	d.say("open %s in a browser: it shows the raw bytes of both disks next to each other", page)
+	var err error
+	d.say("open %s in a browser: it shows the raw bytes of both disks next to each other", filepath.Join(d.out, "report.html"))
 	for _, g := range d.result.Missed() {
 		err = errors.Join(err, fmt.Errorf("%s: want %s, got %s", g.Name, g.Want, g.Got))
 	}

@@ -8,7 +8,8 @@
 //	volumetool [flags] delete NAME
 //	volumetool [flags] rewrap NAME TIMES PAUSE  make a new key-encryption key and wrap the volume's key by it, that often
 //	volumetool place FILE                     where the file's content is on its device
-//	volumetool reference new|existing DEVICE FOLDER  what stock cryptsetup and mkfs.ext4 take for the same as stage
+//	volumetool [flags] reference device DEVICE           the same device by stock cryptsetup
+//	volumetool [flags] reference new|existing DEVICE FOLDER  what it, mkfs.ext4 and mount take for what stage does
 //
 // Start reading at node.do.
 package main

@@ -108,7 +108,7 @@ func (n *node) do(ctx context.Context, words []string) (answer.Answer, error) {
 		run         func(context.Context, []string) (answer.Answer, error)
 	}{
 		"provision": {2, 2, n.provision}, "stage": {1, 2, n.stage}, "unstage": {1, 2, n.unstage}, "delete": {1, 1, n.delete},
-		"rewrap": {3, 3, n.rewrap}, "place": {1, 1, place}, "reference": {3, 3, reference},
+		"rewrap": {3, 3, n.rewrap}, "place": {1, 1, place}, "reference": {2, 3, n.reference},
 	}
 	if len(words) == 0 {
 		return answer.Answer{}, errors.New("no verb: see doc.go")

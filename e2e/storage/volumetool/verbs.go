@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -79,41 +80,48 @@ func place(_ context.Context, words []string) (a answer.Answer, err error) {
 	return a, nil
 }
 
-const (
-	// mapping is the name of cryptsetup's.
-	mapping = "reference"
-	// passphrase is for what nobody keeps.
-	passphrase = "reference"
-)
+// passphrase is for what nobody keeps.
+const passphrase = "reference"
+
+// perf are the arguments of cryptsetup that a class stands for.
+var perf = map[crypt.Class][]string{
+	crypt.Throughput: {"--perf-submit_from_crypt_cpus"},
+	crypt.Latency:    {"--perf-no_read_workqueue", "--perf-no_write_workqueue"},
+}
 
 // formatArgs gives the arguments by which stock cryptsetup makes what csi/crypt makes: same cipher, key, sectors and offset, and the cheapest of its key
 // derivations.
 func formatArgs(device string) []string {
 	return []string{
-		"luksFormat", "-q", "--type", "luks2", "--cipher", crypt.Cipher, "--key-size", strconv.Itoa(8 * crypt.KeySize),
+		"cryptsetup", "luksFormat", "-q", "--type", "luks2", "--cipher", crypt.Cipher, "--key-size", strconv.Itoa(8 * crypt.KeySize),
 		"--sector-size", strconv.Itoa(crypt.SectorSize), "--offset", strconv.Itoa(crypt.DataOffset / 512),
 		"--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--key-file", "-", device,
 	}
 }
 
-// reference does with stock programs what stage does, and leaves it mounted for whoever measures; `umount` and `cryptsetup close reference` undo it.
-func reference(ctx context.Context, words []string) (a answer.Answer, err error) {
-	what, device, folder := words[0], words[1], words[2]
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return a, err
+// reference does with stock programs what stage does, and leaves it open for whoever measures: `umount FOLDER` and `cryptsetup close PATH` undo it.
+func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, err error) {
+	what, device, folder := words[0], words[1], ""
+	if len(words) > 2 {
+		folder = words[2]
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return a, err
+		}
 	}
-	open := []string{"cryptsetup", "open", "--key-file", "-", device, mapping}
-	a.Path = "/dev/mapper/" + mapping
-	var steps [][]string
-	switch what {
-	case "new":
-		steps = [][]string{append([]string{"cryptsetup"}, formatArgs(device)...), open, {"mkfs.ext4", "-q", a.Path}}
-	case "existing":
-		steps = [][]string{open, {"fsck.ext4", "-p", a.Path}}
+	name := "reference-" + filepath.Base(device)
+	a.Path = "/dev/mapper/" + name
+	open := append([]string{"cryptsetup", "open", "--key-file", "-", device, name}, perf[crypt.Class(n.tuning)]...)
+	steps := [][]string{open}
+	switch {
+	case what == "device" && folder == "":
+		steps = [][]string{formatArgs(device), open}
+	case what == "new" && folder != "":
+		steps = [][]string{formatArgs(device), open, {"mkfs.ext4", "-q", a.Path}, {"mount", a.Path, folder}}
+	case what == "existing" && folder != "":
+		steps = append(steps, []string{"fsck.ext4", "-p", a.Path}, []string{"mount", a.Path, folder})
 	default:
-		return a, fmt.Errorf("reference %q: want new or existing", what)
+		return a, fmt.Errorf("reference %q: want `device DEVICE`, or `new` or `existing` with DEVICE and FOLDER", words)
 	}
-	steps = append(steps, []string{"mount", a.Path, folder})
 	began := time.Now()
 	for _, s := range steps {
 		cmd := exec.CommandContext(ctx, s[0], s[1:]...)

@@ -1,0 +1,117 @@
+package storage
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/storage/fio"
+)
+
+// limits are the disks: what cloud disks of Constellation's published benchmarks are sold as (Azure Premium SSD P20: 2400 IOPS, 112 MB/s; P10: 500
+// IOPS, 60 MB/s), and one without limits.
+var limits = []struct {
+	name      string
+	title     string
+	iops      int64
+	bandwidth int64
+}{
+	{"cap_2400", "2400 IOPS, 112 MB/s", 2400, 112e6},
+	{"cap_500", "500 IOPS, 60 MB/s", 500, 60e6},
+	{"free", "no limit", 0, 0},
+}
+
+// free is the name of the disk without limits.
+const free = "free"
+
+// quantity is what of a fio job is a case.
+type quantity struct {
+	// job is the name of the fio job, and of the case.
+	job  string
+	unit bench.Unit
+	// title is for people.
+	title string
+}
+
+// value gives the figure in the quantity's unit; 0 when it was not measured.
+func (q quantity) value(m fio.Measured) float64 {
+	d := m.Sum()
+	switch q.unit {
+	case bench.IOPS:
+		return d.IOPS
+	case bench.Mbps:
+		return d.Rate * 8 / 1e6
+	}
+	return float64(d.P50.Microseconds()) / 1000
+}
+
+// task is one run of fio: jobs that run at once, each with a quantity.
+type task struct {
+	name string
+	// everywhere is whether it is for all disks, not for the free one alone.
+	everywhere bool
+	// cpu is whether the processors' time is a quantity: not where there is a ramp whose bytes do not count.
+	cpu        bool
+	quantities []quantity
+	jobs       func(o Options, device string, room int64) []fio.Job
+}
+
+const (
+	mib = 1 << 20
+	// rampShare is how much of a kubestr job's time its ramp is: 2 s of 15 s.
+	rampShare = 7
+)
+
+// kubestr is the default job of kastenhq/kubestr (pkg/fio/fio_jobs.go): four jobs at once, without latencies (gtod_reduce).
+func kubestr(o Options, device string, room int64) []fio.Job {
+	var jobs []fio.Job
+	size := room / 4 / mib * mib
+	for i, j := range []struct{ name, block, rw string }{
+		{"read_iops", "4k", "randread"}, {"write_iops", "4k", "randwrite"}, {"read_bw", "128k", "randread"}, {"write_bw", "128k", "randwrite"},
+	} {
+		jobs = append(jobs, fio.Job{
+			Name: "kubestr_" + j.name, File: device, Offset: int64(i) * size, Size: size, Block: j.block, Depth: 64, ReadWrite: j.rw,
+			Runtime: o.Sample, Ramp: max(time.Second, o.Sample/rampShare), Extra: []string{"gtod_reduce=1"},
+		})
+	}
+	return jobs
+}
+
+// serial is one job of Constellation's benchmark (.github/actions/e2e_benchmark/fio.ini): one submitter on one processor.
+func serial(rw, block string, depth int, extra ...string) task {
+	name := rw + "_" + block
+	q := quantity{name, bench.IOPS, fmt.Sprintf("%s %s, queue of %d", rw, block, depth)}
+	switch {
+	case depth == 1:
+		q.job, q.unit = rw+"_qd1", bench.Millisecond
+	case block != "4k":
+		q.unit = bench.Mbps
+	}
+	return task{
+		name: q.job, everywhere: depth > 1, cpu: true, quantities: []quantity{q},
+		jobs: func(o Options, device string, room int64) []fio.Job {
+			return []fio.Job{{Name: q.job, File: device, Size: room / mib * mib, Block: block, Depth: depth, ReadWrite: rw, Runtime: o.Sample, Extra: extra}}
+		},
+	}
+}
+
+// tasks are all runs of fio, in the order of the report.
+func tasks() []task {
+	all := []task{{
+		name: "kubestr", everywhere: true, jobs: kubestr, quantities: []quantity{
+			{"kubestr_read_iops", bench.IOPS, "kubestr, 4 jobs at once: 4k random read"},
+			{"kubestr_write_iops", bench.IOPS, "kubestr, 4 jobs at once: 4k random write"},
+			{"kubestr_read_bw", bench.Mbps, "kubestr, 4 jobs at once: 128k random read"},
+			{"kubestr_write_bw", bench.Mbps, "kubestr, 4 jobs at once: 128k random write"},
+		},
+	}}
+	for _, block := range []string{"4k", "1024k"} {
+		for _, rw := range []string{"randread", "randwrite"} {
+			all = append(all, serial(rw, block, 128, "thread=1", "cpus_allowed=0"))
+		}
+	}
+	for _, rw := range []string{"randread", "randwrite"} {
+		all = append(all, serial(rw, "4k", 1))
+	}
+	return all
+}

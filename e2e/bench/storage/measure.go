@@ -1,0 +1,138 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/load"
+	"github.com/kubeveil/kubeveil/e2e/storage/fio"
+)
+
+// Suffixes of cases.
+const (
+	toCrypt   = "_to_cryptsetup"
+	cpuSuffix = "_cpu"
+	p99Suffix = "_p99"
+)
+
+// figure names one number of a task: a case without the side that it is held against.
+type figure struct {
+	name, suffix string
+	unit         bench.Unit
+}
+
+// run is a task on a disk with what was measured of it.
+type run struct {
+	task
+	disk *disk
+	// values are by figure and side, one a round.
+	values map[figure]map[string][]float64
+}
+
+// group is the run for the runner, which keeps the order; the figures are kept here, because one run of fio gives several.
+func (s *suite) group(r *run) bench.Group {
+	g := bench.Group{Name: r.disk.name + ", " + r.name, Unit: r.quantities[0].unit}
+	for _, side := range []string{sideOurs, sidePlain, sideCrypt} {
+		g.Sides = append(g.Sides, bench.Side{Name: side, Measure: func(ctx context.Context) (bench.Sample, error) {
+			return s.measure(ctx, r, side)
+		}})
+	}
+	return g
+}
+
+// measure runs the task on a side's device.
+func (s *suite) measure(ctx context.Context, r *run, side string) (bench.Sample, error) {
+	const stat = "head -n 1 /proc/stat\n"
+	jobs := r.jobs(s.Options, r.disk.deviceBySide[side], r.disk.room)
+	out, err := s.machine.Exec(ctx, stat+fio.Command(jobs)+stat)
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	measured, busy, err := parseRun(out)
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	if len(measured) != len(r.quantities) {
+		return bench.Sample{}, fmt.Errorf("%d jobs measured, want %d", len(measured), len(r.quantities))
+	}
+	var bytes int64
+	for i, q := range r.quantities {
+		m := measured[i]
+		if m.Name != q.job || m.Errors != 0 {
+			return bench.Sample{}, fmt.Errorf("job %s: fio says job %s, %d errors", q.job, m.Name, m.Errors)
+		}
+		v := q.value(m)
+		if v <= 0 {
+			return bench.Sample{}, fmt.Errorf("job %s: fio measured nothing", q.job)
+		}
+		r.keep(figure{q.job, "", q.unit}, side, v)
+		if q.unit == bench.Millisecond {
+			r.keep(figure{q.job, p99Suffix, q.unit}, side, float64(m.Sum().P99.Microseconds())/1000)
+		}
+		bytes += m.Sum().Bytes
+	}
+	if r.cpu {
+		r.keep(figure{r.name, cpuSuffix, bench.CoreSecondsPerGB}, side, busy.Seconds()/(float64(bytes)/1e9))
+	}
+	return bench.Sample{Value: r.quantities[0].value(measured[0])}, nil
+}
+
+func (r *run) keep(f figure, side string, v float64) {
+	if r.values[f] == nil {
+		r.values[f] = map[string][]float64{}
+	}
+	r.values[f][side] = append(r.values[f][side], v)
+}
+
+// parseRun reads what measure's line of shell prints: the first line of /proc/stat, fio's JSON, and that line again.
+func parseRun(out []byte) (measured []fio.Measured, busy time.Duration, err error) {
+	out = bytes.TrimSpace(out)
+	first, last := bytes.IndexByte(out, '\n'), bytes.LastIndexByte(out, '\n')
+	if first < 0 || first == last {
+		return nil, 0, errors.New("a run of fio printed less than three lines")
+	}
+	before, err := load.ParseBusy(string(out[:first]))
+	if err != nil {
+		return nil, 0, err
+	}
+	after, err := load.ParseBusy(string(out[last+1:]))
+	if err != nil {
+		return nil, 0, err
+	}
+	measured, err = fio.Parse(out[first+1 : last])
+	return measured, after - before, err
+}
+
+// cases are the figures of a run: each against the plain mapping, and against cryptsetup.
+func (r *run) cases() ([]bench.Case, error) {
+	var out []bench.Case
+	for _, q := range r.quantities {
+		for _, f := range []figure{{q.job, "", q.unit}, {q.job, p99Suffix, q.unit}, {q.job, cpuSuffix, bench.CoreSecondsPerGB}} {
+			if r.values[f] == nil {
+				continue
+			}
+			for _, against := range []struct{ side, suffix string }{{sidePlain, ""}, {sideCrypt, toCrypt}} {
+				c, err := compare(r.disk.name+"_"+f.name+against.suffix+f.suffix, f.unit, r.values[f][sideOurs], r.values[f][against.side], against.side)
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, c)
+			}
+		}
+	}
+	return out, nil
+}
+
+// compare makes a case of as many rounds of both sides.
+func compare(name string, unit bench.Unit, ours, base []float64, baseName string) (bench.Case, error) {
+	ratio, err := bench.Ratios(ours, base)
+	if err != nil {
+		return bench.Case{}, fmt.Errorf("%s: %w", name, err)
+	}
+	b := bench.Summarize(base)
+	return bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(ours), Base: &b, BaseName: baseName, Ratio: &ratio}, nil
+}

@@ -1,0 +1,90 @@
+package storage
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/e2e/bench"
+)
+
+// Suite is the name of this suite in bench.Judge and the name of the folder of its results.
+const Suite = "bench-storage"
+
+// Options say what is measured. The zero value of a field is the usual, Dir and Root excepted.
+type Options struct {
+	// Rounds is how often each side is measured; Seed determines the order, 0 is the clock's.
+	Rounds int
+	Seed   uint64
+	// Sample is how long a run of fio takes, whole seconds.
+	Sample time.Duration
+	// Room is how much of a disk each side has, bytes.
+	Room int64
+	// Tuning is the class of our volumes, and the flags of cryptsetup.
+	Tuning crypt.Class
+	// Disks are the names of the disks; empty is all.
+	Disks []string
+	// Dir is the folder for the machine and its disks, Root the repository.
+	Dir, Root string
+	// Log is told of the machine's steps, Progress of each measurement.
+	Log      *slog.Logger
+	Progress func(format string, args ...any)
+}
+
+func (o *Options) setDefaults() {
+	if o.Rounds == 0 {
+		o.Rounds = 5
+	}
+	if o.Seed == 0 {
+		o.Seed = bench.NewSeed()
+	}
+	if o.Sample == 0 {
+		o.Sample = 3 * time.Second
+	}
+	if o.Room == 0 {
+		o.Room = 1 << 30
+	}
+	if o.Tuning == "" {
+		o.Tuning = crypt.Throughput
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+}
+
+// has is whether the disk is measured.
+func (o *Options) has(disk string) bool { return len(o.Disks) == 0 || slices.Contains(o.Disks, disk) }
+
+// Names gives the names of all disks.
+func Names() []string {
+	var names []string
+	for _, l := range limits {
+		names = append(names, l.name)
+	}
+	return names
+}
+
+const (
+	// overhead is what a run of fio takes beside its time, on an emulated machine.
+	overhead = 4 * time.Second
+	// stageRound is what a round of staging takes, both sides, new and existing.
+	stageRound = 40 * time.Second
+)
+
+// Estimate is about how long the measurements take, the machine's start not counted.
+func (o Options) Estimate() time.Duration {
+	o.setDefaults()
+	var sum time.Duration
+	for _, l := range limits {
+		for _, t := range tasks() {
+			if o.has(l.name) && (t.everywhere || l.name == free) {
+				sum += sides * (o.Sample + overhead)
+			}
+		}
+	}
+	return time.Duration(o.Rounds) * (sum + stageRound)
+}

@@ -1,0 +1,105 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/storage/answer"
+)
+
+// Cases of staging.
+const (
+	caseNew      = "stage_new"
+	caseExisting = "stage_existing"
+)
+
+const (
+	stageSize = 10 << 30
+	// stageAt is where file systems are mounted, image the file that cryptsetup has.
+	stageAt = "/mnt/stage"
+	image   = "/var/tmp/reference.img"
+)
+
+// stages measures how long it takes from the request to stage a volume of 10 GiB to its mounted file system, beside what cryptsetup and mkfs.ext4 take
+// on a loop device of a file of that size, which is attached before their time begins.
+func (s *suite) stages(ctx context.Context) error {
+	loop, err := s.machine.Exec(ctx, fmt.Sprintf("truncate -s %d %[2]s && losetup --direct-io=on --sector-size 4096 --find --show %[2]s", stageSize, image))
+	if err != nil {
+		return err
+	}
+	device := strings.TrimSpace(string(loop))
+	defer func() {
+		_, _ = s.machine.Exec(context.WithoutCancel(ctx), "losetup -d "+device+"; rm "+image)
+	}()
+	const existing = "pvc-existing"
+	if _, err := s.ours(ctx, existing, true, false); err != nil {
+		return err
+	}
+	if _, err := s.stock(ctx, "new", device); err != nil {
+		return err
+	}
+	n := 0
+	measured := func(took time.Duration, err error) (bench.Sample, error) {
+		return bench.Sample{Value: float64(took.Microseconds()) / 1000}, err
+	}
+	cases, err := s.runner.Run(ctx, []bench.Comparison{
+		{Name: caseNew, Unit: bench.Millisecond, BaseName: sideCrypt,
+			Ours: func(ctx context.Context) (bench.Sample, error) {
+				n++
+				return measured(s.ours(ctx, fmt.Sprintf("pvc-%d", n), true, true))
+			},
+			Base: func(ctx context.Context) (bench.Sample, error) { return measured(s.stock(ctx, "new", device)) }},
+		{Name: caseExisting, Unit: bench.Millisecond, BaseName: sideCrypt,
+			Ours: func(ctx context.Context) (bench.Sample, error) { return measured(s.ours(ctx, existing, false, false)) },
+			Base: func(ctx context.Context) (bench.Sample, error) { return measured(s.stock(ctx, "existing", device)) }},
+	})
+	s.result.Cases = append(s.result.Cases, cases...)
+	_, end := s.machine.Do(ctx, "delete", existing)
+	return errors.Join(err, end)
+}
+
+// ours stages a volume in a file and unstages it again. It is made first when it is new, and deleted when it is not to stay.
+func (s *suite) ours(ctx context.Context, volume string, make, gone bool) (time.Duration, error) {
+	steps := [][]string{{"stage", volume, stageAt}, {"unstage", volume, stageAt}}
+	if make {
+		steps = append([][]string{{"-tuning", string(s.Tuning), "provision", volume, fmt.Sprint(stageSize)}}, steps...)
+	}
+	if gone {
+		steps = append(steps, []string{"delete", volume})
+	}
+	var staged answer.Answer
+	for _, words := range steps {
+		a, err := s.machine.Do(ctx, words...)
+		if err != nil {
+			return 0, err
+		}
+		if words[0] == "stage" {
+			staged = a
+		}
+	}
+	return once(staged)
+}
+
+// stock is the same by stock programs, on a device that stays.
+func (s *suite) stock(ctx context.Context, what, device string) (time.Duration, error) {
+	a, err := s.machine.Do(ctx, "-tuning", string(s.Tuning), "reference", what, device, stageAt)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := s.machine.Exec(ctx, fmt.Sprintf("umount %s && cryptsetup close %s", stageAt, a.Path)); err != nil {
+		return 0, err
+	}
+	return once(a)
+}
+
+// once is the one time of an answer.
+func once(a answer.Answer) (time.Duration, error) {
+	if len(a.Took) != 1 || a.Took[0] <= 0 {
+		return 0, fmt.Errorf("volumetool said times %v, want one", a.Took)
+	}
+	return a.Took[0], nil
+}

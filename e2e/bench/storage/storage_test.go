@@ -1,0 +1,131 @@
+package storage
+
+import (
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+// A made-up result of all disks has every case that the gates want, and its report can be written.
+func TestEveryGateIsMeasured(t *testing.T) {
+	for _, platform := range []string{bench.Emulated, bench.VM} {
+		s := &suite{Options: Options{Dir: t.TempDir()}}
+		s.setDefaults()
+		s.disks = newDisks(s.Options)
+		s.result = &bench.Result{Schema: bench.Schema, Platform: platform, Kernel: "6.1", CPUs: 2, Started: time.Unix(1, 0)}
+		s.result.Cases = append(madeUp(t, s.disks), stageCases(t)...)
+		var err error
+		if s.result.Gates, err = bench.Judge(s.result, Suite); err != nil {
+			t.Fatal(err)
+		}
+		if len(s.result.Gates) < 10 {
+			t.Errorf("%s: %d gates", platform, len(s.result.Gates))
+		}
+		for _, g := range s.result.Missed() {
+			t.Errorf("%s: %s: %s", platform, g.Name, g.Got)
+		}
+		if err := s.result.Validate(); err != nil {
+			t.Error(err)
+		}
+		var md strings.Builder
+		if err := s.report().Markdown(&md); err != nil {
+			t.Error(err)
+		}
+		for _, c := range s.result.Cases {
+			if _, ok := s.report().Labels[c.Name]; !ok {
+				t.Errorf("case %s has no label", c.Name)
+			}
+		}
+	}
+}
+
+func madeUp(t *testing.T, disks []*disk) []bench.Case {
+	t.Helper()
+	var out []bench.Case
+	for _, d := range disks {
+		for _, task := range tasks() {
+			r := &run{task: task, disk: d, values: map[figure]map[string][]float64{}}
+			for _, q := range task.quantities {
+				for _, side := range []string{sideOurs, sidePlain, sideCrypt} {
+					for range 3 {
+						r.keep(figure{q.job, "", q.unit}, side, 99+rand.Float64())
+					}
+				}
+			}
+			cases, err := r.cases()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, cases...)
+		}
+	}
+	return out
+}
+
+func stageCases(t *testing.T) []bench.Case {
+	t.Helper()
+	var out []bench.Case
+	for _, name := range []string{caseNew, caseExisting} {
+		c, err := compare(name, bench.Millisecond, []float64{400}, []float64{900}, sideCrypt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// What the report says of the jobs is in the job files.
+func TestTasks(t *testing.T) {
+	o := Options{}
+	o.setDefaults()
+	seen := map[string]bool{}
+	for _, task := range tasks() {
+		jobs := task.jobs(o, "/dev/x", o.Room)
+		if len(jobs) != len(task.quantities) {
+			t.Fatalf("%s: %d jobs, %d quantities", task.name, len(jobs), len(task.quantities))
+		}
+		for i, j := range jobs {
+			if j.Name != task.quantities[i].job || seen[j.Name] {
+				t.Errorf("%s: job %s for quantity %s, or twice", task.name, j.Name, task.quantities[i].job)
+			}
+			seen[j.Name] = true
+			if end := j.Offset + j.Size; end > o.Room || j.Size < mib {
+				t.Errorf("%s: ends at %d of %d", j.Name, end, o.Room)
+			}
+		}
+	}
+	for _, want := range []string{"kubestr_write_bw", "randread_4k", "randwrite_1024k", "randwrite_qd1"} {
+		if !seen[want] {
+			t.Errorf("no %s among %v", want, slices.Sorted(maps.Keys(seen)))
+		}
+	}
+}
+
+func TestParseRun(t *testing.T) {
+	const json = `{"jobs":[{"jobname":"a","read":{"total_ios":1,"iops":5}}]}`
+	before, after := "cpu 100 0 100 9 9 0 0 0 0 0", "cpu 150 0 150 9 9 0 0 0 0 0"
+	measured, busy, err := parseRun([]byte(before + "\n" + json + "\n" + after + "\n"))
+	if err != nil || busy != time.Second || len(measured) != 1 || measured[0].Sum().IOPS != 5 {
+		t.Errorf("%+v, %v, %v", measured, busy, err)
+	}
+	for _, bad := range []string{"", before, before + "\n" + after, json + "\n" + json + "\n" + after} {
+		if _, _, err := parseRun([]byte(bad)); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+}
+
+func FuzzParseRun(f *testing.F) {
+	f.Add([]byte("cpu 1 2 3 4 5 6 7 8\n{\"jobs\":[{}]}\ncpu 1 2 3 4 5 6 7 8"))
+	f.Fuzz(func(_ *testing.T, b []byte) { _, _, _ = parseRun(b) })
+}

@@ -1,0 +1,105 @@
+package storage
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/report"
+)
+
+// labels name the cases for people.
+func labels() map[string]string {
+	out := map[string]string{caseNew: "Stage to mounted, new ext4 of 10 GiB", caseExisting: "Stage to mounted, existing ext4 of 10 GiB"}
+	for _, l := range limits {
+		for _, t := range tasks() {
+			for _, q := range t.quantities {
+				text := q.title + " (" + l.title + ")"
+				for _, against := range []string{"", toCrypt} {
+					name := l.name + "_" + q.job + against
+					out[name], out[name+p99Suffix], out[name+cpuSuffix] = text, text+", 99th percentile", text+", CPU"
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (s *suite) report() *report.Report {
+	banner := "Virtual machine"
+	if s.result.Platform == bench.Emulated {
+		banner = "Emulated machine"
+	}
+	return &report.Report{
+		Title:  "Kubeveil's volumes beside a plain device and stock cryptsetup",
+		Lead:   fmt.Sprintf("One machine, kernel %s, %d CPUs; one disk for each limit, with a partition for each side.", s.result.Kernel, s.result.CPUs),
+		Banner: banner, Result: s.result, Labels: labels(),
+		Tables: []report.Table{s.matrix(), published()},
+		Notes:  s.notes(),
+	}
+}
+
+// matrix is a line for each disk and job, the sides beside one another.
+func (s *suite) matrix() report.Table {
+	t := report.Table{
+		Title: "Reads and writes", Head: []string{"disk", "job", "plain", "ours", "to plain", "cryptsetup", "to cryptsetup", "core-s/GB, ours to plain"},
+		Note: "Medians; the relations are medians of the ratios formed in each round.",
+	}
+	for _, d := range s.disks {
+		for _, task := range tasks() {
+			for _, q := range task.quantities {
+				name := d.name + "_" + q.job
+				plain, stock := s.result.Find(name, 0), s.result.Find(name+toCrypt, 0)
+				if plain == nil || stock == nil {
+					continue
+				}
+				cpu := "–"
+				if c := s.result.Find(name+cpuSuffix, 0); c != nil {
+					cpu = fmt.Sprintf("%.2f to %.2f", c.Ours.Median, c.Base.Median)
+				}
+				t.Rows = append(t.Rows, []string{
+					d.title, q.title, plain.Unit.Format(plain.Base.Median), plain.Unit.Format(plain.Ours.Median), change(plain.Ratio.Median),
+					stock.Unit.Format(stock.Base.Median), change(stock.Ratio.Median), cpu,
+				})
+			}
+		}
+	}
+	return t
+}
+
+// change is a ratio as the published tables have it: −10 %.
+func change(ratio float64) string {
+	return strings.Replace(fmt.Sprintf("%+.1f\u00a0%%", (ratio-1)*100), "-", "−", 1)
+}
+
+// published are what the documents of others say of encrypted volumes, against the same disk in clear.
+func published() report.Table {
+	return report.Table{
+		Title: "Beside published figures: what encryption costs against the same disk in clear", Head: []string{"", "IOPS", "bandwidth"},
+		Note: "From other machines, and to be read as such.",
+		Rows: [][]string{
+			{"Constellation 2.14, GCP, kubestr", "−10 %", "about equal"},
+			{"Constellation 2.14, Azure, kubestr", "about equal", "−15 %"},
+			{"Constellation 2.14, AWS, kubestr", "–", "−18 % read, −31 % write"},
+			{"Ceph Reef 2023, 4 MiB random write", "–", "−45 %; −31 % with submit_from_crypt_cpus"},
+			{"Ceph Reef 2023, 4 KiB, many clients", "−10 % read, −17 % write", "–"},
+		},
+	}
+}
+
+func (s *suite) notes() []string {
+	out := []string{
+		fmt.Sprintf("All three sides have a partition of %d MiB of payload on the same disk, which begins 4 MiB into it, so they share the disk's limits; fio runs on the mapping, without a file system.", s.Room/mib),
+		"The disks are sparse files of the machine's host, in its memory for the most part; the limits are qemu's. What is compared are the mappings, not disks.",
+		fmt.Sprintf("Class %q: cryptsetup has the same cipher (aes-xts-plain64, 512-bit key), sectors of 4096 bytes, offset and flags, and PBKDF2 with 1000 iterations, the cheapest that it takes.", s.Tuning),
+		fmt.Sprintf("kubestr's job is the published text but for the time (%v for 15 s), the size (a quarter of the payload for 2 GiB) and the device for a file. Constellation's is 4k and 1024k with a queue of 128, one submitter on one processor, %v for 60 s, without its ramp.", s.Sample, s.Sample),
+		"CPU is the busy time of all processors of the machine, fio and its start included, from /proc/stat, for 10^9 bytes read or written.",
+		"Stage to mounted: ours is one call of the driver, as a kubelet makes it, the attachment of the loop device included; beside it luksFormat, open, mkfs.ext4 and mount (new), or open, fsck and mount (existing), on a loop device that was attached before.",
+		fmt.Sprintf("%d rounds, order drawn with seed %d.", s.Rounds, s.Seed),
+	}
+	if s.result.Platform == bench.Emulated {
+		out = slices.Insert(out, 0, "AES is emulated here, so bandwidth without a limit is that of the emulator's AES: it is shown without a gate. On real processors the profile `hardware` gates it.")
+	}
+	return out
+}
