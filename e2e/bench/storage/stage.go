@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -90,7 +91,7 @@ func (s *suite) stock(ctx context.Context, what, device string) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	if _, err := s.machine.Exec(ctx, fmt.Sprintf("umount %s && cryptsetup close %s", stageAt, a.Path)); err != nil {
+	if _, err := s.machine.Exec(ctx, fmt.Sprintf("umount %s && cryptsetup close %s", stageAt, filepath.Base(a.Path))); err != nil {
 		return 0, err
 	}
 	return once(a)
