@@ -1,0 +1,98 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm"
+)
+
+// Session is one run on a cluster whose first machine takes all pods.
+type Session struct {
+	Cluster *vm.Cluster
+	// Manifests is the folder of the repository's manifests.
+	Manifests string
+	// Out gets progress for people.
+	Out io.Writer
+	// canary is in all that is written.
+	canary string
+}
+
+// one is a case. Its name is of lower case words with - between them.
+type one struct {
+	name  string
+	limit time.Duration
+	run   func(*Session, context.Context) error
+}
+
+// Run runs all cases and counts them. A case that fails ends nothing but itself; the error is that of ctx.
+func Run(ctx context.Context, s *Session) (bench.Tests, error) {
+	s.canary = "kubeveil-canary-" + fmt.Sprintf("%08x", time.Now().UnixNano()&0xffffffff)
+	var t bench.Tests
+	for i, c := range cases() {
+		if ctx.Err() != nil {
+			t.Skipped = append(t.Skipped, bench.Skip{Name: c.name, Reason: "the run was ended: " + context.Cause(ctx).Error()})
+			continue
+		}
+		began := time.Now()
+		limited, cancel := context.WithTimeoutCause(ctx, c.limit, fmt.Errorf("not done within %v", c.limit))
+		err := c.run(s, limited)
+		cancel()
+		if err == nil {
+			t.Passed++
+			fmt.Fprintf(s.Out, "%2d/%d %-20s passed  %6.1f s\n", i+1, len(cases()), c.name, time.Since(began).Seconds())
+			continue
+		}
+		t.Failed++
+		t.Failures = append(t.Failures, bench.Failure{Name: c.name, Reason: err.Error()})
+		fmt.Fprintf(s.Out, "%2d/%d %-20s FAILED  %6.1f s\n      %s\n", i+1, len(cases()), c.name, time.Since(began).Seconds(), strings.ReplaceAll(err.Error(), "\n", "\n      "))
+		s.describe(context.WithoutCancel(ctx))
+	}
+	return t, context.Cause(ctx)
+}
+
+// describePatience bounds what is asked after a failure.
+const describePatience = time.Minute
+
+// describe shows what a failed case left.
+func (s *Session) describe(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, describePatience)
+	defer cancel()
+	for _, words := range [][]string{
+		{"get", "pods,pvc,volumesnapshots,veilvolumes", "-o", "wide"},
+		{"get", "events", "--sort-by=.lastTimestamp"},
+		{"-n", "kube-system", "logs", "--selector=app.kubernetes.io/component=veil-csi", "--all-containers", "--tail=15"},
+	} {
+		out, err := s.Cluster.Kubectl(ctx, words...)
+		fmt.Fprintf(s.Out, "      kubectl %s: %v\n%s\n", strings.Join(words, " "), err, out)
+	}
+}
+
+// node runs a line of shell on the machine and gives what it printed, without white space around it.
+func (s *Session) node(ctx context.Context, line string) (string, error) {
+	out, err := s.Cluster.Machines[0].Exec(ctx, line)
+	return strings.TrimSpace(string(out)), err
+}
+
+// kubectl gives what kubectl printed.
+func (s *Session) kubectl(ctx context.Context, words ...string) (string, error) {
+	out, err := s.Cluster.Kubectl(ctx, words...)
+	return strings.TrimSpace(string(out)), err
+}
+
+// until waits for a condition, as long as ctx lasts.
+func until(ctx context.Context, what string, fn func() error) error {
+	patience := 10 * time.Minute
+	if end, ok := ctx.Deadline(); ok {
+		patience = time.Until(end)
+	}
+	if err := lab.Until(ctx, patience, fn); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
