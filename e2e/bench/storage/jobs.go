@@ -8,8 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/storage/fio"
 )
 
-// limits are the disks: what cloud disks of Constellation's published benchmarks are sold as (Azure Premium SSD P20: 2400 IOPS, 112 MB/s; P10: 500
-// IOPS, 60 MB/s), and one without limits.
+// limits are the disks: two with limits that are published of cloud disks, and one without.
 var limits = []struct {
 	name      string
 	title     string
