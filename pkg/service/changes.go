@@ -1,0 +1,41 @@
+package service
+
+// Batch is entries of one map, as the batch calls of bpf(2) take them.
+type Batch[K, V any] struct {
+	Keys   []K
+	Values []V
+}
+
+func (b *Batch[K, V]) put(k K, v V) {
+	b.Keys = append(b.Keys, k)
+	b.Values = append(b.Values, v)
+}
+
+// Changes are writes to the maps, to be made field by field in this order, each
+// of them whole before the next begins. The order within a field means nothing.
+type Changes struct {
+	// What nobody reads yet.
+	Slots   Batch[uint32, Slot]
+	Sources []SourceKey
+	Members Batch[MemberKey, Member]
+	// What readers see change, a frontend at a time. Frontends come before they go, so that an
+	// address that one service leaves to another is never without.
+	Fronts     Batch[FrontKey, Front]
+	DropFronts []FrontKey
+	// What nobody reads any more.
+	LateMembers Batch[MemberKey, Member]
+	DropMembers []MemberKey
+	DropSources []SourceKey
+	// Again is that a service was refused for room that these changes free: once they are made, Plan
+	// once more.
+	Again bool
+}
+
+// Empty is whether there is nothing to write.
+func (c Changes) Empty() bool { return c.Writes() == 0 }
+
+// Writes is the number of entries to write or delete.
+func (c Changes) Writes() int {
+	return len(c.Slots.Keys) + len(c.Sources) + len(c.Members.Keys) + len(c.Fronts.Keys) +
+		len(c.DropFronts) + len(c.LateMembers.Keys) + len(c.DropMembers) + len(c.DropSources)
+}

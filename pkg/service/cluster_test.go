@@ -1,0 +1,241 @@
+package service
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// A universe so small that services meet each other all the time.
+var (
+	clusterIPs = addrs("198.18.0.1", "198.18.0.2", "fd42::1", "fd42::2")
+	outerIPs   = addrs("198.19.0.1", "198.19.0.2", "fd42:9::1", "198.18.0.1")
+	nodeAddrs  = addrs("198.19.1.1", "fd42:8::1", "198.19.1.2")
+	podAddrs   = addrs("198.18.1.1", "198.18.1.2", "198.18.1.3", "198.18.1.4", "fd42:1::1", "fd42:1::2", "fd42:1::3")
+	someRanges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16"), netip.MustParsePrefix("198.19.0.0/24"), netip.MustParsePrefix("fd42::/32")}
+	someNames  = []Name{{"a", "x"}, {"a", "y"}, {"b", "x"}, {"c", "z"}}
+	somePorts  = []Port{{"http", TCP, 80, 30080}, {"dns", UDP, 53, 0}, {"dns-tcp", TCP, 53, 30053}, {"sctp", SCTP, 9, 30009}, {"near", UDP, 80, 30080}}
+)
+
+func addrs(text ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, t := range text {
+		all = append(all, netip.MustParseAddr(t))
+	}
+	return all
+}
+
+func some[T any](t *rapid.T, label string, from []T, most int) []T {
+	all := rapid.Permutation(from).Draw(t, label)
+	return all[:rapid.IntRange(0, min(most, len(all))).Draw(t, "number of "+label)]
+}
+
+func genService(t *rapid.T, n Name) Service {
+	s := Service{
+		Name: n, Created: time.Unix(rapid.Int64Range(0, 2).Draw(t, "created"), 0),
+		ClusterIPs: some(t, "cluster IPs", clusterIPs, 2), ExternalIPs: some(t, "external IPs", outerIPs, 1),
+		LoadBalancerIPs: some(t, "balancer IPs", outerIPs, 3), Ports: some(t, "ports", somePorts, 3),
+		ExternalLocal: rapid.Bool().Draw(t, "external local"), InternalLocal: rapid.IntRange(0, 3).Draw(t, "internal local") == 0,
+	}
+	if rapid.Bool().Draw(t, "has affinity") {
+		s.Affinity = 3 * time.Second
+	}
+	if rapid.Bool().Draw(t, "has ranges") {
+		s.SourceRanges = some(t, "ranges", someRanges, 3)
+	}
+	return s
+}
+
+func genSlice(t *rapid.T, n Name, name string) Slice {
+	s := Slice{Service: n, Name: name}
+	for _, p := range some(t, "slice ports", somePorts, 5) {
+		s.Ports = append(s.Ports, SlicePort{p.Name, p.Protocol, 8000 + p.Port})
+	}
+	for _, a := range some(t, "endpoints", podAddrs, 6) {
+		ep := Endpoint{Addr: a, Node: "node-2"}
+		if a.As16()[15]%2 == 1 {
+			ep.Node = "node-1"
+		}
+		switch rapid.IntRange(0, 5).Draw(t, "condition") {
+		case 0:
+			ep.Serving, ep.Terminating = true, true
+		case 1:
+			ep.Serving = true
+		case 2:
+			ep.Terminating = true
+		default:
+			ep.Ready, ep.Serving = true, true
+		}
+		s.Endpoints = append(s.Endpoints, ep)
+	}
+	return s
+}
+
+// cluster is the parts of a small cluster, a Planner that is told of them, and its maps.
+type cluster struct {
+	planner  *Planner
+	maps     *memory
+	api      *APIServer
+	addrs    []netip.Addr
+	services map[Name]Service
+	slices   map[Name]map[string]Slice
+	accepted map[Name]world // what each service was when it last fit
+	readers  []*reader
+}
+
+func newCluster(t interface{ Fatal(...any) }, l Limits) *cluster {
+	p, err := New("node-1", l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cluster{
+		planner: p, maps: newMemory(l), services: make(map[Name]Service),
+		slices: make(map[Name]map[string]Slice), accepted: make(map[Name]world),
+	}
+}
+
+// change changes one thing.
+func (c *cluster) change(t *rapid.T) {
+	n := rapid.SampledFrom(someNames).Draw(t, "service")
+	slice := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "slice")
+	if c.slices[n] == nil {
+		c.slices[n] = make(map[string]Slice)
+	}
+	switch rapid.IntRange(0, 11).Draw(t, "change") {
+	case 0:
+		delete(c.services, n)
+		c.planner.DeleteService(n)
+	case 1:
+		delete(c.slices[n], slice)
+		c.planner.DeleteSlice(n, slice)
+	case 2:
+		c.addrs = some(t, "node addresses", nodeAddrs, 2)
+		c.planner.SetNodeAddrs(c.addrs)
+	case 3:
+		c.api = &APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:80"), netip.MustParseAddrPort("[fd42::1]:443")}}
+		for _, a := range some(t, "servers", nodeAddrs, 3) {
+			c.api.Backends = append(c.api.Backends, netip.AddrPortFrom(a, 6443))
+		}
+		c.planner.SetAPIServer(*c.api)
+	case 4, 5, 6:
+		c.services[n] = genService(t, n)
+		c.planner.PutService(c.services[n])
+	default:
+		c.slices[n][slice] = genSlice(t, n, slice)
+		c.planner.PutSlice(c.slices[n][slice])
+	}
+}
+
+// want is the oracle's view; services that do not fit are what they last were.
+func (c *cluster) want() map[FrontKey]string {
+	full := make(map[Name]bool)
+	for _, err := range c.planner.Problems() {
+		if f := (*FullError)(nil); errors.As(err, &f) {
+			full[f.Service] = true
+		}
+	}
+	for _, n := range someNames {
+		if s, ok := c.services[n]; full[n] {
+			continue
+		} else if !ok {
+			delete(c.accepted, n)
+		} else {
+			c.accepted[n] = world{s, slices.Collect(maps.Values(c.slices[n])), c.addrs}
+		}
+	}
+	return oracle("node-1", c.api, slices.Collect(maps.Values(c.accepted)))
+}
+
+func (c *cluster) view() map[FrontKey]string {
+	all := make(map[FrontKey]string)
+	for k := range c.maps.fronts {
+		all[k] = c.maps.show(k)
+	}
+	return all
+}
+
+// apply makes the first most writes while readers look; each must see what was before or what is wanted.
+func (c *cluster) apply(t *rapid.T, changes Changes, most int, may ...map[FrontKey]string) {
+	for _, write := range c.maps.writes(changes)[:most] {
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+		for k := range c.maps.fronts {
+			now := chosen(c.maps.show(k))
+			if !slices.ContainsFunc(may, func(m map[FrontKey]string) bool { w, ok := m[k]; return ok && chosen(w) == now }) {
+				t.Fatalf("%v scope %d is half changed: %q", k.AddrPort(), k.Scope, now)
+			}
+		}
+		c.readOn(t)
+	}
+}
+
+// readOn lets readers begin, read and end, each at another write.
+func (c *cluster) readOn(t *rapid.T) {
+	step := len(c.readers)
+	if len(c.readers) > 0 && step%3 == 0 {
+		r := c.readers[0]
+		c.readers = c.readers[1:]
+		if err := c.maps.end(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, r := range c.readers {
+		if r.got == "" && (i+step)%4 == 0 {
+			c.maps.read(r, i+step)
+		}
+	}
+	if len(c.readers) < 40 {
+		for k := range c.maps.fronts {
+			c.readers = append(c.readers, c.maps.begin(k))
+			break
+		}
+	}
+}
+
+// settle plans and applies until nothing is left to do.
+func (c *cluster) settle(t *rapid.T, before ...map[FrontKey]string) {
+	for range 10 {
+		before := append(before, c.view())
+		changes := c.planner.Plan()
+		want := c.want()
+		writes := changes.Writes()
+		if changes.Empty() != (writes == 0) {
+			t.Fatal("changes are empty and are not")
+		}
+		c.apply(t, changes, writes, append(before, want)...)
+		if d := difference(c.view(), want); d != "" {
+			t.Fatal(d)
+		}
+		if !changes.Again {
+			return
+		}
+	}
+	t.Fatal("there is always something to do again")
+}
+
+// restart is a new process, with the maps of the old one.
+func (c *cluster) restart(t *rapid.T, state State) {
+	p, err := New("node-1", c.maps.limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.planner = p
+	p.Adopt(state)
+	p.SetNodeAddrs(c.addrs)
+	if c.api != nil {
+		p.SetAPIServer(*c.api)
+	}
+	for _, s := range c.services {
+		p.PutService(s)
+	}
+	for _, all := range c.slices {
+		for _, s := range all {
+			p.PutSlice(s)
+		}
+	}
+}

@@ -1,0 +1,311 @@
+package service
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// kind is of which field a frontend is. The lower one has it.
+type kind uint8
+
+const (
+	kindAPIServer kind = iota
+	kindClusterIP
+	kindNodePort
+	kindLoadBalancer
+	kindExternalIP
+)
+
+// claim is a frontend that a service wants.
+type claim struct {
+	key      FrontKey
+	kind     kind
+	owner    Name
+	created  time.Time
+	group    groupKey
+	sources  uint64
+	affinity uint32
+	flags    uint32
+}
+
+// groupKey names the backends that a frontend chooses from, within a service.
+type groupKey struct {
+	port     string
+	protocol Protocol
+	v6       bool
+	local    bool // those on this node only
+}
+
+// group is what there is for a groupKey.
+type group struct {
+	id       uint64
+	backends []Slot // sorted, no two with one address and port
+	members  map[MemberKey]Member
+	at       extent // count 0 where there are no backends
+}
+
+// decision is what one service comes to, without regard to others and to room.
+type decision struct {
+	claims  []claim
+	groups  map[groupKey]*group
+	sources map[SourceKey]bool
+	// refused are ports that are left to others.
+	refused []error
+}
+
+// compare is below 0 if c has the frontend that both claim.
+func (c claim) compare(o claim) int {
+	return cmp.Or(cmp.Compare(c.kind, o.kind), c.created.Compare(o.created),
+		cmp.Compare(c.owner.Namespace, o.owner.Namespace), cmp.Compare(c.owner.Name, o.owner.Name))
+}
+
+// here is what a decision needs of the node.
+type here struct {
+	node  string
+	addrs []netip.Addr
+}
+
+// decide is pure: the order of e's slices and of their endpoints means nothing.
+func decide(h here, e *entry) decision {
+	d := decision{groups: make(map[groupKey]*group), sources: make(map[SourceKey]bool)}
+	if e.api != nil {
+		d.apiServer(e)
+	}
+	if e.service == nil {
+		return d
+	}
+	for _, p := range e.service.Ports {
+		if p.Protocol != TCP && p.Protocol != UDP {
+			d.refused = append(d.refused, &PortError{e.name, p})
+			continue
+		}
+		d.port(h, e, p)
+	}
+	return d
+}
+
+func (d *decision) port(h here, e *entry, p Port) {
+	s := e.service
+	found := map[bool][]candidate{}
+	add := func(k kind, a netip.Addr, port uint16, scope Scope, local bool) {
+		if a = a.Unmap(); !reachable(a) || port == 0 {
+			return
+		}
+		v6 := a.Is6()
+		if _, ok := found[v6]; !ok {
+			found[v6] = candidates(h, e, p, v6)
+		}
+		c := claim{
+			key: frontKey(netip.AddrPortFrom(a, port), p.Protocol, scope), kind: k, owner: e.name, created: s.Created,
+			group: groupKey{p.Name, p.Protocol, v6, local}, affinity: seconds(s.Affinity),
+		}
+		g := d.group(e, c.group, found[v6])
+		if len(g.backends) == 0 && local && slices.ContainsFunc(found[v6], func(c candidate) bool { return c.rank >= rankLast }) {
+			c.flags |= FlagDrop
+		}
+		if k == kindLoadBalancer && scope == Outside {
+			c.sources = d.sourceSet(e, v6)
+		}
+		d.claims = append(d.claims, c)
+	}
+	external := func(k kind, a netip.Addr, port uint16) {
+		add(k, a, port, Inside, false)
+		add(k, a, port, Outside, s.ExternalLocal)
+	}
+	for _, a := range s.ClusterIPs {
+		add(kindClusterIP, a, p.Port, Inside, s.InternalLocal)
+	}
+	for _, a := range h.addrs {
+		external(kindNodePort, a, p.NodePort)
+	}
+	for _, a := range s.LoadBalancerIPs {
+		external(kindLoadBalancer, a, p.Port)
+	}
+	for _, a := range s.ExternalIPs {
+		external(kindExternalIP, a, p.Port)
+	}
+}
+
+// apiServer is the decision about entry 0, which has room for these numbers.
+func (d *decision) apiServer(e *entry) {
+	fronts := slices.Clone(e.api.Frontends)
+	slices.SortFunc(fronts, netip.AddrPort.Compare)
+	for _, a := range slices.Compact(fronts) {
+		addr := a.Addr().Unmap()
+		if !reachable(addr) || a.Port() == 0 || len(d.claims) == MaxAPIFronts {
+			continue
+		}
+		key := groupKey{port: "https", protocol: TCP, v6: addr.Is6()}
+		d.claims = append(d.claims, claim{
+			key: frontKey(netip.AddrPortFrom(addr, a.Port()), TCP, Inside), kind: kindAPIServer, owner: e.name, group: key,
+		})
+		if d.groups[key] != nil {
+			continue
+		}
+		g := &group{id: groupID(e.name, key)}
+		for _, b := range e.api.Backends {
+			if b = netip.AddrPortFrom(b.Addr().Unmap(), b.Port()); reachable(b.Addr()) && b.Port() != 0 && b.Addr().Is6() == key.v6 {
+				g.backends = append(g.backends, slotOf(b))
+			}
+		}
+		slices.SortFunc(g.backends, compareSlot)
+		g.backends = slices.Compact(g.backends)
+		g.backends = g.backends[:min(len(g.backends), MaxAPIServers)]
+		d.groups[key] = g
+	}
+}
+
+// seconds rounds up: 0 would be no affinity.
+func seconds(d time.Duration) uint32 {
+	if d <= 0 {
+		return 0
+	}
+	return uint32((d + time.Second - 1) / time.Second)
+}
+
+// Ranks of an endpoint: what it is good for.
+const (
+	rankNone     = iota
+	rankDraining // flows that it has
+	rankLast     // new ones too when nothing is ready: it serves while it terminates (KEP-1669)
+	rankReady
+)
+
+type candidate struct {
+	slot Slot
+	rank int
+}
+
+func rankOf(ep Endpoint) int {
+	switch {
+	case ep.Ready:
+		return rankReady
+	case ep.Serving && ep.Terminating:
+		return rankLast
+	case ep.Serving:
+		return rankDraining
+	}
+	return rankNone
+}
+
+// candidates gives the endpoints of a port, sorted, each once: while one moves from
+// a slice to another it is in both, and the better state is the newer.
+func candidates(h here, e *entry, p Port, v6 bool) []candidate {
+	var all []candidate
+	for _, s := range e.slices {
+		i := slices.IndexFunc(s.Ports, func(sp SlicePort) bool { return sp.Name == p.Name && sp.Protocol == p.Protocol })
+		if i < 0 || s.Ports[i].Port == 0 {
+			continue
+		}
+		all = slices.Grow(all, len(s.Endpoints))
+		for _, ep := range s.Endpoints {
+			addr, rank := ep.Addr.Unmap(), rankOf(ep)
+			if rank == rankNone || !reachable(addr) || addr.Is6() != v6 {
+				continue
+			}
+			c := candidate{slotOf(netip.AddrPortFrom(addr, s.Ports[i].Port)), rank}
+			if h.node != "" && ep.Node == h.node {
+				c.slot.Flags = FlagLocal
+			}
+			all = append(all, c)
+		}
+	}
+	slices.SortFunc(all, func(a, b candidate) int {
+		return cmp.Or(compareSlot(a.slot, b.slot), cmp.Compare(b.rank, a.rank), cmp.Compare(b.slot.Flags, a.slot.Flags))
+	})
+	return slices.CompactFunc(all, func(a, b candidate) bool { return compareSlot(a.slot, b.slot) == 0 })
+}
+
+// group makes the group of key once, from the candidates of its port and family.
+func (d *decision) group(e *entry, key groupKey, all []candidate) *group {
+	if g := d.groups[key]; g != nil {
+		return g
+	}
+	g := &group{id: groupID(e.name, key)}
+	d.groups[key] = g
+	mine := func(c candidate) bool { return !key.local || c.slot.Flags&FlagLocal != 0 }
+	for rank := rankReady; rank >= rankLast && len(g.backends) == 0; rank-- {
+		for _, c := range all {
+			if c.rank == rank && mine(c) {
+				g.backends = append(g.backends, c.slot)
+			}
+		}
+	}
+	if key.protocol != UDP && e.service.Affinity <= 0 {
+		return g
+	}
+	g.members = make(map[MemberKey]Member, len(all))
+	for _, c := range all {
+		if mine(c) {
+			g.members[memberKey(g.id, c.slot)] = Draining
+		}
+	}
+	for _, s := range g.backends {
+		g.members[memberKey(g.id, s)] = Eligible
+	}
+	return g
+}
+
+func memberKey(group uint64, s Slot) MemberKey {
+	return MemberKey{Group: group, Addr: s.Addr, Port: s.Port}
+}
+
+// sourceSet gives the number of the set of e's source ranges of a family, 0 if
+// it has none at all: ranges of the other family only admit nobody of this one.
+func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
+	if len(e.service.SourceRanges) == 0 {
+		return 0
+	}
+	var ranges []netip.Prefix
+	for _, r := range e.service.SourceRanges {
+		if r.IsValid() && r.Addr().Is6() == v6 {
+			ranges = append(ranges, r.Masked())
+		}
+	}
+	slices.SortFunc(ranges, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	text := []string{"sources", e.name.Namespace, e.name.Name, family(v6)}
+	for _, r := range ranges {
+		text = append(text, r.String())
+	}
+	// The content is in the number, so another content is another set.
+	set := digest(text)
+	for _, r := range ranges {
+		d.sources[sourceKey(set, r)] = true
+	}
+	return set
+}
+
+// groupID depends on names only, so that affinity outlives a restart.
+func groupID(n Name, k groupKey) uint64 {
+	scope := "all"
+	if k.local {
+		scope = "local"
+	}
+	return digest([]string{"group", n.Namespace, n.Name, k.port, k.protocol.String(), family(k.v6), scope})
+}
+
+func family(v6 bool) string {
+	if v6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// digest numbers a list of words. 64 bits of a strong hash: that two of a
+// million numbers are one has a chance of one in thirty million, and then they share affinity
+// only; nobody can aim for it at the service of another. It is never 0.
+func digest(words []string) uint64 {
+	var b []byte
+	for _, w := range words {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(w)))
+		b = append(b, w...)
+	}
+	sum := sha256.Sum256(b)
+	return max(1, binary.BigEndian.Uint64(sum[:]))
+}

@@ -1,0 +1,110 @@
+package service
+
+import "math/bits"
+
+// extent is a run of slots; those after count, up to a power of two, are its own too.
+type extent struct{ first, count uint32 }
+
+// extents gives out runs of slots by halving blocks (a buddy allocator): both
+// giving and taking back cost the logarithm of the number of slots, and what is free again joins.
+type extents struct {
+	free  map[uint32]int // by first slot: the order of a free block
+	stack [][]uint32     // by order: first slots that are free, or were
+}
+
+// newExtents has all slots but the first, which are entry 0's.
+func newExtents(slots uint32) *extents {
+	top := bits.TrailingZeros32(slots)
+	e := &extents{free: make(map[uint32]int), stack: make([][]uint32, top+1)}
+	for order := bits.TrailingZeros32(apiSlots); order < top; order++ {
+		e.push(1<<order, order)
+	}
+	return e
+}
+
+func (e *extents) push(first uint32, order int) {
+	e.free[first] = order
+	e.stack[order] = append(e.stack[order], first)
+}
+
+// pop gives a free block of exactly this order.
+func (e *extents) pop(order int) (uint32, bool) {
+	for s := e.stack[order]; len(s) > 0; s = e.stack[order] {
+		first := s[len(s)-1]
+		e.stack[order] = s[:len(s)-1]
+		if o, ok := e.free[first]; ok && o == order {
+			delete(e.free, first)
+			return first, true
+		}
+	}
+	return 0, false
+}
+
+func orderOf(count uint32) int { return bits.Len32(count - 1) }
+
+// take gives room for count slots, of which there must be one.
+func (e *extents) take(count int) (extent, bool) {
+	want := orderOf(uint32(count))
+	for order := want; order < len(e.stack); order++ {
+		first, ok := e.pop(order)
+		if !ok {
+			continue
+		}
+		e.split(first, order, want)
+		return extent{first, uint32(count)}, true
+	}
+	return extent{}, false
+}
+
+// split frees all of a block but its beginning of order want.
+func (e *extents) split(first uint32, order, want int) {
+	for order > want {
+		order--
+		e.push(first+1<<order, order)
+	}
+}
+
+// give takes back what take gave.
+func (e *extents) give(x extent) {
+	first, order := x.first, orderOf(x.count)
+	for order < len(e.stack)-1 {
+		buddy := first ^ 1<<order
+		if o, ok := e.free[buddy]; !ok || o != order {
+			break
+		}
+		delete(e.free, buddy)
+		first &^= 1 << order
+		order++
+	}
+	e.push(first, order)
+}
+
+// reserve takes one extent that an earlier process took; false is that it cannot be one.
+func (e *extents) reserve(x extent) bool {
+	if x.count == 0 || x.count > 1<<(len(e.stack)-1) {
+		return false
+	}
+	want := orderOf(x.count)
+	if x.first&(1<<want-1) != 0 {
+		return false
+	}
+	for order := want; order < len(e.stack); order++ {
+		first := x.first &^ (1<<order - 1)
+		if o, ok := e.free[first]; !ok || o != order {
+			continue
+		}
+		delete(e.free, first)
+		for order > want {
+			order--
+			half := first + 1<<order
+			if x.first >= half {
+				e.push(first, order)
+				first = half
+			} else {
+				e.push(half, order)
+			}
+		}
+		return true
+	}
+	return false
+}

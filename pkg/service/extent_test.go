@@ -1,0 +1,61 @@
+package service
+
+import (
+	"maps"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
+	const slots = 2048
+	rapid.Check(t, func(t *rapid.T) {
+		e := newExtents(slots)
+		var used [slots]bool
+		var held []extent
+		mark := func(x extent, to bool) {
+			for i := x.first; i < x.first+1<<orderOf(x.count); i++ {
+				if i < apiSlots || used[i] == to {
+					t.Fatalf("slot %d of %v is entry 0's or another's", i, x)
+				}
+				used[i] = to
+			}
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if len(held) > 0 && rapid.IntRange(0, 2).Draw(t, "give") == 0 {
+				i := rapid.IntRange(0, len(held)-1).Draw(t, "which")
+				mark(held[i], false)
+				e.give(held[i])
+				held = append(held[:i], held[i+1:]...)
+			} else if x, ok := e.take(rapid.IntRange(1, 300).Draw(t, "count")); ok {
+				mark(x, true)
+				held = append(held, x)
+			}
+		}
+		// Another process takes over what is held, and takes nothing twice.
+		other := newExtents(slots)
+		for _, x := range rapid.Permutation(held).Draw(t, "order") {
+			if !other.reserve(x) || other.reserve(x) {
+				t.Fatalf("%v is taken over not once", x)
+			}
+		}
+		for _, x := range held {
+			other.give(x)
+			e.give(x)
+		}
+		if want := newExtents(slots).free; !maps.Equal(e.free, want) || !maps.Equal(other.free, want) {
+			t.Fatalf("free are %v and %v, want %v", e.free, other.free, want)
+		}
+	})
+}
+
+func TestExtentsThatCannotBe(t *testing.T) {
+	e := newExtents(1024)
+	for name, x := range map[string]extent{
+		"entry 0's": {0, 4}, "not aligned": {258, 4}, "beyond the end": {1024, 4}, "too long": {512, 2048}, "empty": {512, 0}, "huge": {512, 1<<32 - 1},
+	} {
+		if e.reserve(x) {
+			t.Errorf("%s: %v is reserved", name, x)
+		}
+	}
+}

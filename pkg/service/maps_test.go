@@ -1,0 +1,147 @@
+package service
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// memory is the maps as the kernel has them: single entries change, one after the
+// other, and a write beyond a map's size is an error.
+type memory struct {
+	limits  Limits
+	fronts  map[FrontKey]Front
+	slots   []Slot
+	members map[MemberKey]Member
+	sources map[SourceKey]bool
+}
+
+func newMemory(l Limits) *memory {
+	return &memory{
+		limits: l, fronts: make(map[FrontKey]Front), slots: make([]Slot, l.Slots),
+		members: make(map[MemberKey]Member), sources: make(map[SourceKey]bool),
+	}
+}
+
+func (m *memory) state() State {
+	return State{
+		Fronts: maps.Clone(m.fronts), Slots: slices.Clone(m.slots), Members: maps.Clone(m.members),
+		Sources: slices.Collect(maps.Keys(m.sources)),
+	}
+}
+
+// writes gives the single writes of changes, in order.
+func (m *memory) writes(c Changes) []func() error {
+	var w []func() error
+	do := func(f func()) {
+		w = append(w, func() error { f(); return m.check() })
+	}
+	for i, k := range c.Slots.Keys {
+		do(func() { m.slots[k] = c.Slots.Values[i] })
+	}
+	for _, k := range c.Sources {
+		do(func() { m.sources[k] = true })
+	}
+	for i, k := range c.Members.Keys {
+		do(func() { m.members[k] = c.Members.Values[i] })
+	}
+	for i, k := range c.Fronts.Keys {
+		do(func() { m.fronts[k] = c.Fronts.Values[i] })
+	}
+	for _, k := range c.DropFronts {
+		do(func() { delete(m.fronts, k) })
+	}
+	for i, k := range c.LateMembers.Keys {
+		do(func() { m.members[k] = c.LateMembers.Values[i] })
+	}
+	for _, k := range c.DropMembers {
+		do(func() { delete(m.members, k) })
+	}
+	for _, k := range c.DropSources {
+		do(func() { delete(m.sources, k) })
+	}
+	return w
+}
+
+func (m *memory) check() error {
+	switch {
+	case len(m.fronts) > int(m.limits.Fronts):
+		return fmt.Errorf("%d frontends in a map of %d", len(m.fronts), m.limits.Fronts)
+	case len(m.members) > int(m.limits.Members):
+		return fmt.Errorf("%d members in a map of %d", len(m.members), m.limits.Members)
+	case len(m.sources) > int(m.limits.Sources):
+		return fmt.Errorf("%d sources in a map of %d", len(m.sources), m.limits.Sources)
+	}
+	return nil
+}
+
+// show gives what a frontend is to a reader, in one line; "" is none.
+func (m *memory) show(k FrontKey) string {
+	f, ok := m.fronts[k]
+	if !ok {
+		return ""
+	}
+	var backends []string
+	for _, s := range m.slots[f.First : f.First+f.Count] {
+		backends = append(backends, showSlot(s))
+	}
+	var members, sources []string
+	for mk, v := range m.members {
+		if mk.Group == f.Group {
+			members = append(members, fmt.Sprintf("%v=%d", addrPort(mk.Addr, mk.Port), v))
+		}
+	}
+	for sk := range m.sources {
+		if f.Sources != 0 && sk.set() == f.Sources {
+			sources = append(sources, fmt.Sprintf("%x/%d", sk.Addr, sk.Bits-64))
+		}
+	}
+	return line(backends, members, sources, f.Sources != 0, f.Affinity, f.Flags)
+}
+
+func showSlot(s Slot) string { return fmt.Sprintf("%v+%d", s.AddrPort(), s.Flags) }
+
+func line(backends, members, sources []string, some bool, affinity, flags uint32) string {
+	slices.Sort(backends)
+	slices.Sort(members)
+	slices.Sort(sources)
+	return fmt.Sprintf("%s members %s sources %v %s affinity %d flags %d",
+		strings.Join(backends, " "), strings.Join(members, " "), some, strings.Join(sources, " "), affinity, flags)
+}
+
+// chosen is the part of show that the order of writes must keep whole.
+func chosen(show string) string {
+	backends, _, _ := strings.Cut(show, " members ")
+	return backends
+}
+
+// reader is a program that has looked up a frontend and is interrupted before it reads a slot.
+type reader struct {
+	key   FrontKey
+	front Front
+	want  []string // what the extent had then
+	got   string   // the slot that it read; "" is not yet
+}
+
+func (m *memory) begin(k FrontKey) *reader {
+	r := &reader{key: k, front: m.fronts[k]}
+	for _, s := range m.slots[r.front.First : r.front.First+r.front.Count] {
+		r.want = append(r.want, showSlot(s))
+	}
+	return r
+}
+
+func (m *memory) read(r *reader, n int) {
+	if r.front.Count > 0 {
+		r.got = showSlot(m.slots[r.front.First+uint32(n)%r.front.Count])
+	}
+}
+
+// end looks the frontend up again; an error is that the program takes a wrong backend.
+func (m *memory) end(r *reader) error {
+	if r.got == "" || m.fronts[r.key].Revision != r.front.Revision || slices.Contains(r.want, r.got) {
+		return nil
+	}
+	return fmt.Errorf("%v: reader took %s, which was none of %v", r.key.AddrPort(), r.got, r.want)
+}

@@ -1,0 +1,164 @@
+package service
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// world is what a cluster has of one service, with the node that looks at it.
+type world struct {
+	service Service
+	slices  []Slice
+	addrs   []netip.Addr
+}
+
+// oracle says, as plainly as can be, what every frontend comes to: no groups,
+// no extents, nothing kept from before.
+func oracle(node string, api *APIServer, all []world) map[FrontKey]string {
+	type owned struct {
+		rank    int
+		created time.Time
+		name    string
+		text    string
+	}
+	best := make(map[FrontKey]owned)
+	offer := func(a netip.Addr, port uint16, proto Protocol, scope Scope, o owned) {
+		if !a.IsValid() || a.IsLoopback() || port == 0 {
+			return
+		}
+		k := FrontKey{Addr: a.As16(), Port: [2]byte{byte(port >> 8), byte(port)}, Protocol: proto, Scope: scope}
+		have, ok := best[k]
+		younger := ok && (o.rank > have.rank || o.rank == have.rank && o.created.After(have.created) ||
+			o.rank == have.rank && o.created.Equal(have.created) && o.name >= have.name)
+		if !younger {
+			best[k] = o
+		}
+	}
+	if api != nil {
+		for _, f := range api.Frontends {
+			var backends []string
+			for _, b := range api.Backends {
+				if b.Addr().Is4() == f.Addr().Is4() {
+					backends = append(backends, b.String()+"+0")
+				}
+			}
+			offer(f.Addr(), f.Port(), TCP, Inside, owned{rank: 0, text: line(backends, nil, nil, false, 0, 0)})
+		}
+	}
+	for _, w := range all {
+		for _, p := range w.service.Ports {
+			if p.Protocol == SCTP {
+				continue
+			}
+			at := func(rank int, a netip.Addr, port uint16, scope Scope, local, ranged bool) {
+				text := oracleLine(node, w, p, a.Is6(), local, ranged)
+				offer(a, port, p.Protocol, scope, owned{rank, w.service.Created, w.service.Name.String(), text})
+			}
+			for _, a := range w.service.ClusterIPs {
+				at(1, a, p.Port, Inside, w.service.InternalLocal, false)
+			}
+			for _, a := range w.addrs {
+				at(2, a, p.NodePort, Inside, false, false)
+				at(2, a, p.NodePort, Outside, w.service.ExternalLocal, false)
+			}
+			for _, a := range w.service.LoadBalancerIPs {
+				at(3, a, p.Port, Inside, false, false)
+				at(3, a, p.Port, Outside, w.service.ExternalLocal, len(w.service.SourceRanges) > 0)
+			}
+			for _, a := range w.service.ExternalIPs {
+				at(4, a, p.Port, Inside, false, false)
+				at(4, a, p.Port, Outside, w.service.ExternalLocal, false)
+			}
+		}
+	}
+	texts := make(map[FrontKey]string)
+	for k, o := range best {
+		texts[k] = o.text
+	}
+	return texts
+}
+
+func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
+	ready, last, serving := map[string]string{}, map[string]string{}, map[string]bool{}
+	elsewhere := false
+	for _, s := range w.slices {
+		for _, sp := range s.Ports {
+			if sp.Name != p.Name || sp.Protocol != p.Protocol {
+				continue
+			}
+			for _, ep := range s.Endpoints {
+				if ep.Addr.Is6() != v6 {
+					continue
+				}
+				usable := ep.Ready || ep.Serving && ep.Terminating
+				elsewhere = elsewhere || usable
+				if local && ep.Node != node {
+					continue
+				}
+				at := netip.AddrPortFrom(ep.Addr, sp.Port).String()
+				flag := 0
+				if ep.Node == node {
+					flag = 1
+				}
+				switch {
+				case ep.Ready:
+					ready[at] = fmt.Sprintf("%s+%d", at, flag)
+				case usable:
+					last[at] = fmt.Sprintf("%s+%d", at, flag)
+				}
+				if ep.Ready || ep.Serving {
+					serving[at] = true
+				}
+			}
+		}
+	}
+	use := ready
+	if len(use) == 0 {
+		use = last
+	}
+	var backends, members, sources []string
+	for _, b := range use {
+		backends = append(backends, b)
+	}
+	if p.Protocol == UDP || w.service.Affinity > 0 {
+		for at := range serving {
+			if use[at] != "" {
+				members = append(members, at+"=2")
+			} else {
+				members = append(members, at+"=1")
+			}
+		}
+	}
+	if ranged {
+		for _, r := range w.service.SourceRanges {
+			text := fmt.Sprintf("%x/%d", r.Addr().As16(), r.Bits()+128-r.Addr().BitLen())
+			if r.Addr().Is6() == v6 && !slices.Contains(sources, text) {
+				sources = append(sources, text)
+			}
+		}
+	}
+	flags := uint32(0)
+	if local && len(use) == 0 && elsewhere {
+		flags = 1
+	}
+	return line(backends, members, sources, ranged, uint32(w.service.Affinity/time.Second), flags)
+}
+
+// difference gives where two views of all frontends differ, "" is nowhere.
+func difference(got, want map[FrontKey]string) string {
+	var b strings.Builder
+	for k, w := range want {
+		if got[k] != w {
+			fmt.Fprintf(&b, "%s %v scope %d:\n  got  %q\n  want %q\n", k.Protocol, k.AddrPort(), k.Scope, got[k], w)
+		}
+	}
+	for k, g := range got {
+		if _, ok := want[k]; !ok {
+			fmt.Fprintf(&b, "%s %v scope %d:\n  got  %q\n  want none\n", k.Protocol, k.AddrPort(), k.Scope, g)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,190 @@
+package service
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Planner has the services and endpoints as they are, and knows what is in the
+// maps. Put and Delete cost nothing but a note; Plan decides again about what they noted.
+type Planner struct {
+	here    here
+	limits  Limits
+	entries map[Name]*entry
+	dirty   map[Name]bool
+	// claims are in force; the first of a list has the frontend.
+	claims map[FrontKey][]claim
+
+	// What is in the maps, once the changes of the last Plan are made.
+	fronts   map[FrontKey]Front
+	members  map[MemberKey]Member
+	sources  map[SourceKey]bool
+	revision uint64
+
+	room    *extents
+	freed   []extent        // by the last Plan; nobody reads them once its changes are made
+	apiHeld map[uint32]bool // blocks of entry 0 that are read
+
+	// What an earlier process left and nobody has claimed yet.
+	sweep   bool
+	adopted map[uint64]*group // by id
+	orphans []extent
+}
+
+// entry is a service: its parts come one by one and in any order.
+type entry struct {
+	name    Name
+	service *Service
+	slices  map[string]*Slice
+	api     *APIServer // of entry 0 only
+	now     decision   // in force
+	full    error      // why that is not what the parts come to
+}
+
+// apiName is entry 0. No namespace has an empty name.
+var apiName = Name{"", "api-server"}
+
+// New makes a Planner for empty maps of these sizes. Node is this node's name. Errors are ErrLimits.
+func New(node string, limits Limits) (*Planner, error) {
+	switch {
+	case limits.Slots&(limits.Slots-1) != 0 || limits.Slots < 2*apiSlots:
+		return nil, fmt.Errorf("%w: %d slots: want a power of two of at least %d", ErrLimits, limits.Slots, 2*apiSlots)
+	case limits.Fronts < 3*MaxAPIFronts:
+		return nil, fmt.Errorf("%w: %d frontends: want at least %d", ErrLimits, limits.Fronts, 3*MaxAPIFronts)
+	case limits.Members == 0 || limits.Sources == 0:
+		return nil, fmt.Errorf("%w: %d members and %d sources: want some of each", ErrLimits, limits.Members, limits.Sources)
+	}
+	p := &Planner{here: here{node: node}, limits: limits, entries: make(map[Name]*entry), dirty: make(map[Name]bool)}
+	p.Adopt(State{})
+	return p, nil
+}
+
+func (p *Planner) entry(n Name) *entry {
+	e := p.entries[n]
+	if e == nil {
+		e = &entry{name: n, slices: make(map[string]*Slice)}
+		p.entries[n] = e
+	}
+	p.dirty[n] = true
+	return e
+}
+
+// PutService adds or replaces a service. What it refers to is the Planner's from now on.
+func (p *Planner) PutService(s Service) { p.entry(s.Name).service = &s }
+
+// DeleteService takes a service away; one that is not there is no error.
+func (p *Planner) DeleteService(n Name) {
+	if e := p.entries[n]; e != nil {
+		e.service = nil
+		p.dirty[n] = true
+	}
+}
+
+// PutSlice adds or replaces a slice, before or after its service. What it
+// refers to is the Planner's from now on.
+func (p *Planner) PutSlice(s Slice) { p.entry(s.Service).slices[s.Name] = &s }
+
+// DeleteSlice takes a slice away; one that is not there is no error.
+func (p *Planner) DeleteSlice(service Name, slice string) {
+	if e := p.entries[service]; e != nil {
+		delete(e.slices, slice)
+		p.dirty[service] = true
+	}
+}
+
+// SetAPIServer says what entry 0 is. It always fits.
+func (p *Planner) SetAPIServer(a APIServer) { p.entry(apiName).api = &a }
+
+// SetNodeAddrs says on which of this node's addresses NodePorts are.
+func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
+	p.here.addrs = slices.Clone(addrs)
+	for n := range p.entries {
+		p.dirty[n] = true
+	}
+}
+
+// Problems gives what the last Plan could not do, sorted by their text: each is a
+// *FullError, a *ConflictError or a *PortError.
+func (p *Planner) Problems() []error {
+	var all []error
+	for _, e := range p.entries {
+		if e.full != nil {
+			all = append(all, e.full)
+		}
+		all = append(all, e.now.refused...)
+	}
+	for key, list := range p.claims {
+		if list[0].kind == kindAPIServer {
+			continue // default/kubernetes has the same addresses
+		}
+		for _, c := range list[1:] {
+			if c.owner != list[0].owner && key.Scope == Inside {
+				all = append(all, &ConflictError{c.owner, list[0].owner, key})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	return all
+}
+
+// State is what is in the maps, as an earlier process left it.
+type State struct {
+	Fronts  map[FrontKey]Front
+	Slots   []Slot // from the first, at least as far as Fronts point
+	Members map[MemberKey]Member
+	Sources []SourceKey
+}
+
+// Adopt says what is in the maps: after a start with pinned maps, and after
+// changes that could not all be made. All services are decided about again in the next Plan,
+// for which they must be there: it takes out of the maps what nobody wants. A service that then does
+// not fit keeps what is its own there; a frontend that another claims as well may become that one's.
+func (p *Planner) Adopt(s State) {
+	p.fronts, p.members, p.sources = make(map[FrontKey]Front), make(map[MemberKey]Member), make(map[SourceKey]bool)
+	maps.Copy(p.fronts, s.Fronts)
+	maps.Copy(p.members, s.Members)
+	for _, k := range s.Sources {
+		p.sources[k] = true
+	}
+	p.claims = make(map[FrontKey][]claim)
+	p.room, p.freed, p.orphans = newExtents(p.limits.Slots), nil, nil
+	p.adopted, p.apiHeld = make(map[uint64]*group), make(map[uint32]bool)
+	for _, f := range s.Fronts {
+		p.revision = max(p.revision, f.Revision)
+		p.adoptExtent(f, s.Slots)
+	}
+	for n, e := range p.entries {
+		e.now, e.full = decision{}, nil
+		p.dirty[n] = true
+	}
+	p.sweep = true
+}
+
+// adoptExtent takes over where a frontend points. What it cannot believe it leaves: that
+// frontend is written anew.
+func (p *Planner) adoptExtent(f Front, all []Slot) {
+	at, end := extent{f.First, f.Count}, uint64(f.First)+uint64(f.Count)
+	known := p.adopted[f.Group]
+	if f.Count == 0 || end > uint64(len(all)) || (known != nil && known.at == at) {
+		return
+	}
+	if f.First < apiSlots {
+		p.apiHeld[f.First] = true
+		if end > apiSlots || f.Count > MaxAPIServers {
+			return
+		}
+	} else if !p.room.reserve(at) {
+		return
+	}
+	if known != nil {
+		// Changes were made in part: some frontends of the group point elsewhere.
+		if f.First >= apiSlots {
+			p.orphans = append(p.orphans, at)
+		}
+		return
+	}
+	p.adopted[f.Group] = &group{id: f.Group, at: at, backends: slices.Clone(all[f.First:end])}
+}

@@ -1,0 +1,285 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var web = Name{"shop", "web"}
+
+// endpoint gives one in the state that its word says, on node-1.
+func endpoint(addr, state string) Endpoint {
+	ep := Endpoint{Addr: netip.MustParseAddr(addr), Node: "node-1"}
+	switch strings.TrimSuffix(state, " elsewhere") {
+	case "ready":
+		ep.Ready, ep.Serving = true, true
+	case "terminating":
+		ep.Serving, ep.Terminating = true, true
+	case "dead":
+		ep.Terminating = true
+	}
+	if strings.HasSuffix(state, " elsewhere") {
+		ep.Node = "node-2"
+	}
+	return ep
+}
+
+func webService(change func(*Service)) Service {
+	s := Service{Name: web, ClusterIPs: addrs("198.18.0.1"), Ports: []Port{{"http", TCP, 80, 30080}}}
+	if change != nil {
+		change(&s)
+	}
+	return s
+}
+
+// planned is the table of one service on node-1 with the address 198.19.1.1.
+func planned(t *testing.T, s Service, endpoints ...Endpoint) *cluster {
+	t.Helper()
+	c := newCluster(t, roomy)
+	c.planner.SetNodeAddrs(addrs("198.19.1.1"))
+	c.planner.PutService(s)
+	slice := Slice{Service: s.Name, Name: "1", Endpoints: endpoints}
+	for _, p := range s.Ports {
+		slice.Ports = append(slice.Ports, SlicePort{p.Name, p.Protocol, 8080})
+	}
+	c.planner.PutSlice(slice)
+	c.write(t, c.planner.Plan())
+	return c
+}
+
+func (c *cluster) write(t *testing.T, changes Changes) {
+	t.Helper()
+	for _, w := range c.maps.writes(changes) {
+		if err := w(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (c *cluster) backends(addr string, scope Scope) string {
+	k := frontKey(netip.MustParseAddrPort(addr), TCP, scope)
+	f, ok := c.maps.fronts[k]
+	if !ok {
+		return "none"
+	}
+	text := chosen(c.maps.show(k))
+	if f.Flags&FlagDrop != 0 {
+		text += "drop"
+	}
+	return text
+}
+
+func TestBackendsBySituation(t *testing.T) {
+	externalLocal := func(s *Service) { s.ExternalLocal = true }
+	for name, c := range map[string]struct {
+		change    func(*Service)
+		endpoints []Endpoint
+		front     string
+		scope     Scope
+		want      string
+	}{
+		"ready ones only": {
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "terminating"), endpoint("198.18.1.3", "not ready")},
+			front:     "198.18.0.1:80", want: "198.18.1.1:8080+1",
+		},
+		"terminating ones when nothing is ready": {
+			endpoints: []Endpoint{endpoint("198.18.1.2", "terminating"), endpoint("198.18.1.3", "dead")},
+			front:     "198.18.0.1:80", want: "198.18.1.2:8080+1",
+		},
+		"no endpoints refuse": {front: "198.18.0.1:80", want: ""},
+		"a cluster address is not for callers outside": {
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready")}, front: "198.18.0.1:80", scope: Outside, want: "none",
+		},
+		"a node port outside under the policy Local": {
+			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready elsewhere")},
+			front: "198.19.1.1:30080", scope: Outside, want: "198.18.1.1:8080+1",
+		},
+		"a node port inside under the policy Local": {
+			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "ready elsewhere")},
+			front: "198.19.1.1:30080", want: "198.18.1.1:8080+0",
+		},
+		"the policy Local drops when all are elsewhere": {
+			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "ready elsewhere")},
+			front: "198.19.1.1:30080", scope: Outside, want: "drop",
+		},
+		"the policy Local refuses when there are none at all": {
+			change: externalLocal, front: "198.19.1.1:30080", scope: Outside, want: "",
+		},
+		"the policy Local prefers its own terminating one": {
+			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "terminating"), endpoint("198.18.1.2", "ready elsewhere")},
+			front: "198.19.1.1:30080", scope: Outside, want: "198.18.1.1:8080+1",
+		},
+		"the internal policy Local": {
+			change:    func(s *Service) { s.InternalLocal = true },
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready elsewhere")},
+			front:     "198.18.0.1:80", want: "198.18.1.1:8080+1",
+		},
+		"headless": {
+			change: func(s *Service) { s.ClusterIPs = nil }, endpoints: []Endpoint{endpoint("198.18.1.1", "ready")},
+			front: "198.18.0.1:80", want: "none",
+		},
+		"an endpoint nobody can reach": {
+			endpoints: []Endpoint{endpoint("127.0.0.1", "ready"), endpoint("169.254.169.254", "ready"), endpoint("198.18.1.1", "ready")},
+			front:     "198.18.0.1:80", want: "198.18.1.1:8080+1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := planned(t, webService(c.change), c.endpoints...).backends(c.front, c.scope); got != c.want {
+				t.Errorf("%s has %q, want %q", c.front, got, c.want)
+			}
+		})
+	}
+}
+
+func TestOneChangeWritesOneService(t *testing.T) {
+	c := planned(t, webService(nil), endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready"))
+	for i := range 20 {
+		n := Name{"other", fmt.Sprint(i)}
+		c.planner.PutService(Service{Name: n, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, 9, byte(i + 1)})}, Ports: []Port{{"http", TCP, 80, 0}}})
+	}
+	c.write(t, c.planner.Plan())
+	c.planner.PutSlice(Slice{Service: web, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}}, Endpoints: []Endpoint{endpoint("198.18.1.2", "ready")}})
+	changes := c.planner.Plan()
+	// The cluster address, and the node port inside and outside.
+	if len(changes.Slots.Keys) != 1 || len(changes.Fronts.Keys) != 3 || changes.Writes() != 4 {
+		t.Errorf("one endpoint less writes %+v", changes)
+	}
+}
+
+func TestFlowsOfUDPDrain(t *testing.T) {
+	s := Service{Name: web, ClusterIPs: addrs("198.18.0.1"), Ports: []Port{{"dns", UDP, 53, 0}}}
+	c := planned(t, s, endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready"))
+	put := func(ep ...Endpoint) Changes {
+		c.planner.PutSlice(Slice{Service: web, Name: "1", Ports: []SlicePort{{"dns", UDP, 8080}}, Endpoints: ep})
+		changes := c.planner.Plan()
+		c.write(t, changes)
+		return changes
+	}
+	if d := put(endpoint("198.18.1.1", "terminating"), endpoint("198.18.1.2", "ready")); len(d.LateMembers.Keys) != 1 || d.LateMembers.Values[0] != Draining {
+		t.Errorf("a backend that terminates does not drain: %+v", d)
+	}
+	if d := put(endpoint("198.18.1.2", "ready")); len(d.DropMembers) != 1 || len(d.Slots.Keys) != 0 || len(d.Fronts.Keys) != 0 {
+		t.Errorf("a drained backend that goes does more than end its flows: %+v", d)
+	}
+}
+
+func TestSourceRangesAreOfBalancersOutside(t *testing.T) {
+	c := planned(t, webService(func(s *Service) {
+		s.LoadBalancerIPs = addrs("198.19.0.1")
+		s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("fd42::/32")}
+	}), endpoint("198.18.1.1", "ready"))
+	for addr, want := range map[string]bool{"198.19.0.1:80": true, "198.19.1.1:30080": false} {
+		f := c.maps.fronts[frontKey(netip.MustParseAddrPort(addr), TCP, Outside)]
+		if (f.Sources != 0) != want {
+			t.Errorf("%s is limited to sources: %v", addr, f.Sources != 0)
+		}
+		if f := c.maps.fronts[frontKey(netip.MustParseAddrPort(addr), TCP, Inside)]; f.Sources != 0 {
+			t.Errorf("%s is limited inside", addr)
+		}
+	}
+	if len(c.maps.sources) != 0 {
+		t.Error("a range of IPv6 admits somebody of IPv4")
+	}
+}
+
+func TestAffinityOutlivesItsBackends(t *testing.T) {
+	key := frontKey(netip.MustParseAddrPort("198.18.0.1:80"), TCP, Inside)
+	s := webService(func(s *Service) { s.Affinity = 1500 * time.Millisecond })
+	a := planned(t, s, endpoint("198.18.1.1", "ready")).maps.fronts[key]
+	b := planned(t, s, endpoint("198.18.1.2", "ready")).maps.fronts[key]
+	if a.Group != b.Group || a.Group == 0 || a.Affinity != 2 {
+		t.Errorf("groups %x and %x, affinity of %d seconds", a.Group, b.Group, a.Affinity)
+	}
+}
+
+func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
+	c := newCluster(t, Limits{Fronts: 256, Slots: 512, Members: 4, Sources: 1})
+	port := []Port{{"http", TCP, 80, 0}}
+	older := Service{Name: Name{"a", "older"}, Created: time.Unix(1, 0), ExternalIPs: addrs("198.19.0.1"), Ports: port}
+	younger := Service{Name: Name{"a", "a"}, Created: time.Unix(2, 0), ExternalIPs: addrs("198.19.0.1"), Ports: port}
+	large := Service{Name: Name{"b", "large"}, ClusterIPs: addrs("198.18.0.9"), Ports: port}
+	slice := Slice{Service: large.Name, Name: "1", Ports: []SlicePort{{"http", TCP, 80}}}
+	for i := range 300 {
+		slice.Endpoints = append(slice.Endpoints, Endpoint{Addr: netip.AddrFrom4([4]byte{198, 18, 4 + byte(i>>8), byte(i)}), Ready: true})
+	}
+	c.planner.PutService(older)
+	c.planner.PutService(younger)
+	c.planner.PutService(large)
+	c.planner.PutSlice(slice)
+	c.planner.PutService(Service{Name: Name{"c", "signals"}, ClusterIPs: addrs("198.18.0.8"), Ports: []Port{{"s", SCTP, 9, 0}}})
+	c.write(t, c.planner.Plan())
+	var got []string
+	for _, err := range c.planner.Problems() {
+		got = append(got, err.Error())
+	}
+	want := []string{
+		"service a/a: TCP 198.19.0.1:80: frontend is another's: service a/older has it",
+		"service b/large: table of services is full: no 512 of the 512 of limit Slots are free: it keeps the backends it had; raise the limit",
+		"service c/signals: port 9: SCTP is not supported here and left to another proxy",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("problems are:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for i, class := range []error{ErrConflict, ErrFull, ErrNotSupported} {
+		if !errors.Is(c.planner.Problems()[i], class) {
+			t.Errorf("%q is no %q", got[i], class)
+		}
+	}
+	c.planner.DeleteService(older.Name)
+	c.write(t, c.planner.Plan())
+	if got := len(c.planner.Problems()); got != 2 {
+		t.Errorf("%d problems after the owner of the frontend went, want 2", got)
+	}
+}
+
+func TestEntryZeroFitsInAFullTable(t *testing.T) {
+	c := newCluster(t, Limits{Fronts: 48, Slots: 512, Members: 1, Sources: 1})
+	for i := range 100 {
+		n := Name{"a", fmt.Sprint(i)}
+		c.planner.PutService(Service{Name: n, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, 9, byte(i + 1)})}, Ports: somePorts[:1]})
+	}
+	c.write(t, c.planner.Plan())
+	if len(c.maps.fronts) != 16 || len(c.planner.Problems()) != 84 {
+		t.Fatalf("%d frontends and %d problems", len(c.maps.fronts), len(c.planner.Problems()))
+	}
+	api := APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:443"), netip.MustParseAddrPort("[fd42::1]:443")}}
+	for i := range 2 * MaxAPIServers {
+		api.Backends = append(api.Backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 19, 1, byte(2*MaxAPIServers - i)}), 6443))
+	}
+	for range 5 {
+		c.planner.SetAPIServer(api)
+		c.write(t, c.planner.Plan())
+		f := c.maps.fronts[frontKey(api.Frontends[0], TCP, Inside)]
+		if f.Count != uint32(min(MaxAPIServers, len(api.Backends))) || f.First+f.Count > apiSlots {
+			t.Errorf("entry 0 is at %d, %d long", f.First, f.Count)
+		}
+		if got := c.backends("[fd42::1]:443", Inside); got != "" {
+			t.Errorf("servers of IPv4 serve IPv6: %s", got)
+		}
+		api.Backends = api.Backends[:len(api.Backends)/2]
+	}
+}
+
+func TestLimitsThatCannotBe(t *testing.T) {
+	for name, l := range map[string]Limits{
+		"none":                {},
+		"no power of two":     {Fronts: 256, Slots: 1000, Members: 1, Sources: 1},
+		"no room but entry 0": {Fronts: 256, Slots: 256, Members: 1, Sources: 1},
+		"few frontends":       {Fronts: 40, Slots: 1024, Members: 1, Sources: 1},
+		"no members":          {Fronts: 256, Slots: 1024, Sources: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := New("node-1", l); !errors.Is(err, ErrLimits) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	if _, err := New("node-1", DefaultLimits); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,205 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+var roomy = Limits{Fronts: 256, Slots: 1024, Members: 1024, Sources: 256}
+
+func TestRandomChanges(t *testing.T) {
+	for name, limits := range map[string]Limits{
+		"room for all":      roomy,
+		"few slots":         {Fronts: 256, Slots: 512, Members: 1024, Sources: 256},
+		"few frontends":     {Fronts: 48, Slots: 1024, Members: 1024, Sources: 256},
+		"few members":       {Fronts: 256, Slots: 1024, Members: 8, Sources: 256},
+		"few sources":       {Fronts: 256, Slots: 1024, Members: 1024, Sources: 1},
+		"few of all things": {Fronts: 48, Slots: 512, Members: 8, Sources: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			full := 0
+			rapid.Check(t, func(t *rapid.T) {
+				c := newCluster(t, limits)
+				if name == "few slots" || name == "few of all things" {
+					c.occupy(t, 253)
+				}
+				for range rapid.IntRange(4, 16).Draw(t, "rounds") {
+					for range rapid.IntRange(1, 4).Draw(t, "changes") {
+						c.change(t)
+					}
+					c.settle(t)
+					if c.planner.Plan().Writes() != 0 {
+						t.Fatal("a second plan has something to do")
+					}
+					for _, err := range c.planner.Problems() {
+						if errors.Is(err, ErrFull) {
+							full++
+						}
+					}
+				}
+			})
+			t.Log(full, "refusals")
+			if (full == 0) != (limits == roomy) {
+				t.Errorf("%d services were refused for want of room", full)
+			}
+		})
+	}
+}
+
+// occupy takes slots away, as a large service would.
+func (c *cluster) occupy(t *rapid.T, slots int) {
+	for range slots {
+		if _, ok := c.planner.room.take(1); !ok {
+			t.Fatal("no room to occupy")
+		}
+	}
+}
+
+func TestRestartChangesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := newCluster(t, roomy)
+		for range rapid.IntRange(1, 5).Draw(t, "rounds") {
+			for range rapid.IntRange(1, 8).Draw(t, "changes") {
+				c.change(t)
+			}
+			c.settle(t)
+			c.restart(t, c.maps.state())
+			changes := c.planner.Plan()
+			c.apply(t, changes, changes.Writes(), c.view())
+			// Backends that no frontend points to, because others have them all, are written elsewhere.
+			if changes.Writes() > len(changes.Slots.Keys) {
+				t.Fatalf("a restart writes %+v", changes)
+			}
+		}
+	})
+}
+
+// TestHalfMadeChanges ends a process in the middle of its writes; the next one adopts what it finds.
+func TestHalfMadeChanges(t *testing.T) {
+	for name, limits := range map[string]Limits{"room for all": roomy, "few frontends": {Fronts: 80, Slots: 1024, Members: 40, Sources: 1}} {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) { halfMade(t, limits) })
+		})
+	}
+}
+
+func halfMade(t *rapid.T, limits Limits) {
+	c := newCluster(t, limits)
+	for range rapid.IntRange(1, 6).Draw(t, "rounds") {
+		for range rapid.IntRange(1, 6).Draw(t, "changes") {
+			c.change(t)
+		}
+		before := c.view()
+		changes := c.planner.Plan()
+		want := c.want()
+		c.apply(t, changes, rapid.IntRange(0, changes.Writes()).Draw(t, "writes made"), before, want)
+		half := c.view()
+		if rapid.Bool().Draw(t, "new process") {
+			c.restart(t, c.maps.state())
+		} else {
+			c.planner.Adopt(c.maps.state())
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "changes meanwhile") {
+			c.change(t)
+		}
+		c.finish(t, before, want, half)
+	}
+}
+
+// finish is settle where what does not fit may be what it was at any time before. A service that did
+// not fit is not known to the new process, so another that claims its frontend may get it, whole.
+func (c *cluster) finish(t *rapid.T, before ...map[FrontKey]string) {
+	for range 10 {
+		before = append(before, c.view())
+		changes := c.planner.Plan()
+		want := c.want()
+		may := append(before, want)
+		for n, s := range c.services {
+			may = append(may, oracle("node-1", nil, []world{{s, slices.Collect(maps.Values(c.slices[n])), c.addrs}}))
+		}
+		c.apply(t, changes, changes.Writes(), may...)
+		full := slices.ContainsFunc(c.planner.Problems(), func(err error) bool { return errors.Is(err, ErrFull) })
+		if d := difference(c.view(), want); d != "" && !full {
+			t.Fatal(d)
+		}
+		if !changes.Again {
+			return
+		}
+	}
+	t.Fatal("there is always something to do again")
+}
+
+func TestAllRoomComesBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := newCluster(t, roomy)
+		for range rapid.IntRange(1, 20).Draw(t, "changes") {
+			c.change(t)
+			c.settle(t)
+		}
+		for _, n := range someNames {
+			delete(c.services, n)
+			c.planner.DeleteService(n)
+			for name := range c.slices[n] {
+				c.planner.DeleteSlice(n, name)
+			}
+			clear(c.slices[n])
+		}
+		c.settle(t)
+		c.settle(t)
+		if want := newExtents(roomy.Slots); !maps.Equal(c.planner.room.free, want.free) {
+			t.Fatalf("free blocks are %v, were %v", c.planner.room.free, want.free)
+		}
+		if len(c.maps.members)+len(c.maps.sources) > 0 || len(c.planner.dirty) > 0 || len(c.planner.entries) > 1 {
+			t.Fatalf("left: %d members, %d sources, %d services", len(c.maps.members), len(c.maps.sources), len(c.planner.entries))
+		}
+	})
+}
+
+// TestReadersNoticeWrongOrder is the negative control: frontends before their slots, and
+// slots that are taken again at once, are seen.
+func TestReadersNoticeWrongOrder(t *testing.T) {
+	c := newCluster(t, roomy)
+	n := Name{"a", "x"}
+	c.planner.PutService(Service{Name: n, ClusterIPs: clusterIPs[:1], Ports: somePorts[:1]})
+	slice := func(a ...netip.Addr) Slice {
+		s := Slice{Service: n, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}}}
+		for _, a := range a {
+			s.Endpoints = append(s.Endpoints, Endpoint{Addr: a, Ready: true, Serving: true})
+		}
+		return s
+	}
+	apply := func(changes Changes) {
+		for _, w := range c.maps.writes(changes) {
+			if err := w(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.planner.PutSlice(slice(podAddrs[0], podAddrs[1]))
+	apply(c.planner.Plan())
+	key := frontKey(netip.MustParseAddrPort("198.18.0.1:80"), TCP, Inside)
+	r := c.maps.begin(key)
+	c.planner.PutSlice(slice(podAddrs[2], podAddrs[3]))
+	changes := c.planner.Plan()
+	for i, k := range changes.Slots.Keys {
+		if k >= r.front.First && k < r.front.First+2 {
+			t.Errorf("slot %d is written while it is read", k)
+		}
+		c.maps.slots[r.front.First+uint32(i)] = changes.Slots.Values[i]
+	}
+	c.maps.read(r, 0)
+	if err := c.maps.end(r); err == nil {
+		t.Error("a reader of slots that were written too early noticed nothing")
+	}
+	before := fmt.Sprint(c.view())
+	c.maps.fronts[key] = changes.Fronts.Values[0]
+	if after := fmt.Sprint(c.view()); chosen(after) == chosen(before) {
+		t.Error("a frontend before its slots looks as it should")
+	}
+}
