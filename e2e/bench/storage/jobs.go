@@ -76,10 +76,13 @@ func kubestr(o Options, device string, room int64) []fio.Job {
 	return jobs
 }
 
+// words are fio's for people.
+var words = map[string]string{"randread": "random read", "randwrite": "random write"}
+
 // serial is one job of Constellation's benchmark (.github/actions/e2e_benchmark/fio.ini): one submitter on one processor.
 func serial(rw, block string, depth int, extra ...string) task {
 	name := rw + "_" + block
-	q := quantity{name, bench.IOPS, fmt.Sprintf("%s %s, queue of %d", rw, block, depth)}
+	q := quantity{name, bench.IOPS, fmt.Sprintf("%s %s, queue of %d", block, words[rw], depth)}
 	switch {
 	case depth == 1:
 		q.job, q.unit = rw+"_qd1", bench.Millisecond
