@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The table of services and the choice of a backend; docs/design/0007-service-table.md says why
+ * it is read as it is. pkg/service/layout.go has the same layout in Go.
+ */
+#pragma once
+
+#include "kernel.h"
+#include "addr.h"
+
+/* Sizes are set by Go before a program is loaded. */
+#define SERVICE_FRONTS_MAX  262144
+#define SERVICE_SLOTS_MAX   4096
+#define SERVICE_MEMBERS_MAX 2097152
+#define SERVICE_CLIENTS_MAX 65536
+
+/* How often a choice begins again because the frontend changed meanwhile. */
+#define SERVICE_TRIES 8
+
+#define SERVICE_INSIDE 0
+
+struct service_front_key {
+	struct addr addr;
+	__be16 port;
+	__u8 protocol;
+	__u8 scope;
+};
+
+struct service_front {
+	__u64 revision; /* of this value alone */
+	__u64 group;
+	__u64 sources;
+	__u32 first;
+	__u32 count;
+	__u32 affinity; /* seconds, 0 is none */
+	__u32 flags;
+};
+
+struct service_slot {
+	struct addr addr;
+	__be16 port;
+	__u16 flags;
+	__u32 pad;
+};
+
+struct service_member_key {
+	__u64 group;
+	struct addr addr;
+	__be16 port;
+	__u8 pad[6];
+};
+
+#define SERVICE_MEMBER_ELIGIBLE 2
+
+struct service_client_key {
+	__u64 group;
+	__u64 client; /* the cookie of a network namespace */
+};
+
+struct service_client {
+	__u64 used; /* nanoseconds since boot */
+	struct addr addr;
+	__be16 port;
+	__u8 pad[6];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, SERVICE_FRONTS_MAX);
+	__type(key, struct service_front_key);
+	__type(value, struct service_front);
+} service_fronts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SERVICE_SLOTS_MAX);
+	__type(key, __u32);
+	__type(value, struct service_slot);
+} service_slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, SERVICE_MEMBERS_MAX);
+	__type(key, struct service_member_key);
+	__type(value, __u32);
+} service_members SEC(".maps");
+
+/* Which backend a client with affinity had. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SERVICE_CLIENTS_MAX);
+	__type(key, struct service_client_key);
+	__type(value, struct service_client);
+} service_clients SEC(".maps");
+
+enum service_verdict {
+	SERVICE_NONE,	 /* no service's address */
+	SERVICE_FOUND,	 /* a backend was chosen */
+	SERVICE_REFUSED, /* it has none */
+	SERVICE_UNSTEADY /* it changed whenever it was looked at */
+};
+
+/* 0 is that the backend is no member of the group. */
+static __always_inline __u32 service_member(__u64 group, const struct addr *addr, __be16 port)
+{
+	struct service_member_key key = {.group = group, .addr = *addr, .port = port};
+	__u32 *state = bpf_map_lookup_elem(&service_members, &key);
+
+	return state ? *state : 0;
+}
+
+/* Whether to has become the backend that the client had. */
+static __always_inline int service_remembered(const struct service_front *f,
+	const struct service_client_key *key, struct service_slot *to)
+{
+	struct service_client *c = bpf_map_lookup_elem(&service_clients, key);
+
+	if (!c || bpf_ktime_get_boot_ns() - c->used > f->affinity * 1000000000ULL)
+		return 0;
+	to->addr = c->addr;
+	to->port = c->port;
+	return service_member(f->group, &to->addr, to->port) == SERVICE_MEMBER_ELIGIBLE;
+}
+
+static __always_inline void service_remember(
+	const struct service_client_key *key, const struct service_slot *to)
+{
+	struct service_client c = {
+		.used = bpf_ktime_get_boot_ns(), .addr = to->addr, .port = to->port};
+
+	bpf_map_update_elem(&service_clients, key, &c, BPF_ANY);
+}
+
+static __always_inline int service_pick(const struct service_front *f, struct service_slot *to)
+{
+	__u32 at = f->first + (__u32)(((__u64)bpf_get_prandom_u32() * f->count) >> 32);
+	struct service_slot *slot = bpf_map_lookup_elem(&service_slots, &at);
+
+	if (!slot)
+		return 0;
+	*to = *slot;
+	return 1;
+}
+
+/*
+ * Chooses a backend of key for a client. f is the frontend that it is of. The frontend is looked up
+ * again after the slot was read: another revision says that the slot may be another's by now.
+ */
+static __always_inline enum service_verdict service_choose(const struct service_front_key *key,
+	__u64 client, struct service_front *f, struct service_slot *to)
+{
+	struct service_client_key who = {.client = client};
+	struct service_front *now;
+	__u64 order = 0;
+
+	for (int i = 0; i < SERVICE_TRIES; i++) {
+		now = bpf_map_lookup_elem(&service_fronts, key);
+		if (!now)
+			return SERVICE_NONE;
+		f->revision = *(volatile __u64 *)&now->revision;
+		f->group = now->group;
+		f->first = now->first;
+		f->count = now->count;
+		f->affinity = now->affinity;
+		who.group = f->group;
+		if (f->count && !(f->affinity && service_remembered(f, &who, to)) &&
+			!service_pick(f, to))
+			continue;
+		/* A full barrier: what was read above was read before what follows. */
+		__sync_fetch_and_add(&order, 1);
+		now = bpf_map_lookup_elem(&service_fronts, key);
+		if (!now || *(volatile __u64 *)&now->revision != f->revision)
+			continue;
+		if (!f->count)
+			return SERVICE_REFUSED;
+		if (f->affinity)
+			service_remember(&who, to);
+		return SERVICE_FOUND;
+	}
+	return SERVICE_UNSTEADY;
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What sockets are told: translation of where they send, and back of what they hear from. */
+#pragma once
+
+#include "kernel.h"
+#include "service.h"
+
+#define SOCKET_REPLIES_MAX 65536
+#define SOCKET_COUNTS_MAX  16
+
+#define SOCKET_ECONNREFUSED 111
+
+/* Verdicts of programs at sockets. */
+#define SOCKET_REFUSE 0
+#define SOCKET_GO_ON  1
+
+struct socket_peer {
+	__u64 cookie; /* of the socket */
+	struct addr addr;
+	__be16 port;
+	__u8 pad[6];
+};
+
+struct socket_addr {
+	struct addr addr;
+	__be16 port;
+	__u8 pad[2];
+};
+
+struct socket_flow_key {
+	__u64 cookie;
+	struct addr addr;
+	__be16 port;
+	__u8 pad[6];
+};
+
+struct socket_flow {
+	__u64 group;
+	struct addr addr;
+	__be16 port;
+	__u8 pad[6];
+};
+
+/* As which service's address a socket knows a backend. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SOCKET_REPLIES_MAX);
+	__type(key, struct socket_peer);
+	__type(value, struct socket_addr);
+} service_replies SEC(".maps");
+
+/* Which backend the datagrams of an unconnected socket to a service go to. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SOCKET_REPLIES_MAX);
+	__type(key, struct socket_flow_key);
+	__type(value, struct socket_flow);
+} service_sends SEC(".maps");
+
+/* How often each verdict of service_choose was. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SOCKET_COUNTS_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} service_counts SEC(".maps");
+
+static __always_inline void socket_count(__u32 verdict)
+{
+	__u64 *count = bpf_map_lookup_elem(&service_counts, &verdict);
+
+	/* A task may be preempted here by another of this CPU. */
+	if (count)
+		__sync_fetch_and_add(count, 1);
+}
+
+/* to becomes the backend that datagrams to at went to, if flows may stay with it. */
+static __always_inline int socket_same(const struct socket_flow_key *at, struct service_slot *to)
+{
+	struct socket_flow *flow = bpf_map_lookup_elem(&service_sends, at);
+
+	if (!flow)
+		return 0;
+	to->addr = flow->addr;
+	to->port = flow->port;
+	return service_member(flow->group, &to->addr, to->port) != 0;
+}
+
+static __always_inline void socket_note(
+	__u64 cookie, const struct service_front_key *key, const struct service_slot *to)
+{
+	struct socket_peer peer = {.cookie = cookie, .addr = to->addr, .port = to->port};
+	struct socket_addr service = {.addr = key->addr, .port = key->port};
+
+	bpf_map_update_elem(&service_replies, &peer, &service, BPF_ANY);
+}
+
+/* Decides where a socket that asked for key goes. datagram: it is not connected. */
+static __always_inline enum service_verdict socket_translate(struct bpf_sock_addr *ctx,
+	const struct service_front_key *key, int datagram, struct service_slot *to)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	struct socket_flow_key at = {.cookie = cookie, .addr = key->addr, .port = key->port};
+	struct service_front front = {};
+	enum service_verdict verdict;
+
+	if (datagram && socket_same(&at, to)) {
+		socket_note(cookie, key, to);
+		return SERVICE_FOUND;
+	}
+	verdict = service_choose(key, bpf_get_netns_cookie(ctx), &front, to);
+	if (verdict == SERVICE_NONE)
+		return verdict;
+	socket_count(verdict);
+	if (verdict != SERVICE_FOUND)
+		return verdict;
+	if (datagram) {
+		struct socket_flow flow = {
+			.group = front.group, .addr = to->addr, .port = to->port};
+
+		bpf_map_update_elem(&service_sends, &at, &flow, BPF_ANY);
+	}
+	socket_note(cookie, key, to);
+	return verdict;
+}
+
+static __always_inline int socket_refuse(void)
+{
+	bpf_set_retval(-SOCKET_ECONNREFUSED);
+	return SOCKET_REFUSE;
+}
+
+static __always_inline int socket_out4(struct bpf_sock_addr *ctx, int datagram)
+{
+	struct service_front_key key = {.addr = addr_from_v4(ctx->user_ip4),
+		.port = ctx->user_port,
+		.protocol = ctx->protocol};
+	struct service_slot to = {};
+
+	switch (socket_translate(ctx, &key, datagram, &to)) {
+	case SERVICE_NONE:
+		return SOCKET_GO_ON;
+	case SERVICE_FOUND:
+		ctx->user_ip4 = to.addr.word[3];
+		ctx->user_port = to.port;
+		return SOCKET_GO_ON;
+	default:
+		return socket_refuse();
+	}
+}
+
+static __always_inline struct addr socket_addr6(struct bpf_sock_addr *ctx)
+{
+	struct addr a = {
+		.word = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3]}};
+
+	return a;
+}
+
+static __always_inline void socket_set6(struct bpf_sock_addr *ctx, const struct addr *a)
+{
+	ctx->user_ip6[0] = a->word[0];
+	ctx->user_ip6[1] = a->word[1];
+	ctx->user_ip6[2] = a->word[2];
+	ctx->user_ip6[3] = a->word[3];
+}
+
+static __always_inline int socket_out6(struct bpf_sock_addr *ctx, int datagram)
+{
+	struct service_front_key key = {
+		.addr = socket_addr6(ctx), .port = ctx->user_port, .protocol = ctx->protocol};
+	struct service_slot to = {};
+
+	switch (socket_translate(ctx, &key, datagram, &to)) {
+	case SERVICE_NONE:
+		return SOCKET_GO_ON;
+	case SERVICE_FOUND:
+		socket_set6(ctx, &to.addr);
+		ctx->user_port = to.port;
+		return SOCKET_GO_ON;
+	default:
+		return socket_refuse();
+	}
+}
+
+/* The service's address that stands for a backend's, NULL is none. */
+static __always_inline struct socket_addr *socket_service(
+	struct bpf_sock_addr *ctx, const struct addr *addr)
+{
+	struct socket_peer peer = {
+		.cookie = bpf_get_socket_cookie(ctx), .addr = *addr, .port = ctx->user_port};
+
+	return bpf_map_lookup_elem(&service_replies, &peer);
+}
+
+static __always_inline int socket_back4(struct bpf_sock_addr *ctx)
+{
+	struct addr from = addr_from_v4(ctx->user_ip4);
+	struct socket_addr *service = socket_service(ctx, &from);
+
+	if (service) {
+		ctx->user_ip4 = service->addr.word[3];
+		ctx->user_port = service->port;
+	}
+	return SOCKET_GO_ON;
+}
+
+static __always_inline int socket_back6(struct bpf_sock_addr *ctx)
+{
+	struct addr from = socket_addr6(ctx);
+	struct socket_addr *service = socket_service(ctx, &from);
+
+	if (service) {
+		socket_set6(ctx, &service->addr);
+		ctx->user_port = service->port;
+	}
+	return SOCKET_GO_ON;
+}

@@ -1,0 +1,324 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// serviceChildEnv says to this program that it is in the cgroup.
+const serviceChildEnv = "KUBEVEIL_SERVICE_CHILD"
+
+var serviceHooks = map[string]ebpf.AttachType{
+	"service_connect4": ebpf.AttachCGroupInet4Connect, "service_connect6": ebpf.AttachCGroupInet6Connect,
+	"service_sendmsg4": ebpf.AttachCGroupUDP4Sendmsg, "service_sendmsg6": ebpf.AttachCGroupUDP6Sendmsg,
+	"service_recvmsg4": ebpf.AttachCGroupUDP4Recvmsg, "service_recvmsg6": ebpf.AttachCGroupUDP6Recvmsg,
+	"service_getpeername4": ebpf.AttachCgroupInet4GetPeername, "service_getpeername6": ebpf.AttachCgroupInet6GetPeername,
+}
+
+func loadService(t *testing.T) *ebpf.Collection {
+	t.Helper()
+	nettest.NeedBPF(t)
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := LoadServiceSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	coll, err := ebpf.NewCollection(spec)
+	if err != nil {
+		t.Fatalf("load: %+v", err)
+	}
+	t.Cleanup(coll.Close)
+	return coll
+}
+
+func TestServiceLayoutIsThatOfGo(t *testing.T) {
+	spec, err := LoadServiceSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string][2]uintptr{
+		"service_fronts":  {unsafe.Sizeof(service.FrontKey{}), unsafe.Sizeof(service.Front{})},
+		"service_slots":   {4, unsafe.Sizeof(service.Slot{})},
+		"service_members": {unsafe.Sizeof(service.MemberKey{}), unsafe.Sizeof(service.Member(0))},
+	} {
+		m := spec.Maps[name]
+		if got := [2]uintptr{uintptr(m.KeySize), uintptr(m.ValueSize)}; got != want {
+			t.Errorf("%s has keys and values of %d bytes, Go has %d", name, got, want)
+		}
+	}
+}
+
+// cgroup makes a group of the test's own in the unified tree, where there is one.
+func cgroup(t *testing.T) string {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if len(f) < 3 || f[2] != "cgroup2" {
+			continue
+		}
+		dir, err := os.MkdirTemp(f[1], "kubeveil-test-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(dir); err != nil {
+				t.Errorf("remove cgroup: %v", err)
+			}
+		})
+		return dir
+	}
+	nettest.Skip(t, nettest.NoKernelFeature, "no cgroup2 is mounted")
+	return ""
+}
+
+// TestServiceSockets runs itself again in a cgroup and a network namespace of its own, where the
+// programs are attached: the addresses of services are nobody's there.
+func TestServiceSockets(t *testing.T) {
+	if os.Getenv(serviceChildEnv) != "" {
+		serviceChild(t)
+		return
+	}
+	coll := loadService(t)
+	dir := cgroup(t)
+	for name, hook := range serviceHooks {
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: dir, Attach: hook, Program: coll.Programs[name]})
+		if err != nil {
+			t.Fatalf("attach %s: %v", name, err)
+		}
+		t.Cleanup(func() { l.Close() })
+	}
+	writeServices(t, coll)
+	ns := nettest.NewNS(t)
+	nettest.AddAddr(t, ns, "lo", nettest.Prefixes("198.18.1.1/32", "198.18.1.2/32", "fd42:1::1/128", "fd42:1::2/128")...)
+	group, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer group.Close()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServiceSockets$", "-test.v", "-test.timeout=60s")
+	cmd.Env = append(os.Environ(), serviceChildEnv+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd()), Pdeathsig: syscall.SIGKILL}
+	var out []byte
+	err = ns.Do(func() (err error) { out, err = cmd.CombinedOutput(); return err })
+	if err != nil {
+		t.Fatalf("in the cgroup: %v\n%s", err, out)
+	}
+	var counts []uint64
+	for verdict, least := range map[uint32]uint64{1: 40, 2: 3} {
+		if err := coll.Maps["service_counts"].Lookup(verdict, &counts); err != nil {
+			t.Fatal(err)
+		}
+		sum := uint64(0)
+		for _, n := range counts {
+			sum += n
+		}
+		if sum < least {
+			t.Errorf("verdict %d was counted %d times, want %d or more", verdict, sum, least)
+		}
+	}
+}
+
+// writeServices plans the services that serviceChild uses and writes the maps.
+func writeServices(t *testing.T, coll *ebpf.Collection) {
+	t.Helper()
+	p, err := service.New("node-1", service.Limits{Fronts: 256, Slots: 4096, Members: 1024, Sources: 256})
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := []service.Port{{Name: "web", Protocol: service.TCP, Port: 80}, {Name: "dns", Protocol: service.UDP, Port: 53}}
+	for name, s := range map[string]service.Service{
+		"plain":  {ClusterIPs: nettest.Addrs("198.18.0.1", "fd42::1"), Ports: both},
+		"sticky": {ClusterIPs: nettest.Addrs("198.18.0.2", "fd42::2"), Ports: both, Affinity: time.Hour},
+		"empty":  {ClusterIPs: nettest.Addrs("198.18.0.3", "fd42::3"), Ports: both},
+	} {
+		s.Name = service.Name{Namespace: "test", Name: name}
+		p.PutService(s)
+		if name == "empty" {
+			continue
+		}
+		slice := service.Slice{Service: s.Name, Name: "1", Ports: []service.SlicePort{{Name: "web", Protocol: service.TCP, Port: 8080}, {Name: "dns", Protocol: service.UDP, Port: 5353}}}
+		for _, a := range nettest.Addrs("198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2") {
+			slice.Endpoints = append(slice.Endpoints, service.Endpoint{Addr: a, Ready: true, Serving: true})
+		}
+		p.PutSlice(slice)
+	}
+	c := p.Plan()
+	batch(t, coll.Maps["service_slots"], c.Slots.Keys, c.Slots.Values)
+	batch(t, coll.Maps["service_members"], c.Members.Keys, c.Members.Values)
+	batch(t, coll.Maps["service_fronts"], c.Fronts.Keys, c.Fronts.Values)
+}
+
+func batch[K, V any](t *testing.T, m *ebpf.Map, keys []K, values []V) {
+	t.Helper()
+	if n, err := m.BatchUpdate(keys, values, nil); err != nil || n != len(keys) {
+		t.Fatalf("wrote %d of %d entries: %v", n, len(keys), err)
+	}
+}
+
+// serviceChild is in the cgroup: backends answer with their own address.
+func serviceChild(t *testing.T) {
+	for _, a := range nettest.Addrs("198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2") {
+		serveTCP(t, netip.AddrPortFrom(a, 8080))
+		serveUDP(t, netip.AddrPortFrom(a, 5353))
+	}
+	for family, v := range map[string]struct{ plain, sticky, empty, none string }{
+		"IPv4": {"198.18.0.1", "198.18.0.2", "198.18.0.3", "198.18.0.9"},
+		"IPv6": {"fd42::1", "fd42::2", "fd42::3", "fd42::9"},
+	} {
+		t.Run(family, func(t *testing.T) {
+			t.Run("choices are spread", func(t *testing.T) {
+				if got := answersTCP(t, v.plain, 40); len(got) != 2 {
+					t.Errorf("40 connections went to %v", got)
+				}
+			})
+			t.Run("affinity keeps one", func(t *testing.T) {
+				if got := answersTCP(t, v.sticky, 40); len(got) != 1 {
+					t.Errorf("40 connections went to %v", got)
+				}
+			})
+			t.Run("none is refused at once", func(t *testing.T) {
+				if _, err := net.DialTimeout("tcp", net.JoinHostPort(v.empty, "80"), 10*time.Second); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("connect: %v", err)
+				}
+				if err := sendOnly(v.empty); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("send: %v", err)
+				}
+			})
+			t.Run("what is no service is left alone", func(t *testing.T) {
+				if _, err := net.DialTimeout("tcp", net.JoinHostPort(v.none, "80"), 10*time.Second); !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EADDRNOTAVAIL) {
+					t.Errorf("connect: %v", err)
+				}
+			})
+			t.Run("datagrams stay and are answered by the service", func(t *testing.T) { datagrams(t, v.plain) })
+		})
+	}
+}
+
+func serveTCP(t *testing.T, at netip.AddrPort) {
+	l, err := net.Listen("tcp", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(c, at.Addr())
+			c.Close()
+		}
+	}()
+}
+
+func serveUDP(t *testing.T, at netip.AddrPort) {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	go func() {
+		buf := make([]byte, 16)
+		for {
+			_, from, err := c.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			c.WriteToUDPAddrPort([]byte(at.Addr().String()), from)
+		}
+	}()
+}
+
+// answersTCP gives who answered, and that getpeername named the service.
+func answersTCP(t *testing.T, addr string, n int) []string {
+	t.Helper()
+	who := make(map[string]int)
+	for range n {
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(addr, "80"), 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.RemoteAddr().String(); got != net.JoinHostPort(addr, "80") {
+			t.Errorf("the peer of %s is %s", addr, got)
+		}
+		text, err := io.ReadAll(c)
+		c.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		who[string(text)]++
+	}
+	return slices.Sorted(maps.Keys(who))
+}
+
+func sendOnly(addr string) error {
+	c, err := net.ListenUDP("udp", nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.WriteToUDPAddrPort([]byte("?"), netip.AddrPortFrom(netip.MustParseAddr(addr), 53))
+	return err
+}
+
+func datagrams(t *testing.T, addr string) {
+	to := netip.AddrPortFrom(netip.MustParseAddr(addr), 53)
+	sockets := make(map[string]bool)
+	for range 20 {
+		c, err := net.ListenUDP("udp", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers := make(map[string]bool)
+		c.SetDeadline(time.Now().Add(10 * time.Second))
+		buf := make([]byte, 64)
+		for range 5 {
+			if _, err := c.WriteToUDPAddrPort([]byte("?"), to); err != nil {
+				t.Fatal(err)
+			}
+			n, from, err := c.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) != to {
+				t.Errorf("%s answers for %s", from, to)
+			}
+			answers[string(buf[:n])] = true
+			sockets[string(buf[:n])] = true
+		}
+		c.Close()
+		if len(answers) != 1 {
+			t.Errorf("one socket was answered by %v", answers)
+		}
+	}
+	if len(sockets) != 2 {
+		t.Errorf("20 sockets were answered by %v", sockets)
+	}
+}
