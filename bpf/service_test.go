@@ -97,13 +97,9 @@ func cgroup(t *testing.T) string {
 	return ""
 }
 
-// TestServiceSockets runs itself again in a cgroup and a network namespace of its own, where the
-// programs are attached: the addresses of services are nobody's there.
-func TestServiceSockets(t *testing.T) {
-	if os.Getenv(serviceChildEnv) != "" {
-		serviceChild(t)
-		return
-	}
+// attached is the programs, attached to a cgroup of the test's own.
+func attached(t *testing.T) (*ebpf.Collection, string) {
+	t.Helper()
 	coll := loadService(t)
 	dir := cgroup(t)
 	for name, hook := range serviceHooks {
@@ -113,44 +109,76 @@ func TestServiceSockets(t *testing.T) {
 		}
 		t.Cleanup(func() { l.Close() })
 	}
-	writeServices(t, coll)
+	return coll, dir
+}
+
+// again gives what runs this test again, as a process of a cgroup and of a network namespace where
+// backends have their addresses and the addresses of services are nobody's.
+func again(t *testing.T, dir string) func() (string, error) {
+	t.Helper()
 	ns := nettest.NewNS(t)
 	nettest.AddAddr(t, ns, "lo", nettest.Prefixes("198.18.1.1/32", "198.18.1.2/32", "fd42:1::1/128", "fd42:1::2/128")...)
 	group, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer group.Close()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServiceSockets$", "-test.v", "-test.timeout=60s")
+	t.Cleanup(func() { group.Close() })
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=60s")
 	cmd.Env = append(os.Environ(), serviceChildEnv+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd()), Pdeathsig: syscall.SIGKILL}
-	var out []byte
-	err = ns.Do(func() (err error) { out, err = cmd.CombinedOutput(); return err })
-	if err != nil {
+	return func() (string, error) {
+		var out []byte
+		err := ns.Do(func() (err error) { out, err = cmd.CombinedOutput(); return err })
+		return string(out), err
+	}
+}
+
+// counted is how often a verdict of service_choose was.
+func counted(t *testing.T, coll *ebpf.Collection, verdict uint32) uint64 {
+	t.Helper()
+	var counts []uint64
+	if err := coll.Maps["service_counts"].Lookup(verdict, &counts); err != nil {
+		t.Fatal(err)
+	}
+	sum := uint64(0)
+	for _, n := range counts {
+		sum += n
+	}
+	return sum
+}
+
+func TestServiceSockets(t *testing.T) {
+	if os.Getenv(serviceChildEnv) != "" {
+		serviceChild(t)
+		return
+	}
+	coll, dir := attached(t)
+	writeServices(t, coll)
+	if out, err := again(t, dir)(); err != nil {
 		t.Fatalf("in the cgroup: %v\n%s", err, out)
 	}
-	var counts []uint64
-	for verdict, least := range map[uint32]uint64{1: 40, 2: 3} {
-		if err := coll.Maps["service_counts"].Lookup(verdict, &counts); err != nil {
-			t.Fatal(err)
-		}
-		sum := uint64(0)
-		for _, n := range counts {
-			sum += n
-		}
-		if sum < least {
-			t.Errorf("verdict %d was counted %d times, want %d or more", verdict, sum, least)
-		}
+	if found, refused := counted(t, coll, 1), counted(t, coll, 2); found < 160 || refused < 4 {
+		t.Errorf("%d choices and %d refusals were counted", found, refused)
+	}
+}
+
+// TestServiceSocketsWithoutPrograms is the negative control: what TestServiceSockets sees is the programs' doing.
+func TestServiceSocketsWithoutPrograms(t *testing.T) {
+	if os.Getenv(serviceChildEnv) != "" {
+		serviceChild(t)
+		return
+	}
+	nettest.NeedBPF(t)
+	out, err := again(t, cgroup(t))()
+	if err == nil || !strings.Contains(out, "--- FAIL: TestServiceSocketsWithoutPrograms/IPv4/choices_are_spread") {
+		t.Errorf("services work without programs: %v\n%s", err, out)
 	}
 }
 
 // writeServices plans the services that serviceChild uses and writes the maps.
 func writeServices(t *testing.T, coll *ebpf.Collection) {
 	t.Helper()
-	p, err := service.New("node-1", service.Limits{Fronts: 256, Slots: 4096, Members: 1024, Sources: 256})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := newPlanner(t)
 	both := []service.Port{{Name: "web", Protocol: service.TCP, Port: 80}, {Name: "dns", Protocol: service.UDP, Port: 53}}
 	for name, s := range map[string]service.Service{
 		"plain":  {ClusterIPs: nettest.Addrs("198.18.0.1", "fd42::1"), Ports: both},
