@@ -13,8 +13,9 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 // Each attempt changes the disks, and none of them in place: they are put back afterwards.
 func TestAttemptsChangeCopies(t *testing.T) {
+	const size = 1 << 20
 	image := func(fill byte) []byte {
-		b := bytes.Repeat([]byte{fill}, diskSize)
+		b := bytes.Repeat([]byte{fill}, size)
 		copy(b[4096:], `{"encryption":"aes-xts-plain64"}`)
 		return b
 	}
@@ -22,7 +23,7 @@ func TestAttemptsChangeCopies(t *testing.T) {
 	wantFirst, wantSecond := bytes.Clone(first), bytes.Clone(second)
 	for _, a := range attempts(image(3)) {
 		newFirst, newSecond := a.change(first, second)
-		if len(newFirst) != diskSize || len(newSecond) != diskSize || bytes.Equal(newFirst, wantFirst) || a.want == "" {
+		if len(newFirst) != size || len(newSecond) != size || bytes.Equal(newFirst, wantFirst) || a.want == "" {
 			t.Errorf("%s: %d and %d bytes, the first disk the same: %v", a.what, len(newFirst), len(newSecond), bytes.Equal(newFirst, wantFirst))
 		}
 		if !bytes.Equal(first, wantFirst) || !bytes.Equal(second, wantSecond) {

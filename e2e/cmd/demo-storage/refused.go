@@ -23,7 +23,7 @@ type attempt struct {
 func attempts(older []byte) []attempt {
 	return []attempt{
 		{"The two volumes' disks are swapped", func(a, b []byte) ([]byte, []byte) { return b, a }, crypt.OtherVolume},
-		{"The disk is replaced by an empty one", func(_, b []byte) ([]byte, []byte) { return make([]byte, diskSize), b }, crypt.Blank},
+		{"The disk is replaced by an empty one", func(a, b []byte) ([]byte, []byte) { return make([]byte, len(a)), b }, crypt.Blank},
 		{"The disk is brought back as it was an hour ago", func(_, b []byte) ([]byte, []byte) { return older, b }, crypt.OlderImage},
 		{"One bit of the header is flipped", func(a, b []byte) ([]byte, []byte) {
 			a = bytes.Clone(a)

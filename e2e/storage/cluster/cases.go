@@ -51,13 +51,29 @@ func (s *Session) install(ctx context.Context) error {
 		{"apply", "-k", filepath.Join(s.Manifests, "components/snapshots/crd")},
 		{"wait", "--for=condition=Established", "crd", "--all", "--timeout=1m"},
 		{"apply", "-k", filepath.Join(s.Manifests, "csi-snapshots")},
-		{"-n", "kube-system", "rollout", "status", "daemonset/veil-csi", "--timeout=8m"},
 	} {
 		if _, err := s.kubectl(ctx, words...); err != nil {
 			return err
 		}
 	}
+	// Not the rollout: the control plane's host is a node without a kubelet, where the driver's pod never starts.
+	err := until(ctx, "the driver", func() error {
+		out, err := s.driver(ctx, `{.items[*].status.conditions[?(@.type=="Ready")].status}`)
+		if err == nil && out != "True" {
+			err = fmt.Errorf("not Ready: %q", out)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	return s.setUp(ctx)
+}
+
+// driver says something of the driver's pod on the node, by a path of kubectl.
+func (s *Session) driver(ctx context.Context, path string) (string, error) {
+	return s.kubectl(ctx, "-n", "kube-system", "get", "pods", "--selector=app.kubernetes.io/component=veil-csi",
+		"--field-selector=spec.nodeName="+s.Cluster.Machines[0].Name, "-o", "jsonpath="+path)
 }
 
 // use starts a claim's pod, writes the canary through its volume, and reads it back.
@@ -257,7 +273,7 @@ func (s *Session) busy(ctx context.Context) error {
 		return err
 	}
 	staged, err := s.node(ctx, "findmnt -rno TARGET | grep '^/var/lib/kubelet/plugins/kubernetes.io/csi/csi.kubeveil.io/.*/globalmount$' | while read t; do "+
-		"grep -qs "+volume+" $(dirname $t)/vol_data.json && echo $t; done")
+		"grep -qs "+volume+" $(dirname $t)/vol_data.json && echo $t; done; true")
 	if err == nil && staged == "" {
 		err = errors.New("no such mount")
 	}
@@ -272,7 +288,11 @@ func (s *Session) busy(ctx context.Context) error {
 	err = s.stop(ctx, files.Name)
 	if err == nil {
 		err = until(ctx, "the driver says that it is in use", func() error {
-			out, err := s.kubectl(ctx, "-n", "kube-system", "logs", "daemonset/veil-csi", "-c", "veil-csi", "--tail=50")
+			pod, err := s.driver(ctx, "{.items[0].metadata.name}")
+			if err != nil {
+				return err
+			}
+			out, err := s.kubectl(ctx, "-n", "kube-system", "logs", pod, "-c", "veil-csi", "--tail=50")
 			if err == nil && !strings.Contains(out, "in use") {
 				err = errors.New("it does not")
 			}
