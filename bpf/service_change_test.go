@@ -27,7 +27,7 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer unix.Close(fd)
-		for range 100_000 {
+		for range 30_000 {
 			for addr, backends := range own {
 				if got := chosenBy(t, fd, addr); got != backends[0] {
 					t.Fatalf("%s went to %v", addr, got)
@@ -93,6 +93,70 @@ func chosenBy(t *testing.T, fd int, addr string) netip.Addr {
 		t.Fatal(err)
 	}
 	return netip.AddrFrom4(name.(*unix.SockaddrInet4).Addr)
+}
+
+// backendGoes has the map of members as its descriptor 3.
+func backendGoes(t *testing.T, plain, sticky string) {
+	fd, err := unix.FcntlInt(3, unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	members, err := ebpf.NewMapFromFD(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer members.Close()
+	kept := answersTCP(t, sticky, 1)[0]
+	setMember(t, members, kept, service.Draining)
+	// Its slot is still there, so the first choices may be the old one: but it is not kept.
+	answersTCP(t, sticky, 40)
+	if got := answersTCP(t, sticky, 20); len(got) != 1 || got[0] == kept {
+		t.Errorf("affinity to %s, which drains, became one to %v", kept, got)
+	}
+	setMember(t, members, kept, service.Eligible)
+	c, to := socket(t), netip.AddrPortFrom(netip.MustParseAddr(plain), 53)
+	flow := ask(t, c, to)
+	setMember(t, members, flow, service.Draining)
+	for range 20 {
+		if got := ask(t, c, to); got != flow {
+			t.Fatalf("datagrams went from %s, which drains, to %s", flow, got)
+		}
+	}
+	setMember(t, members, flow, 0)
+	moved := false
+	for range 40 {
+		moved = moved || ask(t, c, to) != flow
+	}
+	if !moved {
+		t.Errorf("datagrams stay with %s, which is gone", flow)
+	}
+}
+
+// setMember makes a backend that of all its groups; 0 takes it out of them.
+func setMember(t *testing.T, members *ebpf.Map, addr string, to service.Member) {
+	t.Helper()
+	var key service.MemberKey
+	var had service.Member
+	var all []service.MemberKey
+	for it := members.Iterate(); it.Next(&key, &had); {
+		if key.Addr == netip.MustParseAddr(addr).As16() {
+			all = append(all, key)
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("%s is no member", addr)
+	}
+	for _, key := range all {
+		var err error
+		if to == 0 {
+			err = members.Delete(key)
+		} else {
+			err = members.Put(key, to)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func newPlanner(t testing.TB) *service.Planner {

@@ -113,8 +113,9 @@ func attached(t *testing.T) (*ebpf.Collection, string) {
 }
 
 // again gives what runs this test again, as a process of a cgroup and of a network namespace where
-// backends have their addresses and the addresses of services are nobody's.
-func again(t *testing.T, dir string) func() (string, error) {
+// backends have their addresses and the addresses of services are nobody's. files are its descriptors
+// from 3.
+func again(t *testing.T, dir string, files ...*os.File) func() (string, error) {
 	t.Helper()
 	ns := nettest.NewNS(t)
 	nettest.AddAddr(t, ns, "lo", nettest.Prefixes("198.18.1.1/32", "198.18.1.2/32", "fd42:1::1/128", "fd42:1::2/128")...)
@@ -123,8 +124,9 @@ func again(t *testing.T, dir string) func() (string, error) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { group.Close() })
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=60s")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), serviceChildEnv+"=1")
+	cmd.ExtraFiles = files
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd()), Pdeathsig: syscall.SIGKILL}
 	return func() (string, error) {
 		var out []byte
@@ -154,7 +156,13 @@ func TestServiceSockets(t *testing.T) {
 	}
 	coll, dir := attached(t)
 	writeServices(t, coll)
-	if out, err := again(t, dir)(); err != nil {
+	fd, err := unix.FcntlInt(uintptr(coll.Maps["service_members"].FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	members := os.NewFile(uintptr(fd), "members")
+	defer members.Close()
+	if out, err := again(t, dir, members)(); err != nil {
 		t.Fatalf("in the cgroup: %v\n%s", err, out)
 	}
 	if found, refused := counted(t, coll, 1), counted(t, coll, 2); found < 160 || refused < 4 {
@@ -244,6 +252,7 @@ func serviceChild(t *testing.T) {
 				}
 			})
 			t.Run("datagrams stay and are answered by the service", func(t *testing.T) { datagrams(t, v.plain) })
+			t.Run("a backend that goes", func(t *testing.T) { backendGoes(t, v.plain, v.sticky) })
 		})
 	}
 }
@@ -316,34 +325,45 @@ func sendOnly(addr string) error {
 	return err
 }
 
+// ask sends one datagram to a service and gives who answered, under the service's address.
+func ask(t *testing.T, c *net.UDPConn, to netip.AddrPort) string {
+	t.Helper()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.WriteToUDPAddrPort([]byte("?"), to); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 64)
+	n, from, err := c.ReadFromUDPAddrPort(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) != to {
+		t.Errorf("%s answers for %s", from, to)
+	}
+	return string(buf[:n])
+}
+
+func socket(t *testing.T) *net.UDPConn {
+	t.Helper()
+	c, err := net.ListenUDP("udp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
 func datagrams(t *testing.T, addr string) {
 	to := netip.AddrPortFrom(netip.MustParseAddr(addr), 53)
 	sockets := make(map[string]bool)
 	for range 20 {
-		c, err := net.ListenUDP("udp", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answers := make(map[string]bool)
-		c.SetDeadline(time.Now().Add(10 * time.Second))
-		buf := make([]byte, 64)
+		c := socket(t)
+		first := ask(t, c, to)
+		sockets[first] = true
 		for range 5 {
-			if _, err := c.WriteToUDPAddrPort([]byte("?"), to); err != nil {
-				t.Fatal(err)
+			if got := ask(t, c, to); got != first {
+				t.Errorf("one socket was answered by %s and %s", first, got)
 			}
-			n, from, err := c.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) != to {
-				t.Errorf("%s answers for %s", from, to)
-			}
-			answers[string(buf[:n])] = true
-			sockets[string(buf[:n])] = true
-		}
-		c.Close()
-		if len(answers) != 1 {
-			t.Errorf("one socket was answered by %v", answers)
 		}
 	}
 	if len(sockets) != 2 {
