@@ -1,0 +1,196 @@
+package vm_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/source"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// narrow is the MTU of the router between the machines, whose links have 1500.
+const narrow = 1400
+
+// A router between two nodes has less room than their links say. It would fragment what the kernel's WireGuard sends
+// by itself, without a word; with veild's rule it drops, and the probe inside the tunnel finds what fits:
+//
+//	node-1 veil0 ═ eth0 (1500) ─ outside: to the other node 1400 ─ eth0 (1500) ═ veil0 node-2
+func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
+	ctx, c := newCluster(t, vm.Options{Bare: true})
+	tables := tablesOf(t, c)
+	for i, m := range c.Machines {
+		startVeild(ctx, t, m, tables[i], c.Lab.Family())
+	}
+	first := c.Machines[0]
+	from, to := tables[0].table.Self.PodPrefixes[0].Addr().Next(), tables[1].table.Self.PodPrefixes[0].Addr().Next()
+	ping := func(size int) error {
+		_, err := first.Exec(ctx, fmt.Sprintf("ping -n -M do -c 2 -i 0.3 -W 3 -s %d -I %s %s", size-28, from, to))
+		return err
+	}
+	until(ctx, t, time.Minute, "the tunnel", func() error { return ping(100) })
+	if _, err := first.Exec(ctx, "ip -d link show dev veil0 | grep -w wireguard"); err != nil {
+		t.Fatalf("the tunnel is not the kernel's: %v", err)
+	}
+	detour(ctx, t, c)
+
+	// The control: the router fragments what lets it, so a probe without DF would arrive, and nothing would be found.
+	shell(ctx, t, first, fmt.Sprintf("ping -n -M dont -c 2 -s %d %s", 1500-28, c.Machines[1].Addrs[0]))
+	before := counter(ctx, t, c, "FragCreates")
+	if before == "0" {
+		t.Error("the router has not fragmented: the path is not narrow")
+	}
+
+	until(ctx, t, 3*time.Minute, "the route with the MTU that was found", func() error {
+		out, err := first.Exec(ctx, "ip route show table "+fmt.Sprint(config.TablePod)+" "+tables[1].table.Self.PodPrefixes[0].String())
+		if err == nil && !strings.Contains(string(out), " mtu ") {
+			err = fmt.Errorf("no mtu: %s", out)
+		}
+		t.Logf("%s", out)
+		return err
+	})
+	if err := ping(1300); err != nil {
+		t.Errorf("what should fit does not: %v", err)
+	}
+	if err := ping(1380); err == nil {
+		t.Error("a packet that does not fit passed")
+	}
+	if after := counter(ctx, t, c, "FragCreates"); after != before {
+		t.Errorf("the router fragmented outer packets: %s before, %s after", before, after)
+	}
+}
+
+// node is what a machine's veild is started with.
+type node struct {
+	key   wgkey.Private
+	table cluster.Table
+}
+
+// tablesOf gives each machine a key and a table in which it knows the others.
+func tablesOf(t *testing.T, c *vm.Cluster) []node {
+	t.Helper()
+	nodes := make([]node, len(c.Machines))
+	all := make([]cluster.Node, len(nodes))
+	for i, m := range c.Machines {
+		key, err := wgkey.Generate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes[i].key = key
+		addr, prefixes := m.Addrs[0], c.Lab.Family().PodPrefixes(i + 1)[:1]
+		all[i] = cluster.Node{Name: m.Name, Addresses: []netip.Addr{addr}, PodPrefixes: prefixes, Claim: &cluster.Claim{
+			Keys: []cluster.Key{{Public: key.Public()}}, PodPrefixes: prefixes, MTU: 1500,
+			Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, config.TunnelPort)},
+		}}
+	}
+	for i := range nodes {
+		nodes[i].table = cluster.Table{Revision: 1, Self: &all[i]}
+		for j, other := range all {
+			nodes[i].table.NodeAddrs = append(nodes[i].table.NodeAddrs, other.Addresses...)
+			if j != i {
+				nodes[i].table.Peers = append(nodes[i].table.Peers, other)
+			}
+		}
+	}
+	return nodes
+}
+
+// startVeild runs veild on a machine without a kubelet, with a table from a file, and gives it an address inside.
+func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.Family) {
+	t.Helper()
+	root, err := lab.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "table.json")
+	w, err := source.NewWriter(file, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Write(n.table); err != nil {
+		t.Fatal(err)
+	}
+	key := n.key.Bytes()
+	configuration := fmt.Sprintf("node: %s\nclusterRanges: [%s]\nserviceRanges: [%s]\nsource: {kind: snapshot, file: /run/kubeveil/table.json}\n",
+		m.Name, f.ClusterRanges()[0], f.ServiceRanges()[0])
+	unit := "[Service]\nExecStart=/usr/local/bin/veild -config /etc/kubeveil/veild.yaml\n"
+	for path, content := range map[string]string{
+		"/etc/kubeveil/veild.yaml": configuration, "/run/kubeveil/key": base64.StdEncoding.EncodeToString(key[:]) + "\n",
+		"/run/systemd/system/veild.service": unit,
+	} {
+		if err := m.Put(ctx, path, 0o600, strings.NewReader(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Put(ctx, "/run/kubeveil/table.json", 0o600, bytes.NewReader(table)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.PutFile(ctx, "/usr/local/bin/veild", filepath.Join(root, "out/bin/veild")); err != nil {
+		t.Fatal(err)
+	}
+	shell(ctx, t, m, fmt.Sprintf("chmod 700 /run/kubeveil; ip addr add %s/32 dev lo; systemctl daemon-reload; systemctl start veild",
+		n.table.Self.PodPrefixes[0].Addr().Next()))
+}
+
+// detour sends what the machines have for each other through the host outside, which has less room.
+func detour(ctx context.Context, t *testing.T, c *vm.Cluster) {
+	t.Helper()
+	via := c.Lab.OutsideAddrs()[0]
+	if err := c.Lab.Outside.Sysctl("net/ipv4/ip_forward", "1", "net/ipv4/conf/all/send_redirects", "0", "net/ipv4/conf/eth0/send_redirects", "0"); err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range c.Machines {
+		other := c.Machines[1-i].Addrs[0]
+		if err := c.Lab.Outside.IP(ctx, fmt.Sprintf("route add %s/32 dev eth0 mtu lock %d", m.Addrs[0], narrow)); err != nil {
+			t.Fatal(err)
+		}
+		shell(ctx, t, m, fmt.Sprintf("sysctl -qw net.ipv4.conf.all.accept_redirects=0 net.ipv4.conf.eth0.accept_redirects=0; ip route add %s/32 via %s", other, via))
+	}
+}
+
+// counter reads a counter of IPv4 on the router.
+func counter(ctx context.Context, t *testing.T, c *vm.Cluster, name string) string {
+	t.Helper()
+	out, err := c.Lab.Outside.Exec(ctx, "cat", "/proc/net/snmp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, values, _ := strings.Cut(string(out), "\n")
+	values, _, _ = strings.Cut(values, "\n")
+	for i, n := range strings.Fields(names) {
+		if n == name {
+			return strings.Fields(values)[i]
+		}
+	}
+	t.Fatalf("no counter %s in %s", name, names)
+	return ""
+}
+
+func shell(ctx context.Context, t *testing.T, m *vm.Machine, line string) {
+	t.Helper()
+	if _, err := m.Exec(ctx, line); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func until(ctx context.Context, t *testing.T, patience time.Duration, what string, f func() error) {
+	t.Helper()
+	if err := lab.Until(ctx, patience, f); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
