@@ -117,16 +117,21 @@ func (m *Machine) arguments() []string {
 		"-smp", fmt.Sprint(c.cpus()), "-m", fmt.Sprint(memoryMB),
 		"-kernel", c.image("vmlinuz"), "-initrd", c.image("initrd"),
 		"-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off no_timer_check nowatchdog systemd.show_status=0 systemd.hostname="+m.Name,
-		"-drive", "if=virtio,cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "disk.qcow2"),
-		"-drive", "if=virtio,format=raw,readonly=on,file="+filepath.Join(m.Dir, "seed.tar"),
 		"-netdev", "tap,id=net0,script=no,downscript=no,vhost=off,ifname="+m.Name,
 		"-device", "virtio-net-pci,netdev=net0,mac="+m.hardwareAddr()+fmt.Sprintf(",host_mtu=%d,", c.opts.UnderlayMTU)+noOffloads,
 		"-device", "virtio-rng-pci",
 		"-serial", "file:"+filepath.Join(m.Dir, "console.log"))
+	args = append(args, disk("root", "cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "disk.qcow2"))...)
+	args = append(args, disk("seed", "format=raw,readonly=on,file="+filepath.Join(m.Dir, "seed.tar"))...)
 	if !c.opts.Bare {
-		args = append(args, "-drive", "if=virtio,cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "shared.qcow2"))
+		args = append(args, disk("shared", "cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "shared.qcow2"))...)
 	}
 	return append(args, c.opts.QEMU...)
+}
+
+// disk gives qemu's arguments for a disk. They are devices of their own, because qemu gives those the first places, and the first is /dev/vda.
+func disk(id, drive string) []string {
+	return []string{"-drive", "if=none,id=" + id + "," + drive, "-device", "virtio-blk-pci,drive=" + id}
 }
 
 // Start turns the machine on; it does not wait, see WaitSSH.

@@ -35,7 +35,18 @@ func TestKernel(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	// Room for volumes of tens of GiB, of which little is written.
+	disk := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(disk, 64<<30); err != nil {
+		t.Fatal(err)
+	}
+	c, err := vm.New(ctx, vm.Options{
+		Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		QEMU: []string{"-drive", "if=none,id=room,format=raw,cache=unsafe,discard=unmap,file=" + disk, "-device", "virtio-blk-pci,drive=room,serial=room"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +59,7 @@ func TestKernel(t *testing.T) {
 	if err := m.PutFile(ctx, "/root/kerneltest", binary); err != nil {
 		t.Fatal(err)
 	}
-	out, err := m.Exec(ctx, "cd /root && modprobe dm-crypt && KUBEVEIL_DM=1 TMPDIR=/var/tmp ./kerneltest -test.v -test.timeout 28m -test.run '"+os.Getenv(runEnv)+"' 2>&1; echo status $?; dmesg | tail -20")
+	out, err := m.Exec(ctx, "cd /root && modprobe dm-crypt && mkfs.ext4 -q /dev/disk/by-id/virtio-room && mount /dev/disk/by-id/virtio-room /mnt && KUBEVEIL_DM=1 TMPDIR=/mnt ./kerneltest -test.v -test.timeout 28m -test.run '"+os.Getenv(runEnv)+"' 2>&1; echo status $?; dmesg | tail -20")
 	t.Logf("%s", out)
 	if err != nil || !strings.Contains(string(out), "\nPASS\nstatus 0\n") {
 		t.Errorf("tests on the machine: %v", err)
