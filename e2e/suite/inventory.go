@@ -49,8 +49,8 @@ func newInventory(text string) inventory {
 	var rules ruleset
 	for line := range strings.Lines(text) {
 		line = strings.Join(strings.Fields(line), " ")
-		if rule, ok := strings.CutPrefix(line, "nft "); ok {
-			lines = append(lines, rules.next(rule)...)
+		if rule, ok := strings.CutPrefix(line, "nft"); ok {
+			lines = append(lines, rules.next(strings.TrimSpace(rule))...)
 		} else if line != "" && !changing(line) {
 			lines = append(lines, line)
 		}

@@ -226,7 +226,7 @@ func TestInventoryOfRules(t *testing.T) {
 		{"kube-proxy's and portmap's", "nft table ip kube-proxy {\nnft \tmap m {\nnft \t}\nnft }\nnft table ip nat {\nnft \tchain CNI-HOSTPORT-DNAT {\nnft \t}\nnft }\n", nil},
 		{"a chain beside the kubelet's", "nft table ip filter {\nnft \tchain KUBE-FIREWALL {\nnft \t\tdrop\nnft \t}\nnft \tchain INPUT {\nnft \t\tjump KUBE-FIREWALL\nnft \t\tdrop\nnft \t}\nnft }\n",
 			[]string{"nft chain INPUT {", "nft drop", "nft table ip filter {", "nft }", "nft }"}},
-		{"an empty table after them", kubelet + "nft table inet kubeveil {\nnft }\n", []string{"nft table inet kubeveil {", "nft }"}},
+		{"an empty table after them", kubelet + "nft \nnft table inet kubeveil {\nnft }\n", []string{"nft table inet kubeveil {", "nft }"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := newInventory(tt.text); !slices.Equal(got, tt.want) {
