@@ -31,6 +31,8 @@ const (
 	NoProgram Reason = "no-program"
 	// NoKernelFeature: another thing that this kernel does not have.
 	NoKernelFeature Reason = "no-kernel-feature"
+	// NoCapability: root, and still without a capability that the test needs.
+	NoCapability Reason = "no-capability"
 	// Short: the test is long and long ones were not asked for.
 	Short Reason = "short"
 )
@@ -89,6 +91,24 @@ func NeedRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		Skip(t, NoRoot, "run as root")
+	}
+}
+
+// Capable is whether this process has a capability, one of unix.CAP_* (capabilities(7)).
+func Capable(t testing.TB, capability int) bool {
+	t.Helper()
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
+		t.Fatal(err)
+	}
+	return data[capability/32].Effective&(1<<(capability%32)) != 0
+}
+
+// NeedCapability skips the test where this process is without the capability; detail is for people.
+func NeedCapability(t testing.TB, capability int, detail string) {
+	t.Helper()
+	if !Capable(t, capability) {
+		Skip(t, NoCapability, detail)
 	}
 }
 
