@@ -100,6 +100,8 @@ func TestGates(t *testing.T) {
 		"ratio below the most":     {bench.AtMost("g", c, 1.3), true, "0.950"},
 		"value below":              {bench.Below("g", c, 80), true, "70.0 MiB"},
 		"value not below":          {bench.Below("g", c, 70), false, "70.0 MiB"},
+		"value within":             {bench.Within("g", c, 70), true, "70.0 MiB"},
+		"value not within":         {bench.Within("g", c, 69), false, "70.0 MiB"},
 		"nothing measured, ratio":  {bench.AtLeast("g", nil, 0), false, "not measured"},
 		"nothing measured, value":  {bench.Below("g", nil, 1), false, "not measured"},
 		"base absent is no ratio":  {bench.AtLeast("g", &bench.Case{}, 0), false, "not measured"},

@@ -25,14 +25,23 @@ func ratioGate(name string, c *Case, limit float64, sign string, keeps func(floa
 
 // Below is the gate "the median of ours of c is below limit, in c's unit".
 func Below(name string, c *Case, limit float64) Gate {
+	return oursGate(name, c, limit, "<", func(v float64) bool { return v < limit })
+}
+
+// Within is the gate "the median of ours of c is at most limit, in c's unit".
+func Within(name string, c *Case, limit float64) Gate {
+	return oursGate(name, c, limit, "≤", func(v float64) bool { return v <= limit })
+}
+
+func oursGate(name string, c *Case, limit float64, sign string, keeps func(float64) bool) Gate {
 	g := Gate{Name: name}
 	if c == nil {
-		g.Want, g.Got = fmt.Sprintf("< %v", limit), "not measured"
+		g.Want, g.Got = fmt.Sprintf("%s %v", sign, limit), "not measured"
 		return g
 	}
-	g.Want = "< " + c.Unit.Format(limit)
+	g.Want = sign + " " + c.Unit.Format(limit)
 	g.Got = fmt.Sprintf("%s (%s to %s, n %d)", c.Unit.Format(c.Ours.Median), significant(c.Ours.Min), significant(c.Ours.Max), c.Ours.N)
-	g.OK = c.Ours.Median < limit
+	g.OK = keeps(c.Ours.Median)
 	return g
 }
 

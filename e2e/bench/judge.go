@@ -35,13 +35,13 @@ type profile struct {
 	Gates []limit `json:"gates"`
 }
 
-// limit is a gate. It has AtLeast or AtMost, of the median ratio of Case, or Below, of the median of ours in the case's unit, or NoPlaintext.
+// limit is a gate. It has AtLeast or AtMost, of the median ratio of Case, or Within, of the median of ours in the case's unit, or NoPlaintext.
 type limit struct {
 	Case    string   `json:"case"`
 	MTU     int      `json:"mtu"`
 	AtLeast *float64 `json:"atLeast"`
 	AtMost  *float64 `json:"atMost"`
-	Below   *float64 `json:"below"`
+	Within  *float64 `json:"within"`
 	// Link says on which links it is judged; nil on all.
 	Link *link `json:"link"`
 	// IfMeasured is whether a result without the case is none that missed it.
@@ -97,7 +97,7 @@ func (l *limits) check() error {
 	}
 	for _, g := range all {
 		set := 0
-		for _, limit := range []*float64{g.AtLeast, g.AtMost, g.Below} {
+		for _, limit := range []*float64{g.AtLeast, g.AtMost, g.Within} {
 			if limit != nil {
 				set++
 			}
@@ -212,8 +212,8 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 		}
 		name += ", link of " + g.Link.Name
 	}
-	if g.Below != nil {
-		return Below(name, c, *g.Below), true
+	if g.Within != nil {
+		return Within(name, c, *g.Within), true
 	}
 	if c != nil && c.BaseName != "" {
 		name += ", against " + c.BaseName

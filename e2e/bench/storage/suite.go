@@ -30,7 +30,7 @@ func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	var disks []storage.Disk
+	disks := []storage.Disk{stageDisk(o)}
 	for _, d := range s.disks {
 		disks = append(disks, d.Disk)
 	}

@@ -95,7 +95,7 @@ func (s *suite) notes() []string {
 		fmt.Sprintf("Class %q: cryptsetup has the same cipher (aes-xts-plain64, 512-bit key), sectors of 4096 bytes, offset and flags, and PBKDF2 with 1000 iterations, the cheapest that it takes.", s.Tuning),
 		fmt.Sprintf("kubestr's job is the published text but for the time (%v for 15 s), the size (a quarter of the payload for 2 GiB) and the device for a file. Constellation's is 4k and 1024k with a queue of 128, one submitter on one processor, %v for 60 s, without its ramp.", s.Sample, s.Sample),
 		"CPU is the busy time of all processors of the machine, fio and its start included, from /proc/stat, for 10^9 bytes read or written.",
-		"Stage to mounted: ours is one call of the driver, as a kubelet makes it, the attachment of the loop device included; beside it luksFormat, open, mkfs.ext4 and mount (new), or open, fsck and mount (existing), on a loop device that was attached before.",
+		"Stage to mounted: ours is one call of the driver, as a kubelet makes it, the attachment of the loop device included; beside it luksFormat, open, mkfs.ext4 and mount (new), or open, fsck and mount (existing), on a loop device that was attached before. The files of both are on one disk without limits.",
 		fmt.Sprintf("%d rounds, order drawn with seed %d.", s.Rounds, s.Seed),
 	}
 	if s.result.Platform == bench.Emulated {
