@@ -13,15 +13,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/cluster"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
+	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 )
 
 const usage = `bench-cluster measures Kubeveil on two virtual machines: pod to pod and pod to service, TCP, UDP, latency and CPU,
@@ -30,7 +28,7 @@ beside bare WireGuard and the network in clear, at MTU 8896 and 1500 and over a 
 Usage: bench-cluster [flags]
 
 Examples:
-  bench-cluster                        all of it, about 35 minutes on two cores
+  bench-cluster                        all of it, about half an hour on two cores
   bench-cluster -rounds 1 -seconds 1   a look at everything, in about 10 minutes
   bench-cluster -mtus 1500 -churn -1s  one MTU, no churn
 
@@ -48,10 +46,10 @@ type arguments struct {
 	options     cluster.Options
 }
 
-func parse(args []string) (arguments, error) {
+func main() {
 	var a arguments
 	flags := flag.NewFlagSet("bench-cluster", flag.ContinueOnError)
-	flags.StringVar(&a.out, "out", "out/bench-cluster", "`folder` for result.json, report.html, report.md and the machines' logs")
+	flags.StringVar(&a.out, "out", "out/bench-cluster", "`folder` for result.json, report.html, report.md and the machines' logs; emptied first")
 	flags.StringVar(&a.mtus, "mtus", "8896,1500", "MTUs of the underlay, the largest first")
 	flags.DurationVar(&a.limit, "limit", 55*time.Minute, "ends a run that hangs")
 	flags.IntVar(&a.seconds, "seconds", 2, "how long a sample of TCP takes; a rate of UDP and latency take half of it, at least a second")
@@ -59,59 +57,27 @@ func parse(args []string) (arguments, error) {
 	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	flags.DurationVar(&a.options.Churn, "churn", time.Minute, "for how long pods come and go; negative leaves it out")
 	flags.BoolVar(&a.noReference, "no-reference", false, "leave out the reference plugins and the time of the installation, which saves some minutes")
-	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), usage)
-		flags.PrintDefaults()
-	}
-	if err := flags.Parse(args); err != nil {
-		return a, err
-	}
-	if flags.NArg() > 0 {
-		return a, fmt.Errorf("unexpected argument %q: see bench-cluster -h", flags.Arg(0))
-	}
+	program.Main(flags, usage, func() (program.Run, error) {
+		err := a.complete()
+		return program.Within(a.limit, func(ctx context.Context) error { return run(ctx, a) }), err
+	})
+}
+
+// complete checks the command line and derives what follows from it.
+func (a *arguments) complete() (err error) {
 	if a.options.Rounds < 1 || a.seconds < 1 {
-		return a, fmt.Errorf("-rounds %d, -seconds %d: write at least 1", a.options.Rounds, a.seconds)
+		return fmt.Errorf("-rounds %d, -seconds %d: write at least 1", a.options.Rounds, a.seconds)
 	}
 	a.options.TCP = time.Duration(a.seconds) * time.Second
 	a.options.Probe = max(time.Second, (a.options.TCP / 2).Truncate(time.Second))
 	a.options.RoundTrips = a.options.Probe
-	var err error
 	a.options.MTUs, err = parseMTUs(a.mtus)
-	return a, err
-}
-
-func main() {
-	a, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench-cluster:", err)
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeoutCause(ctx, a.limit, fmt.Errorf("bench-cluster did not end within %v", a.limit))
-	defer cancel()
-	if err := run(ctx, a); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-cluster:", err)
-		os.Exit(1)
-	}
+	return err
 }
 
 func run(ctx context.Context, a arguments) error {
 	var err error
-	// Programs that are run elsewhere are given paths below it.
-	if a.out, err = filepath.Abs(a.out); err != nil {
-		return err
-	}
-	// What an earlier run left must not be taken for this one's.
-	for _, name := range []string{"machines", "result.json", "report.html", "report.md"} {
-		if err := os.RemoveAll(filepath.Join(a.out, name)); err != nil {
-			return err
-		}
-	}
-	if err := os.MkdirAll(a.out, 0o755); err != nil {
+	if a.out, err = program.Folder(a.out); err != nil {
 		return err
 	}
 	logFile, err := os.Create(filepath.Join(a.out, "bench-cluster.log"))
@@ -119,10 +85,7 @@ func run(ctx context.Context, a arguments) error {
 		return err
 	}
 	defer logFile.Close()
-	began := time.Now()
-	say := func(format string, args ...any) {
-		fmt.Printf("[%5.0fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
-	}
+	say := program.Progress(os.Stdout)
 	a.options.Progress = say
 	say("results go to %s; the machines take three minutes to begin with, then it is about %v", a.out, estimate(a.options))
 	log := slog.New(slog.NewTextHandler(logFile, nil))
@@ -132,25 +95,5 @@ func run(ctx context.Context, a arguments) error {
 	if rep == nil {
 		return err
 	}
-	return errors.Join(write(a.out, rep), err)
-}
-
-// write writes the results and gives the missed gates as an error.
-func write(out string, rep *report.Report) error {
-	md, err := os.Create(filepath.Join(out, "report.md"))
-	if err != nil {
-		return err
-	}
-	err = errors.Join(rep.Markdown(md), md.Close(), rep.Result.Write(filepath.Join(out, "result.json")), rep.WriteHTML(filepath.Join(out, "report.html")))
-	if err != nil {
-		return err
-	}
-	if err := rep.Terminal(os.Stdout); err != nil {
-		return err
-	}
-	missed := rep.Result.Missed()
-	if len(missed) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%d of %d gates missed", len(missed), len(rep.Result.Gates))
+	return errors.Join(program.Finish(a.out, rep, os.Stdout), err)
 }

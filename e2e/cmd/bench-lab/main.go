@@ -16,15 +16,15 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/load"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
+	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
@@ -45,7 +45,7 @@ type run struct {
 	others string
 	runner bench.Runner
 	result *bench.Result
-	start  time.Time
+	say    func(format string, args ...any)
 }
 
 // settings are how long and how often.
@@ -68,34 +68,55 @@ var (
 // limit bounds a run that hangs.
 const limit = 30 * time.Minute
 
+const usage = `bench-lab measures Kubeveil in namespaces of this machine and says which of its limits are kept.
+
+Usage: bench-lab [flags]
+
+Examples:
+  bench-lab                    all of it, about a quarter of an hour on two cores
+  bench-lab -quick -only add   a look at one part: bare, capped, add or scale
+
+Flags:
+`
+
 func main() {
-	out := flag.String("out", "out/bench-lab", "directory for result.json, report.html and report.md")
-	short := flag.Bool("quick", false, "fewer rounds and seconds, for development; the gates are the same")
-	only := flag.String("only", "", "parts to run, separated by commas; empty runs all")
-	seed := flag.Uint64("seed", bench.NewSeed(), "seed of the order of measurements")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("bench-lab did not end within %v", limit))
-	defer cancel()
-	r := &run{settings: full, out: *out, start: time.Now()}
-	if *short {
-		r.settings = quick
-	}
-	r.runner = bench.Runner{Rounds: r.rounds, Seed: *seed, Progress: r.say}
-	if err := r.all(ctx, *only); err != nil {
-		fmt.Fprintf(os.Stderr, "bench-lab: %v\n", err)
-		os.Exit(1)
-	}
+	flags := flag.NewFlagSet("bench-lab", flag.ContinueOnError)
+	out := flags.String("out", "out/bench-lab", "`folder` for result.json, report.html and report.md; emptied first")
+	short := flags.Bool("quick", false, "fewer rounds and seconds, for development; the gates are the same")
+	only := flags.String("only", "", "`parts` to run, separated by commas (default: all)")
+	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
+	program.Main(flags, usage, func() (program.Run, error) {
+		r := &run{settings: full, out: *out, say: program.Progress(os.Stdout)}
+		if *short {
+			r.settings = quick
+		}
+		r.runner = bench.Runner{Rounds: r.rounds, Seed: *seed, Progress: r.say}
+		chosen, err := choose(*only)
+		return program.Within(limit, func(ctx context.Context) error { return r.all(ctx, chosen) }), err
+	})
 }
 
-// say prints a line of progress.
-func (r *run) say(format string, args ...any) {
-	fmt.Printf("[%4.0fs] %s\n", time.Since(r.start).Seconds(), fmt.Sprintf(format, args...))
+// choose gives the parts of a list of names; an empty one names all.
+func choose(list string) ([]part, error) {
+	if list == "" {
+		return parts, nil
+	}
+	var chosen []part
+	for name := range strings.SplitSeq(list, ",") {
+		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("-only %s: %q is none of bare, capped, add, scale", list, name)
+		}
+		chosen = append(chosen, parts[i])
+	}
+	return chosen, nil
 }
 
 // all runs the parts. One that cannot be measured is a missed gate, and the others still run.
-func (r *run) all(ctx context.Context, only string) error {
+func (r *run) all(ctx context.Context, chosen []part) (err error) {
+	if r.out, err = program.Folder(r.out); err != nil {
+		return err
+	}
 	root, err := lab.Root()
 	if err != nil {
 		return err
@@ -108,10 +129,7 @@ func (r *run) all(ctx context.Context, only string) error {
 	if err := r.lookAround(ctx); err != nil {
 		return err
 	}
-	for _, p := range parts {
-		if only != "" && !strings.Contains(","+only+",", ","+p.name+",") {
-			continue
-		}
+	for _, p := range chosen {
 		r.say("part %s", p.name)
 		err := p.run(r, ctx)
 		if ctx.Err() != nil {
@@ -122,7 +140,7 @@ func (r *run) all(ctx context.Context, only string) error {
 			r.result.Gates = append(r.result.Gates, bench.Gate{Name: "part " + p.name, Want: "measured", Got: err.Error()})
 		}
 	}
-	return r.finish()
+	return program.Finish(r.out, r.report(), os.Stdout)
 }
 
 // lookAround says whether the machine is idle: on one that is not, what CPU limits says little.
@@ -137,39 +155,6 @@ func (r *run) lookAround(ctx context.Context) error {
 	}
 	r.say("%s", r.others)
 	return nil
-}
-
-// finish writes the results and gives the missed gates as an error.
-func (r *run) finish() error {
-	rep := r.report()
-	md, err := os.Create(filepath.Join(mkdir(r.out), "report.md"))
-	if err != nil {
-		return err
-	}
-	defer md.Close()
-	err = errors.Join(r.result.Write(filepath.Join(r.out, "result.json")), rep.WriteHTML(filepath.Join(r.out, "report.html")), rep.Markdown(md))
-	if err != nil {
-		return err
-	}
-	if err := rep.Terminal(os.Stdout); err != nil {
-		return err
-	}
-	r.say("written to %s", r.out)
-	missed := r.result.Missed()
-	if len(missed) == 0 {
-		return nil
-	}
-	err = fmt.Errorf("%d of %d gates missed", len(missed), len(r.result.Gates))
-	for _, g := range missed {
-		err = fmt.Errorf("%w\n  %s: want %s, got %s", err, g.Name, g.Want, g.Got)
-	}
-	return err
-}
-
-// mkdir makes a directory; that it could not is found by who writes into it.
-func mkdir(dir string) string {
-	_ = os.MkdirAll(dir, 0o755)
-	return dir
 }
 
 func (r *run) report() *report.Report {

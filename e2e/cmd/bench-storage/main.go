@@ -9,16 +9,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/bench/storage"
+	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
@@ -37,76 +35,53 @@ Flags:
 
 // arguments are those of the command line.
 type arguments struct {
-	out     string
-	limit   time.Duration
-	options storage.Options
-}
-
-func parse(args []string) (arguments, error) {
-	var a arguments
-	flags := flag.NewFlagSet("bench-storage", flag.ContinueOnError)
-	flags.StringVar(&a.out, "out", "out/bench-storage", "`folder` for result.json, report.html, report.md and the machine's logs")
-	flags.DurationVar(&a.limit, "limit", 75*time.Minute, "ends a run that hangs")
-	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
-	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
-	seconds := flags.Int("seconds", 3, "how long fio runs each time")
-	room := flags.Int64("size", 1024, "`MiB` of a disk that each side has; a sparse file")
-	tuning := flags.String("tuning", string(crypt.Throughput), "`class` of our volumes and flags of cryptsetup: throughput or latency")
-	disks := flags.String("disks", strings.Join(storage.Names(), ","), "which disks")
-	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), usage)
-		flags.PrintDefaults()
-	}
-	if err := flags.Parse(args); err != nil {
-		return a, err
-	}
-	if flags.NArg() > 0 {
-		return a, fmt.Errorf("unexpected argument %q: see bench-storage -h", flags.Arg(0))
-	}
-	if a.options.Rounds < 1 || *seconds < 1 || *room < 64 {
-		return a, fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least 1, 1 and 64", a.options.Rounds, *seconds, *room)
-	}
-	a.options.Tuning = crypt.Class(*tuning)
-	if a.options.Tuning != crypt.Throughput && a.options.Tuning != crypt.Latency {
-		return a, fmt.Errorf("-tuning %s: write throughput or latency", *tuning)
-	}
-	a.options.Disks = strings.Split(*disks, ",")
-	for _, name := range a.options.Disks {
-		if !slices.Contains(storage.Names(), name) {
-			return a, fmt.Errorf("-disks %s: %q is none of %s", *disks, name, strings.Join(storage.Names(), ", "))
-		}
-	}
-	a.options.Sample, a.options.Room = time.Duration(*seconds)*time.Second, *room<<20
-	return a, nil
+	out           string
+	limit         time.Duration
+	seconds       int
+	size          int64
+	tuning, disks string
+	options       storage.Options
 }
 
 func main() {
-	a, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
+	var a arguments
+	flags := flag.NewFlagSet("bench-storage", flag.ContinueOnError)
+	flags.StringVar(&a.out, "out", "out/bench-storage", "`folder` for result.json, report.html, report.md and the machine's logs; emptied first")
+	flags.DurationVar(&a.limit, "limit", 75*time.Minute, "ends a run that hangs")
+	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
+	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
+	flags.IntVar(&a.seconds, "seconds", 3, "how long fio runs each time")
+	flags.Int64Var(&a.size, "size", 1024, "`MiB` of a disk that each side has; a sparse file")
+	flags.StringVar(&a.tuning, "tuning", string(crypt.Throughput), "`class` of our volumes and flags of cryptsetup: throughput or latency")
+	flags.StringVar(&a.disks, "disks", strings.Join(storage.Names(), ","), "which disks")
+	program.Main(flags, usage, func() (program.Run, error) {
+		err := a.complete()
+		return program.Within(a.limit, func(ctx context.Context) error { return run(ctx, a) }), err
+	})
+}
+
+// complete checks the command line and derives what follows from it.
+func (a *arguments) complete() error {
+	if a.options.Rounds < 1 || a.seconds < 1 || a.size < 64 {
+		return fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least 1, 1 and 64", a.options.Rounds, a.seconds, a.size)
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench-storage:", err)
-		os.Exit(2)
+	a.options.Tuning = crypt.Class(a.tuning)
+	if a.options.Tuning != crypt.Throughput && a.options.Tuning != crypt.Latency {
+		return fmt.Errorf("-tuning %s: write throughput or latency", a.tuning)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeoutCause(ctx, a.limit, fmt.Errorf("bench-storage did not end within %v", a.limit))
-	defer cancel()
-	if err := run(ctx, a); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-storage:", err)
-		os.Exit(1)
+	a.options.Disks = strings.Split(a.disks, ",")
+	for _, name := range a.options.Disks {
+		if !slices.Contains(storage.Names(), name) {
+			return fmt.Errorf("-disks %s: %q is none of %s", a.disks, name, strings.Join(storage.Names(), ", "))
+		}
 	}
+	a.options.Sample, a.options.Room = time.Duration(a.seconds)*time.Second, a.size<<20
+	return nil
 }
 
 func run(ctx context.Context, a arguments) error {
 	var err error
-	// Programs that are run elsewhere are given paths below it.
-	if a.out, err = filepath.Abs(a.out); err != nil {
-		return err
-	}
-	// What an earlier run left must not be taken for this one's.
-	if err := errors.Join(os.RemoveAll(a.out), os.MkdirAll(a.out, 0o755)); err != nil {
+	if a.out, err = program.Folder(a.out); err != nil {
 		return err
 	}
 	logFile, err := os.Create(filepath.Join(a.out, "bench-storage.log"))
@@ -114,11 +89,8 @@ func run(ctx context.Context, a arguments) error {
 		return err
 	}
 	defer logFile.Close()
-	began := time.Now()
 	o := a.options
-	o.Progress = func(format string, args ...any) {
-		fmt.Printf("[%5.0fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
-	}
+	o.Progress = program.Progress(os.Stdout)
 	o.Log = slog.New(slog.NewTextHandler(logFile, nil))
 	o.Dir = filepath.Join(a.out, "machine")
 	if o.Root, err = lab.Root(); err != nil {
@@ -129,19 +101,5 @@ func run(ctx context.Context, a arguments) error {
 	if rep == nil {
 		return err
 	}
-	return errors.Join(write(a.out, rep), err)
-}
-
-// write writes the results and gives the missed gates as an error.
-func write(out string, rep *report.Report) error {
-	if err := rep.WriteAll(out); err != nil {
-		return err
-	}
-	if err := rep.Terminal(os.Stdout); err != nil {
-		return err
-	}
-	if missed := len(rep.Result.Missed()); missed > 0 {
-		return fmt.Errorf("%d of %d gates missed", missed, len(rep.Result.Gates))
-	}
-	return nil
+	return errors.Join(program.Finish(a.out, rep, os.Stdout), err)
 }

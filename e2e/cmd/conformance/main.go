@@ -20,13 +20,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"regexp"
-	"syscall"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 	"github.com/kubeveil/kubeveil/e2e/lab"
@@ -40,34 +39,25 @@ type arguments struct {
 	focus, skip                         *regexp.Regexp
 }
 
-// errFailed is the error of a run whose report says what failed.
-var errFailed = errors.New("failed")
+const usage = `conformance runs Kubernetes' own end-to-end tests of networking, on virtual machines that it makes and removes or on a
+cluster where Kubeveil is installed, and accounts for each of them.
+
+Usage: conformance [flags]
+
+Examples:
+  conformance                                   all of them
+  conformance -focus 'nodePort: udp'            some, and no report on the others
+  conformance -kubeconfig admin.conf            on that cluster
+
+Flags:
+`
 
 func main() {
-	a, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "conformance:", err)
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, a); err != nil {
-		if !errors.Is(err, errFailed) {
-			fmt.Fprintln(os.Stderr, "conformance:", err)
-		}
-		os.Exit(1)
-	}
-}
-
-func parse(args []string) (arguments, error) {
 	var a arguments
 	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
-	flags.StringVar(&a.kubeconfig, "kubeconfig", "", "`file` for a cluster where Kubeveil is installed. Empty: virtual machines are made for the run")
-	flags.StringVar(&a.out, "out", "out/conformance", "`folder` of result.json, junit.xml and report.md")
-	flags.StringVar(&a.registry, "registry", "", "what the `names` of the tests' images begin with, for -kubeconfig. Empty: the upstream's own")
+	flags.StringVar(&a.kubeconfig, "kubeconfig", "", "`file` for a cluster where Kubeveil is installed (default: virtual machines are made for the run)")
+	flags.StringVar(&a.out, "out", "out/conformance", "`folder` of result.json, junit.xml and report.md; emptied first")
+	flags.StringVar(&a.registry, "registry", "", "what the `names` of the tests' images begin with, for -kubeconfig (default: the upstream's own)")
 	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
 	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
 	flags.IntVar(&a.parallel, "parallel", 3, "how many specs run at a time; those marked as serial always run alone")
@@ -80,16 +70,12 @@ func parse(args []string) (arguments, error) {
 	}
 	expression("focus", "run the specs whose names this `regular expression` finds, and report on no others", &a.focus)
 	expression("skip", "leave out the specs whose names this `regular expression` finds, and do not report on them", &a.skip)
-	if err := flags.Parse(args); err != nil {
-		return a, err
-	}
-	if flags.NArg() > 0 {
-		return a, fmt.Errorf("unexpected argument %q: see conformance -h", flags.Arg(0))
-	}
-	if a.kubeconfig == "" && a.registry != "" {
-		return a, errors.New("-registry is for a cluster of -kubeconfig: the machines are given their images")
-	}
-	return a, nil
+	program.Main(flags, usage, func() (program.Run, error) {
+		if a.kubeconfig == "" && a.registry != "" {
+			return nil, errors.New("-registry is for a cluster of -kubeconfig: the machines are given their images")
+		}
+		return func(ctx context.Context) error { return run(ctx, a) }, nil
+	})
 }
 
 func run(ctx context.Context, a arguments) error {
@@ -97,10 +83,7 @@ func run(ctx context.Context, a arguments) error {
 	if err != nil {
 		return err
 	}
-	if a.out, err = filepath.Abs(a.out); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(a.out); err != nil {
+	if a.out, err = program.Folder(a.out); err != nil {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -128,7 +111,7 @@ func run(ctx context.Context, a arguments) error {
 	return errors.Join(write(a.out, root, platform, report), err)
 }
 
-// write writes the three files, prints where they are, and gives errFailed when the report is not good.
+// write writes the three files, prints where they are, and gives program.ErrFailed when the report is not good.
 func write(dir, root, platform string, report *conformance.Report) error {
 	result, err := bench.New(platform, root)
 	if err != nil {
@@ -150,7 +133,7 @@ func write(dir, root, platform string, report *conformance.Report) error {
 	fmt.Printf("%d passed, %d failed (%d of them for no listed reason), %d skipped after %s, %s\n", result.Tests.Passed, result.Tests.Failed,
 		len(unexplained), len(result.Tests.Skipped), report.Elapsed.Round(time.Second), path)
 	if len(unexplained) > 0 {
-		return errFailed
+		return program.ErrFailed
 	}
 	return nil
 }

@@ -10,16 +10,14 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
+	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/storage"
 )
@@ -30,7 +28,7 @@ const limit = 20 * time.Minute
 // demo is one run of the program.
 type demo struct {
 	out     string
-	start   time.Time
+	say     func(format string, args ...any)
 	machine *storage.Machine
 	// first and second have a volume each; plain has a file system in clear.
 	first, second, plain storage.Disk
@@ -42,35 +40,27 @@ type demo struct {
 	digest string
 }
 
-func main() {
-	out := flag.String("out", "out/demo-storage", "`folder` for report.html, report.md, result.json and the machine's logs")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the demonstration did not end within %v", limit))
-	defer cancel()
-	d := &demo{out: *out, start: time.Now()}
-	if err := d.run(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = errors.Join(context.Cause(ctx), err)
-		}
-		fmt.Fprintf(os.Stderr, "demo-storage: %v\n", err)
-		os.Exit(1)
-	}
-}
+const usage = `demo-storage shows a virtual machine's encrypted volumes as the owner of its disks sees them, and what he can do to them, in about a minute.
 
-// say prints a line of progress.
-func (d *demo) say(format string, args ...any) {
-	fmt.Printf("[%3.0fs] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
+Usage: demo-storage [flags]
+
+Example:
+  demo-storage -out /tmp/demo        report.html, report.md, result.json and the machine's logs go there
+
+Flags:
+`
+
+func main() {
+	flags := flag.NewFlagSet("demo-storage", flag.ContinueOnError)
+	out := flags.String("out", "out/demo-storage", "`folder` for report.html, report.md, result.json and the machine's logs; emptied first")
+	program.Main(flags, usage, func() (program.Run, error) {
+		d := &demo{out: *out, say: program.Progress(os.Stdout)}
+		return program.Within(limit, d.run), nil
+	})
 }
 
 func (d *demo) run(ctx context.Context) (err error) {
-	// Programs that are run elsewhere are given paths below it.
-	if d.out, err = filepath.Abs(d.out); err != nil {
-		return err
-	}
-	// What an earlier run left must not be taken for this one's.
-	if err := errors.Join(os.RemoveAll(d.out), os.MkdirAll(d.out, 0o755)); err != nil {
+	if d.out, err = program.Folder(d.out); err != nil {
 		return err
 	}
 	logFile, err := os.Create(filepath.Join(d.out, "demo-storage.log"))
@@ -131,19 +121,8 @@ func (d *demo) show(ctx context.Context) error {
 
 // finish writes the results; the error names what should not have been.
 func (d *demo) finish() error {
-	if err := errors.Join(d.report.WriteAll(d.out), d.report.Terminal(os.Stdout)); err != nil {
-		return err
-	}
-	var err error
+	err := program.Finish(d.out, d.report, os.Stdout)
 	d.say("open %s in a browser: it shows the raw bytes of both disks next to each other", filepath.Join(d.out, "report.html"))
-	for _, g := range d.result.Missed() {
-		err = errors.Join(err, fmt.Errorf("%s: want %s, got %s", g.Name, g.Want, g.Got))
-	}
-	for _, r := range d.report.Refused {
-		if !r.OK {
-			err = errors.Join(err, fmt.Errorf("%s: want %s, got %s", r.What, r.Want, r.Got))
-		}
-	}
 	return err
 }
 

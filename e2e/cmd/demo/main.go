@@ -12,13 +12,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
+	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
@@ -28,7 +27,7 @@ const limit = 10 * time.Minute
 // demo is one run of the program.
 type demo struct {
 	out     string
-	start   time.Time
+	say     func(format string, args ...any)
 	result  *bench.Result
 	report  *report.Report
 	ours    *network
@@ -36,29 +35,29 @@ type demo struct {
 	problem error
 }
 
-func main() {
-	out := flag.String("out", "out/demo", "directory for report.html, report.md and result.json")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the demonstration did not end within %v", limit))
-	defer cancel()
-	d := &demo{out: *out, start: time.Now()}
-	if err := d.run(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = errors.Join(context.Cause(ctx), err)
-		}
-		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
-		os.Exit(1)
-	}
-}
+const usage = `demo shows the same pods and the same traffic on three nodes in namespaces, in clear and behind Kubeveil, in about three minutes.
 
-// say prints a line of progress.
-func (d *demo) say(format string, args ...any) {
-	fmt.Printf("[%3.0fs] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
+Usage: demo [flags]
+
+Example:
+  demo -out /tmp/demo        report.html, report.md and result.json go there
+
+Flags:
+`
+
+func main() {
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	out := flags.String("out", "out/demo", "`folder` for report.html, report.md and result.json; emptied first")
+	program.Main(flags, usage, func() (program.Run, error) {
+		d := &demo{out: *out, say: program.Progress(os.Stdout)}
+		return program.Within(limit, d.run), nil
+	})
 }
 
 func (d *demo) run(ctx context.Context) (err error) {
+	if d.out, err = program.Folder(d.out); err != nil {
+		return err
+	}
 	root, err := lab.Root()
 	if err != nil {
 		return err
@@ -130,30 +129,9 @@ func (d *demo) judge() error {
 
 // finish writes the results; the error names what should not have been.
 func (d *demo) finish() error {
-	if err := os.MkdirAll(d.out, 0o755); err != nil {
-		return err
-	}
-	md, err := os.Create(filepath.Join(d.out, "report.md"))
-	if err != nil {
-		return err
-	}
-	defer md.Close()
-	page := filepath.Join(d.out, "report.html")
-	err = errors.Join(d.result.Write(filepath.Join(d.out, "result.json")), d.report.WriteHTML(page), d.report.Markdown(md), d.report.Terminal(os.Stdout))
-	if err != nil {
-		return err
-	}
-	d.say("open %s in a browser: it shows the frames of both networks next to each other", page)
-	err = d.problem
-	for _, g := range d.result.Missed() {
-		err = errors.Join(err, fmt.Errorf("%s: want %s, got %s", g.Name, g.Want, g.Got))
-	}
-	for _, r := range d.report.Refused {
-		if !r.OK {
-			err = errors.Join(err, fmt.Errorf("%s: want %s, got %s", r.What, r.Want, r.Got))
-		}
-	}
-	return err
+	err := program.Finish(d.out, d.report, os.Stdout)
+	d.say("open %s in a browser: it shows the frames of both networks next to each other", filepath.Join(d.out, "report.html"))
+	return errors.Join(d.problem, err)
 }
 
 // close removes both clusters.

@@ -10,12 +10,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/storage/cluster"
 	"github.com/kubeveil/kubeveil/e2e/vm"
@@ -24,18 +23,23 @@ import (
 // image is the archive that `make image-csi` writes.
 const image = "out/images/kubeveil-csi.tar"
 
+const usage = `e2e-storage runs the cases of the CSI driver on a virtual machine that it makes and removes.
+
+Usage: e2e-storage [flags]
+
+Example:
+  e2e-storage -out /tmp/volumes        result.json and the machine's logs go there
+
+Flags:
+`
+
 func main() {
-	out := flag.String("out", "out/e2e-storage", "`folder` for result.json and the machines' logs")
-	limit := flag.Duration("limit", 60*time.Minute, "ends a run that hangs")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("e2e-storage did not end within %v", *limit))
-	defer cancel()
-	if err := run(ctx, *out); err != nil {
-		fmt.Fprintln(os.Stderr, "e2e-storage:", err)
-		os.Exit(1)
-	}
+	flags := flag.NewFlagSet("e2e-storage", flag.ContinueOnError)
+	out := flags.String("out", "out/e2e-storage", "`folder` for result.json and the machine's logs; emptied first")
+	limit := flags.Duration("limit", 60*time.Minute, "ends a run that hangs")
+	program.Main(flags, usage, func() (program.Run, error) {
+		return program.Within(*limit, func(ctx context.Context) error { return run(ctx, *out) }), nil
+	})
 }
 
 func run(ctx context.Context, out string) (err error) {
@@ -47,11 +51,7 @@ func run(ctx context.Context, out string) (err error) {
 	if _, err := os.Stat(archive); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s is missing: run `make image-csi` first", archive)
 	}
-	if out, err = filepath.Abs(out); err != nil {
-		return err
-	}
-	// What an earlier run left must not be taken for this one's.
-	if err := errors.Join(os.RemoveAll(out), os.MkdirAll(out, 0o755)); err != nil {
+	if out, err = program.Folder(out); err != nil {
 		return err
 	}
 	logFile, err := os.Create(filepath.Join(out, "e2e-storage.log"))

@@ -26,13 +26,9 @@ var _ suite.Lab = machines{}
 
 // onMachines makes a cluster of virtual machines, runs the suite from before its first boot to after the last case, and removes it, whatever comes.
 func onMachines(ctx context.Context, a arguments, root string, o suite.Options, log *slog.Logger) (report *suite.Report, platform string, err error) {
-	dir, err := filepath.Abs(filepath.Join(a.out, "cluster"))
-	if err != nil {
-		return nil, "", err
-	}
 	began := time.Now()
 	fmt.Fprintln(o.Out, "starting virtual machines …")
-	c, err := vm.New(ctx, vm.Options{NoVeil: true, Userspace: []int{userspace}, Dir: dir, Log: log})
+	c, err := vm.New(ctx, vm.Options{NoVeil: true, Userspace: []int{userspace}, Dir: filepath.Join(a.out, "cluster"), Log: log})
 	if err != nil {
 		return nil, "", err
 	}

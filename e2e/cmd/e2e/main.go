@@ -18,15 +18,14 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
-	"syscall"
 	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/framework"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/suite"
@@ -39,52 +38,40 @@ type arguments struct {
 	core, full, list                 bool
 }
 
-// errFailed is the error of a run whose report says what failed.
-var errFailed = errors.New("failed")
+const usage = `e2e runs the end-to-end suite of correctness, on virtual machines that it makes and removes or on a cluster where Kubeveil is installed.
+
+Usage: e2e [flags]
+
+Examples:
+  e2e -core                         what comes without waiting for machines, about 10 minutes on two cores
+  e2e -full                         all cases, about 25 minutes
+  e2e -run 'reboot|uninstall'       some of them
+  e2e -kubeconfig admin.conf        on that cluster, which will be disturbed
+  e2e -list                         the cases
+
+Flags:
+`
 
 func main() {
-	a, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "e2e:", err)
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, a); err != nil {
-		if !errors.Is(err, errFailed) {
-			fmt.Fprintln(os.Stderr, "e2e:", err)
-		}
-		os.Exit(1)
-	}
-}
-
-func parse(args []string) (arguments, error) {
 	var a arguments
 	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
-	flags.StringVar(&a.kubeconfig, "kubeconfig", "", "of a cluster where Kubeveil is installed; it will be disturbed. Empty: virtual machines are made for the run")
-	flags.StringVar(&a.out, "out", "out/e2e", "folder of result.json and artefacts")
-	flags.StringVar(&a.image, "image", "", "image of the tools in pods (default "+framework.ToolsImage+")")
+	flags.StringVar(&a.kubeconfig, "kubeconfig", "", "`file` for a cluster where Kubeveil is installed; it will be disturbed (default: virtual machines are made for the run)")
+	flags.StringVar(&a.out, "out", "out/e2e", "`folder` of result.json and artefacts; emptied first")
+	flags.StringVar(&a.image, "image", "", "`name` of the image of the tools in pods (default "+framework.ToolsImage+")")
 	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, sev-snp, tdx, metal")
 	flags.BoolVar(&a.core, "core", false, "only the core: what comes without waiting for machines")
 	flags.BoolVar(&a.full, "full", false, "the cases that take long, too")
 	flags.BoolVar(&a.list, "list", false, "list the cases and end")
-	flags.Func("run", "run the cases whose names this regular expression finds", func(s string) (err error) {
+	flags.Func("run", "run the cases whose names this `regular expression` finds", func(s string) (err error) {
 		a.match, err = regexp.Compile(s)
 		return err
 	})
-	if err := flags.Parse(args); err != nil {
-		return a, err
-	}
-	if a.core && a.full {
-		return a, errors.New("-core and -full: choose one")
-	}
-	if flags.NArg() > 0 {
-		return a, fmt.Errorf("unexpected argument %q: see e2e -h", flags.Arg(0))
-	}
-	return a, nil
+	program.Main(flags, usage, func() (program.Run, error) {
+		if a.core && a.full {
+			return nil, errors.New("-core and -full: choose one")
+		}
+		return func(ctx context.Context) error { return run(ctx, a) }, nil
+	})
 }
 
 func run(ctx context.Context, a arguments) error {
@@ -96,10 +83,7 @@ func run(ctx context.Context, a arguments) error {
 	if err != nil {
 		return err
 	}
-	if err := os.RemoveAll(a.out); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(a.out, 0o755); err != nil {
+	if a.out, err = program.Folder(a.out); err != nil {
 		return err
 	}
 	file, err := os.Create(filepath.Join(a.out, "e2e.log"))
@@ -137,7 +121,7 @@ func run(ctx context.Context, a arguments) error {
 	}
 	fmt.Printf("%s after %s, %s\n", report.Summary(), time.Since(began).Round(time.Second), path)
 	if result.Tests.Failed > 0 || err != nil || ctx.Err() != nil {
-		return errFailed
+		return program.ErrFailed
 	}
 	return nil
 }

@@ -1,0 +1,61 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// marker is in each folder that Folder has made.
+const marker = ".kubeveil-results"
+
+// ErrNotOurs is of a folder that has something in it which Folder has not made.
+var ErrNotOurs = errors.New("there is something in it that no earlier run has put there")
+
+// Folder gives the absolute path of an empty folder for results: what an earlier run
+// left must not be taken for this one's. It makes one where there is none, and empties one that it has
+// made before. Any other with something in it stays as it is and is an ErrNotOurs.
+func Folder(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return "", err
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return "", err
+	}
+	if err := ours(path, entries); err != nil {
+		return "", err
+	}
+	// The marker first and last: whoever is ended between leaves a folder that the next run takes.
+	if err := os.WriteFile(filepath.Join(path, marker), nil, 0o644); err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		if e.Name() == marker {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(path, e.Name())); err != nil {
+			return "", err
+		}
+	}
+	return path, nil
+}
+
+// ours is whether the folder may be emptied.
+func ours(path string, entries []fs.DirEntry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	for _, e := range entries {
+		if e.Name() == marker && e.Type().IsRegular() {
+			return nil
+		}
+	}
+	return fmt.Errorf("folder %s for results: %w (%s, for instance): name another, or delete it yourself", path, ErrNotOurs, entries[0].Name())
+}

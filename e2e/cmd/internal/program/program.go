@@ -1,0 +1,85 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// ErrFailed is the error of a run that has said already what failed.
+var ErrFailed = errors.New("failed")
+
+// Run is a program whose command line has been read.
+type Run func(ctx context.Context) error
+
+// Main reads the command line, runs the program and ends the process. Exit status 0: all is well,
+// or -h was asked for. 1: it failed. 2: the command line is wrong. An interrupt ends the context; a second one the process.
+func Main(flags *flag.FlagSet, usage string, read func() (Run, error)) {
+	os.Exit(Do(flags, usage, os.Args[1:], read, os.Stdout, os.Stderr))
+}
+
+// Do is Main without its process: it gives the exit status.
+func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, error), out, problems io.Writer) int {
+	run, err := parse(flags, args, read)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(out, usage)
+		flags.SetOutput(out)
+		flags.PrintDefaults()
+		return 0
+	case err != nil:
+		fmt.Fprintf(problems, "%s: %v: see %s -h\n", flags.Name(), err, flags.Name())
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// From the first signal on, the second ends the process at once.
+	context.AfterFunc(ctx, stop)
+	err = run(ctx)
+	if err == nil {
+		return 0
+	}
+	if !errors.Is(err, ErrFailed) {
+		fmt.Fprintf(problems, "%s: %v\n", flags.Name(), err)
+	}
+	return 1
+}
+
+// parse reads the flags, of which nothing may be left over.
+func parse(flags *flag.FlagSet, args []string, read func() (Run, error)) (Run, error) {
+	flags.SetOutput(io.Discard)
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return read()
+}
+
+// Within runs a program that is ended after limit; the error says that it was.
+func Within(limit time.Duration, run Run) Run {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it did not end within %v", limit))
+		defer cancel()
+		err := run(ctx)
+		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+			err = errors.Join(cause, err)
+		}
+		return err
+	}
+}
+
+// Progress gives a function that prints a line with the seconds since now before it.
+func Progress(out io.Writer) func(format string, args ...any) {
+	began := time.Now()
+	return func(format string, args ...any) {
+		fmt.Fprintf(out, "[%5.0fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	}
+}
