@@ -284,6 +284,32 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+func TestTurns(t *testing.T) {
+	var order []string
+	side := func(name string, values ...float64) bench.Side {
+		return bench.Side{Name: name, Measure: func(context.Context) (bench.Sample, error) {
+			order = append(order, name)
+			v := values[0]
+			values = values[1:]
+			return bench.Sample{Value: v, CPU: 10 * v}, nil
+		}}
+	}
+	g := bench.Group{Name: "tcp_1", Unit: bench.Mbps, Turns: 2, Sides: []bench.Side{side("ours", 2, 4, 6, 10), side("bare", 1, 3, 2, 2)},
+		Pairs: []bench.Pair{{Name: "tcp_1", Ours: "ours", Base: "bare"}}}
+	cases, err := (&bench.Runner{Rounds: 2}).RunGroups(t.Context(), []bench.Group{g})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, ratio, cpu := cases[0].Ours.N, *cases[0].Ratio, cases[1].Ours; n != 2 || ratio.Min != 1.5 || ratio.Max != 4 || cpu.Min != 30 || cpu.Max != 80 {
+		t.Errorf("%d rounds, ratio %+v, CPU %+v: want means of the turns", n, ratio, cpu)
+	}
+	for i := 0; i < len(order); i += 2 {
+		if order[i] == order[i+1] {
+			t.Errorf("a side was measured twice in a turn: %q", order)
+		}
+	}
+}
+
 func TestRunnerEndsOnTheFirstError(t *testing.T) {
 	calls := 0
 	broken := func(context.Context) (bench.Sample, error) {

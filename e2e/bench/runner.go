@@ -48,6 +48,9 @@ type Group struct {
 	Unit  Unit
 	Sides []Side
 	Pairs []Pair
+	// Turns is how often each side is measured in a round, one after the other; its sample of the round is their mean. 0 is once.
+	// More of them than longer samples: what else the machine does then meets all sides.
+	Turns int
 }
 
 // Side is one of a Group, whose names differ.
@@ -99,10 +102,8 @@ func (r *Runner) RunGroups(ctx context.Context, groups []Group) ([]Case, error) 
 			if all[i] == nil {
 				all[i] = series{}
 			}
-			for _, k := range rng.Perm(len(g.Sides)) {
-				if err := all[i].take(ctx, g.Sides[k]); err != nil {
-					return nil, fmt.Errorf("%s at MTU %d, round %d: %w", g.Name, g.MTU, round, err)
-				}
+			if err := all[i].round(ctx, g, rng); err != nil {
+				return nil, fmt.Errorf("%s at MTU %d, round %d: %w", g.Name, g.MTU, round, err)
 			}
 			r.progress("round %d/%d  %s", round, r.Rounds, all[i].last(g))
 		}
@@ -128,6 +129,32 @@ func (r *Runner) progress(format string, args ...any) {
 
 // series are the samples of one group by side, each in the order of rounds.
 type series map[string][]Sample
+
+// round measures each side in all its turns.
+func (s series) round(ctx context.Context, g *Group, rng *rand.Rand) error {
+	turns := series{}
+	for range max(1, g.Turns) {
+		for _, k := range rng.Perm(len(g.Sides)) {
+			if err := turns.take(ctx, g.Sides[k]); err != nil {
+				return err
+			}
+		}
+	}
+	for side, samples := range turns {
+		s[side] = append(s[side], mean(samples))
+	}
+	return nil
+}
+
+func mean(samples []Sample) (m Sample) {
+	n := float64(len(samples))
+	for _, s := range samples {
+		m.Value += s.Value / n
+		m.CPU += s.CPU / n
+		m.P99 += s.P99 / n
+	}
+	return m
+}
 
 func (s series) take(ctx context.Context, side Side) error {
 	if err := context.Cause(ctx); err != nil {

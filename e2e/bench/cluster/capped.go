@@ -75,11 +75,11 @@ func (s *suite) cappedAt(ctx context.Context, name string, mbps float64) error {
 	ours := s.podTarget(sideOurs)
 	var groups []bench.Group
 	for _, q := range []quantity{
-		{"tcp_1_link_" + name, bench.Mbps, func(t target) bench.Measure { return s.tcp(t, 1) }},
-		{"udp_link_" + name, bench.Mbps, func(t target) bench.Measure { return s.udp(t, search, &hint) }},
+		{"tcp_1_link_" + name, bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 1) }},
+		{"udp_link_" + name, bench.Mbps, udpTurns, func(t target) bench.Measure { return s.udp(t, search, &hint) }},
 	} {
 		groups = append(groups, bench.Group{
-			Name: q.name, MTU: s.at.underlay, Unit: q.unit,
+			Name: q.name, MTU: s.at.underlay, Unit: q.unit, Turns: q.turns,
 			Sides: []bench.Side{{Name: toPod(sideOurs), Measure: q.measure(ours)}, {Name: toPod(sideClear), Measure: q.measure(clear)}},
 			Pairs: []bench.Pair{{Name: "pod_" + q.name + clearSuffix, Ours: toPod(sideOurs), Base: toPod(sideClear), BaseName: baseClear}},
 		})

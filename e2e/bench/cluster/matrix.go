@@ -25,8 +25,16 @@ const (
 type quantity struct {
 	name    string
 	unit    bench.Unit
+	turns   int
 	measure func(target) bench.Measure
 }
+
+// How often each side is measured in a round. A search for a rate is many samples already.
+const (
+	tcpTurns   = 2
+	udpTurns   = 1
+	tripsTurns = 3
+)
 
 func (s *suite) quantities() []quantity {
 	begin := float64(firstRate)
@@ -35,9 +43,9 @@ func (s *suite) quantities() []quantity {
 	}
 	hints := map[bool]*float64{}
 	return []quantity{
-		{"tcp_1", bench.Mbps, func(t target) bench.Measure { return s.tcp(t, 1) }},
-		{"tcp_8", bench.Mbps, func(t target) bench.Measure { return s.tcp(t, 8) }},
-		{"udp", bench.Mbps, func(t target) bench.Measure {
+		{"tcp_1", bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 1) }},
+		{"tcp_8", bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 8) }},
+		{"udp", bench.Mbps, udpTurns, func(t target) bench.Measure {
 			// Ours and bare begin at the same rates; the network in clear is another matter.
 			clear := t.side == sideClear
 			if hints[clear] == nil {
@@ -46,7 +54,7 @@ func (s *suite) quantities() []quantity {
 			}
 			return s.udp(t, udpSearch, hints[clear])
 		}},
-		{"rr", bench.Millisecond, s.trips},
+		{"rr", bench.Millisecond, tripsTurns, s.trips},
 	}
 }
 
@@ -110,7 +118,7 @@ func toPod(side string) string     { return side + " to pod" }
 func toService(side string) string { return side + " to service" }
 
 func (s *suite) group(q quantity) bench.Group {
-	g := bench.Group{Name: q.name, MTU: s.at.underlay, Unit: q.unit}
+	g := bench.Group{Name: q.name, MTU: s.at.underlay, Unit: q.unit, Turns: q.turns}
 	pod, service := "pod_"+q.name, "service_"+q.name
 	add := func(name string, t target) {
 		g.Sides = append(g.Sides, bench.Side{Name: name, Measure: q.measure(t)})

@@ -101,12 +101,12 @@ func (o Options) Estimate() time.Duration {
 	tcp := o.TCP + time.Second + sampleOverhead
 	udp := searchProbes * (o.Probe + sampleOverhead)
 	trips := o.RoundTrips + sampleOverhead/2
-	sample := 2*tcp + udp + trips
+	sample := 2*tcpTurns*tcp + udpTurns*udp + tripsTurns*trips
 	const sides, destinations = 3, 2
 	perMTU := sides * destinations * sample
 	all := time.Duration(max(1, len(o.MTUs))) * perMTU
 	if o.Cap != nil {
-		all += 2 * (tcp + udp)
+		all += 2 * (tcpTurns*tcp + udpTurns*udp)
 	}
 	return time.Duration(o.Rounds)*all + max(0, o.Churn) + fixedCost
 }

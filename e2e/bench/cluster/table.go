@@ -187,6 +187,7 @@ var notes = []string{
 	"Before and after each sample the links' counters were read on both nodes: a figure counts only when its own way carried it and the others did not.",
 	"Both other sides pass the guard's program at two more links of each node than ours. kube-proxy masquerades them when they go to a service, for their addresses are outside the pod ranges.",
 	"Throughput is payload received, by iperf3, the first second left out. UDP: bisection to 2 %; a rate that loses more than 0.5 % is tried a second time before it counts as too high. Datagrams fill one packet of the interface's MTU.",
+	"In each round every side of TCP was measured twice and of request and response three times, one side after the other; the round's figure is their mean.",
 	"Request and response: 64 bytes each way over one TCP connection, at least a thousand of them or four times the least time.",
 	"CPU is the busy time of all processors of both nodes, load generator included, from /proc/stat.",
 	"Plaintext was looked for on the underlay's link of both nodes while pods exchanged messages that hold a canary, and a control by the network in clear had to show it; not during the load, which it would disturb.",

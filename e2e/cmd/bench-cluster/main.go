@@ -28,8 +28,8 @@ beside bare WireGuard and the network in clear, at MTU 8896 and 1500 and over a 
 Usage: bench-cluster [flags]
 
 Examples:
-  bench-cluster                        all of it, about half an hour on two cores
-  bench-cluster -rounds 1 -seconds 1   a look at everything, in about 10 minutes
+  bench-cluster                        all of it, about three quarters of an hour on two cores
+  bench-cluster -rounds 1 -seconds 1   a look at everything, in about 13 minutes
   bench-cluster -mtus 1500 -churn -1s  one MTU, no churn
 
 Flags:
@@ -51,7 +51,7 @@ func main() {
 	flags := flag.NewFlagSet("bench-cluster", flag.ContinueOnError)
 	flags.StringVar(&a.out, "out", "out/bench-cluster", "`folder` for result.json, report.html, report.md and the machines' logs; emptied first")
 	flags.StringVar(&a.mtus, "mtus", "8896,1500", "MTUs of the underlay, the largest first")
-	flags.DurationVar(&a.limit, "limit", 55*time.Minute, "ends a run that hangs")
+	flags.DurationVar(&a.limit, "limit", 75*time.Minute, "ends a run that hangs")
 	flags.IntVar(&a.seconds, "seconds", 2, "how long a sample of TCP takes; a rate of UDP and latency take half of it, at least a second")
 	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
 	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
