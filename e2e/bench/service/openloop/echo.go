@@ -1,0 +1,37 @@
+package openloop
+
+import (
+	"errors"
+	"net"
+)
+
+// Echo answers each byte on the connections of l with itself, until l is closed, which is no error.
+func Echo(l net.Listener) error {
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		go answer(c)
+	}
+}
+
+// answer serves a connection until the other end has enough; resets are how it says so.
+func answer(c net.Conn) {
+	defer c.Close()
+	b := make([]byte, 64)
+	for {
+		n, err := c.Read(b)
+		if n > 0 {
+			if _, err := c.Write(b[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
