@@ -57,8 +57,8 @@ const (
 	dnsPatience = 5 * time.Minute
 )
 
-// Run runs the specs and accounts for all of them. An error means that there is no account; specs that failed are
-// in the report.
+// Run runs the specs and accounts for all of them; specs that failed are in the report. An error without a report means that there is no
+// account; beside one, that the run was interrupted, and what had no outcome by then is skipped for that reason.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -87,12 +87,23 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	})
 	r := newReport(wanted, facts)
 	o.Log.Info("specs of "+upstream.Group, "all", len(specs), "wanted", len(wanted), "run", len(r.todo), "nodes", facts.Nodes, "dns", facts.DNS)
-	if err := o.runAll(ctx, r); err != nil {
+	err = o.account(ctx, r)
+	if err != nil && ctx.Err() == nil {
 		return nil, err
 	}
-	r.leaveOut(fmt.Sprintf("not begun within the limit of %s", o.Limit))
+	return r, err
+}
+
+// account runs what the report wants. After an error r accounts for all only if the context has ended.
+func (o Options) account(ctx context.Context, r *Report) error {
+	err := o.runAll(ctx, r)
+	why := fmt.Sprintf("not begun within the limit of %s", o.Limit)
+	if err != nil {
+		why = "not ended when the run was interrupted"
+	}
+	r.leaveOut(why)
 	r.Elapsed = time.Since(r.Started)
-	return r, nil
+	return err
 }
 
 func (o Options) repoList() string { return filepath.Join(o.Dir, "repo-list.yaml") }

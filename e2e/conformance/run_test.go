@@ -118,6 +118,25 @@ func TestLimit(t *testing.T) {
 	}
 }
 
+// An interrupted run says what became of each spec.
+func TestInterrupted(t *testing.T) {
+	o := Options{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
+	r := newReport([]string{"a", "b [Serial]"}, labFacts)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := o.account(ctx, r); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	for _, v := range r.Verdicts() {
+		if v.Status != upstream.Skipped || !strings.Contains(v.Reason, "interrupted") {
+			t.Errorf("%+v", v)
+		}
+	}
+	if n := len(r.Verdicts()); n != 2 {
+		t.Errorf("%d verdicts, want 2", n)
+	}
+}
+
 func TestConformanceComesFirst(t *testing.T) {
 	got := conformanceFirst([]string{"b", "c [Conformance]", "a", "d [Conformance]"})
 	if diff := cmp.Diff([]string{"c [Conformance]", "d [Conformance]", "b", "a"}, got); diff != "" {
