@@ -140,7 +140,6 @@ power-cut: cluster-image ## record a volume's life on a virtual machine, look at
 
 .PHONY: e2e
 e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, out/e2e/result.json (CORE=1, RUN=REGEXP)
-	@$(GO) run ./hack/image -image kubeveil-tools
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/e2e ./e2e/cmd/e2e
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/e2e $(if $(CORE),-core) $(if $(RUN),-run '$(RUN)')
 
@@ -151,7 +150,6 @@ e2e-storage: cluster-image image-csi ## claims of each class on a virtual machin
 
 .PHONY: e2e-full
 e2e-full: cluster-image ## the same with what mostly waits
-	@$(GO) run ./hack/image -image kubeveil-tools
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/e2e ./e2e/cmd/e2e
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/e2e -full -out $(OUT)/e2e-full
 
