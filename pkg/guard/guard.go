@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
@@ -18,11 +19,11 @@ import (
 // what to do.
 var (
 	// ErrNotPermitted is that of a process that may not use BPF.
-	ErrNotPermitted = errors.New("not permitted")
+	ErrNotPermitted = bpfobj.ErrNotPermitted
 	// ErrNotSupported is that of a kernel without what is needed.
-	ErrNotSupported = errors.New("not supported by this kernel")
+	ErrNotSupported = bpfobj.ErrNotSupported
 	// ErrNoBPFFS is that of a directory for pins that is not on a bpffs.
-	ErrNoBPFFS = errors.New("not on a BPF file system")
+	ErrNoBPFFS = bpfobj.ErrNoBPFFS
 )
 
 // Settings are what the guard protects.
@@ -55,7 +56,7 @@ type Guard struct {
 // they are the same; another version's are replaced under their pin, while those
 // attached to links stay until Apply has attached the new ones.
 func Open(dir string, log *slog.Logger) (*Guard, error) {
-	if err := makeDir(dir); err != nil {
+	if err := bpfobj.MakeDir(dir); err != nil {
 		return nil, err
 	}
 	hooks, err := probeHooks()

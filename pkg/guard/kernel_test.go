@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
@@ -48,7 +49,7 @@ func needTCX(t *testing.T) {
 
 // open opens a guard that attaches in the given way.
 func open(hk hooks) (*Guard, error) {
-	if err := makeDir(pinDir); err != nil {
+	if err := bpfobj.MakeDir(pinDir); err != nil {
 		return nil, err
 	}
 	all, err := specs()
@@ -153,7 +154,7 @@ func TestWhatIsFlushedByHandComesBack(t *testing.T) {
 				if _, ok := hk.(clsact); ok {
 					return command(tc, "qdisc", "del", "dev", "u0", "clsact")
 				}
-				id, err := programID(n.g.progs[config.PinGuardEgress])
+				id, err := bpfobj.ProgramID(n.g.progs[config.PinGuardEgress])
 				if err != nil {
 					return err
 				}
@@ -299,7 +300,7 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 			t.Errorf("the other program let it pass: %q", got)
 		}
 		n.Run(t, func() error { _, err := n.g.Remove(); return err })
-		id, err := programID(other)
+		id, err := bpfobj.ProgramID(other)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,26 +1,19 @@
 package guard
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
-	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 )
-
-// nextSuffix ends the pin of what is about to replace the pin without it (bpffs
-// refuses names with dots).
-const nextSuffix = "_next"
 
 // pinnedMaps and pinnedPrograms are everything that is pinned, in the order in which it is made.
 var (
@@ -32,29 +25,6 @@ var (
 	// earlier version attached to a pod's link goes with the link, and marks it as the rules do.
 	retiredPins = []string{"pod_ingress", "pod_addrs"}
 )
-
-// makeDir makes dir if its nearest existing parent is on a bpffs.
-func makeDir(dir string) error {
-	at := filepath.Clean(dir)
-	var st unix.Statfs_t
-	for {
-		err := unix.Statfs(at, &st)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, fs.ErrNotExist) || at == filepath.Dir(at) {
-			return fmt.Errorf("look at %s: %w", at, err)
-		}
-		at = filepath.Dir(at)
-	}
-	if st.Type != unix.BPF_FS_MAGIC {
-		return fmt.Errorf("%s: %w: mount one with: mount -t bpf bpf /sys/fs/bpf", dir, ErrNoBPFFS)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make directory for pins: %w", err)
-	}
-	return nil
-}
 
 // specs gives the compiled programs, with the settings in them.
 func specs() ([]*ebpf.CollectionSpec, error) {
@@ -139,7 +109,7 @@ func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 			return nil, err
 		}
 	}
-	if err := repin(m, path); err != nil {
+	if err := bpfobj.Repin(m, path); err != nil {
 		m.Close()
 		return nil, err
 	}
@@ -174,14 +144,6 @@ func copyMap(to, from *ebpf.Map) error {
 	return it.Err()
 }
 
-func mapName(m *ebpf.Map) string {
-	info, err := m.Info()
-	if err != nil {
-		return ""
-	}
-	return info.Name
-}
-
 // loadPrograms loads the programs of spec and adopts instead those pinned ones
 // that are the same.
 func (g *Guard) loadPrograms(spec *ebpf.CollectionSpec) error {
@@ -202,7 +164,7 @@ func (g *Guard) loadPrograms(spec *ebpf.CollectionSpec) error {
 			return fmt.Errorf("program %s: %w", name, err)
 		}
 		g.progs[name] = prog
-		id, err := programID(prog)
+		id, err := bpfobj.ProgramID(prog)
 		if err != nil {
 			return fmt.Errorf("program %s: %w", name, err)
 		}
@@ -218,7 +180,7 @@ func (g *Guard) adoptOrPin(name string, coll *ebpf.Collection) (*ebpf.Program, e
 		return nil, fmt.Errorf("open pin: %w", err)
 	}
 	if old != nil {
-		same, err := sameProgram(old, coll.Programs[name])
+		same, err := bpfobj.Same(old, coll.Programs[name])
 		if err == nil && same {
 			return old, nil
 		}
@@ -229,92 +191,14 @@ func (g *Guard) adoptOrPin(name string, coll *ebpf.Collection) (*ebpf.Program, e
 		g.log.Info("pinned program is of another version and is replaced", "program", name)
 	}
 	prog := coll.DetachProgram(name)
-	if err := repin(prog, path); err != nil {
+	if err := bpfobj.Repin(prog, path); err != nil {
 		prog.Close()
 		return nil, err
 	}
 	return prog, nil
 }
 
-// sameProgram is whether two loaded programs have the same instructions, maps
-// and settings. The kernel's tag covers only the first.
-func sameProgram(a, b *ebpf.Program) (bool, error) {
-	x, err := identify(a)
-	if err != nil {
-		return false, err
-	}
-	y, err := identify(b)
-	if err != nil {
-		return false, err
-	}
-	return x.tag == y.tag && slices.Equal(x.maps, y.maps) && bytes.Equal(x.rodata, y.rodata), nil
-}
-
-type identity struct {
-	tag    string
-	maps   []ebpf.MapID // sorted, without that of the settings
-	rodata []byte
-}
-
-func identify(p *ebpf.Program) (identity, error) {
-	info, err := p.Info()
-	if err != nil {
-		return identity{}, err
-	}
-	id := identity{tag: info.Tag}
-	maps, _ := info.MapIDs()
-	for _, mapID := range maps {
-		m, err := ebpf.NewMapFromID(mapID)
-		if err != nil {
-			return identity{}, fmt.Errorf("open map %d: %w", mapID, err)
-		}
-		if !strings.HasSuffix(mapName(m), ".rodata") {
-			id.maps = append(id.maps, mapID)
-		} else if id.rodata, err = m.LookupBytes(uint32(0)); err != nil {
-			m.Close()
-			return identity{}, fmt.Errorf("read settings: %w", err)
-		}
-		m.Close()
-	}
-	slices.Sort(id.maps)
-	return id, nil
-}
-
-func programID(p *ebpf.Program) (ebpf.ProgramID, error) {
-	info, err := p.Info()
-	if err != nil {
-		return 0, err
-	}
-	id, ok := info.ID()
-	if !ok {
-		return 0, fmt.Errorf("program has no id: %w", ErrNotSupported)
-	}
-	return id, nil
-}
-
-// repin pins an object at path; what is there is replaced without a moment in
-// which nothing is.
-func repin(obj interface{ Pin(string) error }, path string) error {
-	next := path + nextSuffix
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove left-over pin: %w", err)
-	}
-	if err := obj.Pin(next); err != nil {
-		return fmt.Errorf("pin: %w", err)
-	}
-	if err := os.Rename(next, path); err != nil {
-		return fmt.Errorf("pin: %w", err)
-	}
-	return nil
-}
-
 // explain adds to an error of the kernel what to do about it.
 func explain(err error) error {
-	switch {
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%w: %w: run as root with CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_PERFMON, outside a sandbox that filters bpf(2)", ErrNotPermitted, err)
-	case errors.Is(err, unix.ENOSYS), errors.Is(err, ebpf.ErrNotSupported):
-		return fmt.Errorf("%w: %w: a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF is needed, 5.10 or newer", ErrNotSupported, err)
-	}
-	return err
+	return bpfobj.Explain(err, "a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF, 5.10 or newer,")
 }

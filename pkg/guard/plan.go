@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
@@ -203,7 +204,7 @@ func opAttach(l Link, p Point, pin string) Op {
 func opMove(l Link, p Point, pin string) Op {
 	return Op{fmt.Sprintf("move %s of %s %s to the front", pin, l.Name, p.Hook), p, func(g *Guard, h *nl.Handle) error {
 		// One program cannot be attached twice; between the two the nftables table holds.
-		id, err := programID(g.progs[pin])
+		id, err := bpfobj.ProgramID(g.progs[pin])
 		if err != nil {
 			return err
 		}

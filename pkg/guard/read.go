@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
@@ -132,7 +133,7 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		name := mapName(m)
+		name := bpfobj.MapName(m)
 		m.Close()
 		if name == config.PinDrops {
 			return pinnedPrograms[i], nil

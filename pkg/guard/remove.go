@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
@@ -44,7 +45,7 @@ func remove(dir string, hooks hooks) ([]string, error) {
 		}
 	}
 	for _, name := range slices.Concat(pinnedPrograms, pinnedMaps, retiredPins) {
-		for _, path := range []string{filepath.Join(dir, name), filepath.Join(dir, name+nextSuffix)} {
+		for _, path := range []string{filepath.Join(dir, name), filepath.Join(dir, name+bpfobj.NextSuffix)} {
 			switch err := os.Remove(path); {
 			case err == nil:
 				taken = append(taken, "pin "+path)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
@@ -201,7 +202,7 @@ func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 func TestPinOfAKilledProcessIsReplaced(t *testing.T) {
 	n := newNode(t, clsact{})
 	n.Run(t, func() error {
-		if err := n.g.progs[config.PinGuardEgress].Pin(pinDir + "/" + config.PinGuardEgress + nextSuffix); err != nil {
+		if err := n.g.progs[config.PinGuardEgress].Pin(pinDir + "/" + config.PinGuardEgress + bpfobj.NextSuffix); err != nil {
 			return err
 		}
 		return n.g.Close()
