@@ -1,0 +1,92 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// WriteError is that a step of Apply ended early. The steps before it are made,
+// those after it are not.
+type WriteError struct {
+	// Map is the map's name, Step what was to be done to it.
+	Map, Step string
+	// Done of Of entries are made.
+	Done, Of int
+	Err      error
+}
+
+func (e *WriteError) Error() string {
+	return fmt.Sprintf("%s %s: %d of %d entries: %v", e.Step, e.Map, e.Done, e.Of, e.Err)
+}
+
+// Unwrap gives the kernel's error, and service.ErrFull where that is what it means.
+func (e *WriteError) Unwrap() []error {
+	if errors.Is(e.Err, unix.E2BIG) || errors.Is(e.Err, unix.ENOSPC) { // hash maps, tries
+		return []error{e.Err, service.ErrFull}
+	}
+	return []error{e.Err}
+}
+
+// write is one step of Apply.
+type write struct {
+	mapName, step string
+	entries       int
+	do            func(*ebpf.Map) (int, error)
+}
+
+// Apply makes changes, step by step and each in one call. An error is a *WriteError; then State says what is
+// there, for Planner.Adopt.
+func (t *Table) Apply(c service.Changes) error {
+	for _, w := range writes(c) {
+		if w.entries == 0 {
+			continue
+		}
+		if done, err := w.do(t.maps[w.mapName]); err != nil {
+			return &WriteError{w.mapName, w.step, done, w.entries, err}
+		}
+	}
+	return nil
+}
+
+// writes are the steps of changes in the order that service.Changes asks for.
+func writes(c service.Changes) []write {
+	sources := service.Batch[service.SourceKey, uint32]{Keys: c.Sources, Values: make([]uint32, len(c.Sources))}
+	for i := range sources.Values {
+		sources.Values[i] = 1
+	}
+	return []write{
+		put(mapSlots, c.Slots),
+		put(mapSources, sources),
+		put(mapMembers, c.Members),
+		put(mapFronts, c.Fronts),
+		drop(mapFronts, c.DropFronts),
+		put(mapMembers, c.LateMembers),
+		drop(mapMembers, c.DropMembers),
+		drop(mapSources, c.DropSources),
+	}
+}
+
+func put[K, V any](name string, b service.Batch[K, V]) write {
+	return write{name, "write", len(b.Keys), func(m *ebpf.Map) (int, error) { return m.BatchUpdate(b.Keys, b.Values, nil) }}
+}
+
+// drop deletes entries. One that is not there already is no error.
+func drop[K any](name string, keys []K) write {
+	return write{name, "delete from", len(keys), func(m *ebpf.Map) (int, error) {
+		for done := 0; ; {
+			n, err := m.BatchDelete(keys[done:], nil)
+			done += n
+			if !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return done, err
+			}
+			if done++; done == len(keys) {
+				return done, nil
+			}
+		}
+	}}
+}

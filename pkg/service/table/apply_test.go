@@ -1,0 +1,197 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// show is the table as a reader finds it: by frontend, whatever the slots and revisions are.
+func show(t *testing.T, table *Table) map[string]string {
+	t.Helper()
+	s, err := table.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]string)
+	for k, f := range s.Fronts {
+		var to []string
+		for _, slot := range s.Slots[f.First : f.First+f.Count] {
+			to = append(to, slot.AddrPort().String())
+		}
+		for m, state := range s.Members {
+			if m.Group == f.Group {
+				to = append(to, fmt.Sprintf("member %s %d", service.Slot{Addr: m.Addr, Port: m.Port}.AddrPort(), state))
+			}
+		}
+		slices.Sort(to)
+		all[fmt.Sprintf("%s %s %d", k.Protocol, k.AddrPort(), k.Scope)] = fmt.Sprint(to, f.Affinity, f.Flags, f.Sources)
+	}
+	all["members"], all["sources"] = fmt.Sprint(len(s.Members)), fmt.Sprint(len(s.Sources))
+	return all
+}
+
+// after is what lab becomes: services come, go and change in every way.
+func after(p *service.Planner) {
+	plain := named("plain", "198.18.0.1", "198.18.0.4")
+	plain.LoadBalancerIPs, plain.SourceRanges = nettest.Addrs("198.18.0.5"), nettest.Prefixes("198.19.0.0/16", "198.18.9.0/24")
+	p.PutService(plain)
+	p.PutSlice(sliceOf("plain", "198.18.1.2", "198.18.1.3"))
+	p.DeleteService(service.Name{Namespace: "test", Name: "sticky"})
+	p.DeleteSlice(service.Name{Namespace: "test", Name: "sticky"}, "1")
+	empty := named("empty", "198.18.0.3", "fd42::2")
+	empty.Affinity = time.Minute
+	p.PutService(empty)
+	p.PutSlice(sliceOf("empty", "198.18.1.1", "fd42:1::3"))
+}
+
+func before(p *service.Planner) {
+	lab(p)
+	s := named("balanced", "198.18.0.6")
+	s.LoadBalancerIPs, s.SourceRanges = nettest.Addrs("198.18.0.7"), nettest.Prefixes("198.19.0.0/17")
+	p.PutService(s)
+	p.PutSlice(sliceOf("balanced", "198.18.1.1"))
+}
+
+// first is the first n writes of changes.
+func first(c service.Changes, n int) service.Changes {
+	cut(&c.Slots.Keys, &n)
+	cut(&c.Sources, &n)
+	cut(&c.Members.Keys, &n)
+	cut(&c.Fronts.Keys, &n)
+	cut(&c.DropFronts, &n)
+	cut(&c.LateMembers.Keys, &n)
+	cut(&c.DropMembers, &n)
+	cut(&c.DropSources, &n)
+	c.Slots.Values, c.Members.Values = c.Slots.Values[:len(c.Slots.Keys)], c.Members.Values[:len(c.Members.Keys)]
+	c.Fronts.Values, c.LateMembers.Values = c.Fronts.Values[:len(c.Fronts.Keys)], c.LateMembers.Values[:len(c.LateMembers.Keys)]
+	return c
+}
+
+func cut[T any](list *[]T, n *int) {
+	*list = (*list)[:min(len(*list), *n)]
+	*n -= len(*list)
+}
+
+// TestApplyEndsAnywhere ends Apply after each of its writes, as a death does: the next process
+// finds its way from what is there to the whole table.
+func TestApplyEndsAnywhere(t *testing.T) {
+	change := func(p *service.Planner) {
+		after(p)
+		p.DeleteService(service.Name{Namespace: "test", Name: "balanced"})
+	}
+	golden := start(t, config(t), func(p *service.Planner) { before(p); change(p) })
+	want := show(t, golden.Table)
+	for at, all := 0, 1; at <= all; at++ {
+		n := start(t, config(t), before)
+		change(n.Planner)
+		c := n.Plan()
+		all = c.Writes()
+		if err := n.Apply(first(c, at)); err != nil {
+			t.Fatalf("%d of %d writes: %v", at, all, err)
+		}
+		p, err := service.New("node-1", n.Limits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := node{n.Table, p}
+		next.adopt(t)
+		before(p)
+		change(p)
+		next.apply(t)
+		if diff := cmp.Diff(want, show(t, n.Table)); diff != "" {
+			t.Errorf("after %d of %d writes: %s", at, all, diff)
+		}
+		if writes := next.apply(t); writes > 0 {
+			t.Errorf("after %d of %d writes: %d writes more", at, all, writes)
+		}
+		n.Close()
+	}
+}
+
+// TestMapIsFull gives the kernel more than it has room for: the error names the map, what was there stays, and
+// from there the planner refuses.
+func TestMapIsFull(t *testing.T) {
+	for name, limit := range map[string]struct {
+		set   func(*service.Limits)
+		field string
+	}{
+		mapFronts:  {func(l *service.Limits) { l.Fronts = 48 }, "Fronts"},
+		mapMembers: {func(l *service.Limits) { l.Members = 20 }, "Members"},
+		mapSources: {func(l *service.Limits) { l.Sources = 20 }, "Sources"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config(t)
+			limit.set(&c.Limits)
+			n := start(t, c, lab)
+			had := show(t, n.Table)
+			p, err := service.New("node-1", small) // it believes in more room than there is
+			if err != nil {
+				t.Fatal(err)
+			}
+			wrong := node{n.Table, p}
+			wrong.adopt(t)
+			lab(p)
+			big := func(p *service.Planner) {
+				s := named("big")
+				for i := range 30 {
+					s.LoadBalancerIPs = append(s.LoadBalancerIPs, nettest.Addrs(fmt.Sprintf("198.18.2.%d", i))...)
+					s.SourceRanges = append(s.SourceRanges, nettest.Prefixes(fmt.Sprintf("198.18.%d.0/24", i))...)
+				}
+				p.PutService(s)
+				var to []string
+				for i := range 30 {
+					to = append(to, fmt.Sprintf("198.18.3.%d", i))
+				}
+				p.PutSlice(sliceOf("big", to...))
+			}
+			big(p)
+			var failed *WriteError
+			if err := n.Apply(p.Plan()); !errors.As(err, &failed) || failed.Map != name || !errors.Is(err, service.ErrFull) {
+				t.Fatalf("error is %v", err)
+			}
+			n.adopt(t)
+			lab(n.Planner)
+			big(n.Planner)
+			n.apply(t)
+			var full *service.FullError
+			if problems := n.Problems(); len(problems) != 1 || !errors.As(problems[0], &full) || full.Limit != limit.field {
+				t.Errorf("problems are %v", problems)
+			}
+			now := show(t, n.Table)
+			for _, k := range slices.Sorted(maps.Keys(had)) {
+				if k != "members" && k != "sources" && now[k] != had[k] {
+					t.Errorf("%s was %s and is %s", k, had[k], now[k])
+				}
+			}
+		})
+	}
+}
+
+func TestDeletingWhatIsNotThere(t *testing.T) {
+	n := start(t, config(t), lab)
+	s, err := n.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c service.Changes
+	for k := range s.Fronts {
+		c.DropFronts = append(c.DropFronts, service.FrontKey{Addr: k.Addr, Scope: 7}, k, service.FrontKey{Addr: k.Addr, Scope: 8})
+	}
+	for range 2 {
+		if err := n.Apply(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s, err := n.State(); err != nil || len(s.Fronts) > 0 {
+		t.Errorf("left are %v, %v", s.Fronts, err)
+	}
+}

@@ -1,0 +1,172 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+)
+
+// socketHook is a program and where it belongs.
+type socketHook struct {
+	program string
+	at      ebpf.AttachType
+}
+
+// socketHooks are in the order in which they are attached: who translates back
+// is there before anything is translated.
+var socketHooks = []socketHook{
+	{"service_recvmsg4", ebpf.AttachCGroupUDP4Recvmsg},
+	{"service_recvmsg6", ebpf.AttachCGroupUDP6Recvmsg},
+	{"service_getpeername4", ebpf.AttachCgroupInet4GetPeername},
+	{"service_getpeername6", ebpf.AttachCgroupInet6GetPeername},
+	{"service_connect4", ebpf.AttachCGroupInet4Connect},
+	{"service_connect6", ebpf.AttachCGroupInet6Connect},
+	{"service_sendmsg4", ebpf.AttachCGroupUDP4Sendmsg},
+	{"service_sendmsg6", ebpf.AttachCGroupUDP6Sendmsg},
+}
+
+// AttachSockets attaches the programs at sockets to the cgroup at path, pins the links, and says what it
+// changed: nothing where they are there. A program of another version, or one that reads maps of an earlier
+// table, is replaced within its link. Links to another cgroup are replaced by links to
+// this one, which come first. On an error the rest is left as it is; calling it again goes on. Errors are
+// ErrNoCgroup, ErrNotPermitted, ErrNotSupported.
+func (t *Table) AttachSockets(path string) ([]string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	group, err := openCgroup(path)
+	if err != nil {
+		return nil, fmt.Errorf("attach to sockets: %w", err)
+	}
+	defer group.Close()
+	var changed []string
+	for _, h := range socketHooks {
+		did, err := t.attachSocket(group, h)
+		if err != nil {
+			return changed, explain(fmt.Errorf("attach %s to %s: %w", h.program, path, err))
+		}
+		if did != "" {
+			t.log.Info("program at sockets changed", "program", h.program, "change", did)
+			changed = append(changed, did+" "+h.program)
+		}
+	}
+	return changed, nil
+}
+
+func openCgroup(path string) (*os.File, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrNoCgroup, path, err)
+	}
+	if st.Type != unix.CGROUP2_SUPER_MAGIC {
+		return nil, fmt.Errorf("%w: %s is on another file system", ErrNoCgroup, path)
+	}
+	return os.Open(path)
+}
+
+// attachSocket says what it did, "" is nothing.
+func (t *Table) attachSocket(group *os.File, h socketHook) (string, error) {
+	old, err := link.LoadPinnedLink(t.pin(h.program), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "attached", t.newLink(group, h)
+	}
+	if err != nil {
+		return "", fmt.Errorf("open pin: %w", err)
+	}
+	defer old.Close()
+	info, err := old.Info()
+	if err != nil {
+		return "", fmt.Errorf("read link: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(group.Fd()), &st); err != nil {
+		return "", err
+	}
+	// A cgroup's number is that of its directory. A link whose cgroup is gone has number 0.
+	if at := info.Cgroup(); at == nil || at.CgroupId != st.Ino || ebpf.AttachType(at.AttachType) != h.at {
+		return "attached elsewhere", t.newLink(group, h)
+	}
+	return t.updateLink(old, info.Program, t.progs[h.program])
+}
+
+func (t *Table) newLink(group *os.File, h socketHook) error {
+	l, err := link.AttachRawLink(link.RawLinkOptions{Target: int(group.Fd()), Program: t.progs[h.program], Attach: h.at})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return bpfobj.Repin(l, t.pin(h.program))
+}
+
+// updateLink puts a program in the place of the one with this number, unless it is the same.
+func (t *Table) updateLink(l link.Link, id ebpf.ProgramID, prog *ebpf.Program) (string, error) {
+	old, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return "", fmt.Errorf("open program %d: %w", id, err)
+	}
+	defer old.Close()
+	if same, err := bpfobj.Same(old, prog); err != nil || same {
+		return "", err
+	}
+	if err := t.takeOver(old); err != nil {
+		return "", err
+	}
+	if err := l.Update(prog); err != nil {
+		return "", fmt.Errorf("update link: %w", err)
+	}
+	return "replaced", t.takeOver(old) // again: it was at work until now
+}
+
+// takeOver copies what a program remembers in maps that are not ours into those of
+// the same name that are. What was remembered anew meanwhile is kept. Maps of another layout are
+// forgotten.
+func (t *Table) takeOver(old *ebpf.Program) error {
+	info, err := old.Info()
+	if err != nil {
+		return fmt.Errorf("read program: %w", err)
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		if err := t.takeOverMap(id); err != nil {
+			return fmt.Errorf("take over map %d: %w", id, err)
+		}
+	}
+	return nil
+}
+
+func (t *Table) takeOverMap(id ebpf.MapID) error {
+	from, err := ebpf.NewMapFromID(id)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	name := bpfobj.MapName(from)
+	to := t.maps[name]
+	if to == nil || !slices.Contains(memoryMaps, name) || to.KeySize() != from.KeySize() || to.ValueSize() != from.ValueSize() {
+		return nil
+	}
+	if info, err := to.Info(); err != nil {
+		return err
+	} else if own, _ := info.ID(); own == id {
+		return nil
+	}
+	var key, value []byte
+	it := from.Iterate()
+	for it.Next(&key, &value) {
+		if err := to.Update(key, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+			return err
+		}
+	}
+	// Entries go and come while they are read; what was not found is forgotten.
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,249 @@
+package table
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// handsEnv makes this program the hands of a test: a process in the cgroup whose
+// sockets the programs are attached to, with backends and clients in it, which does what it is told.
+const handsEnv = "KUBEVEIL_TABLE_HANDS"
+
+// backends are addresses of the hands' network namespace. They listen on 8080 (TCP) and 5353 (UDP) and answer
+// each line or datagram with their address.
+var backends = []string{"198.18.1.1", "198.18.1.2", "198.18.1.3", "fd42:1::1", "fd42:1::2", "fd42:1::3"}
+
+const handsPatience = 10 * time.Second
+
+// order is what the hands are to do, result what came of it.
+type order struct {
+	Do, Net, To string
+	ID          int
+}
+
+type result struct {
+	ID      int    // of the connection
+	Peer    string // its remote address as the kernel tells it
+	Answer  string // who answered
+	Err     string
+	Refused bool
+	Count   int
+}
+
+// hands is the test's side.
+type hands struct {
+	t  testing.TB
+	in *json.Encoder
+	*json.Decoder
+}
+
+func newHands(t testing.TB, cgroup string) *hands {
+	t.Helper()
+	ns := nettest.NewNS(t)
+	for _, b := range backends {
+		a := netip.MustParseAddr(b)
+		nettest.AddAddr(t, ns, "lo", netip.PrefixFrom(a, a.BitLen()))
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), handsEnv+"=1")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nettest.StartIn(t, cgroup, ns, cmd)
+	t.Cleanup(func() {
+		in.Close() // which ends it
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("hands: %v", err)
+		}
+	})
+	return &hands{t, json.NewEncoder(in), json.NewDecoder(out)}
+}
+
+func (h *hands) do(o order) result {
+	h.t.Helper()
+	var r result
+	if err := errors.Join(h.in.Encode(o), h.Decode(&r)); err != nil {
+		h.t.Fatalf("hands: %+v: %v", o, err)
+	}
+	return r
+}
+
+// dial connects and asks once; it fails the test unless a backend answers.
+func (h *hands) dial(network, to string) result {
+	h.t.Helper()
+	r := h.do(order{Do: "dial", Net: network, To: to})
+	if r.Err != "" {
+		h.t.Fatalf("dial %s %s: %s", network, to, r.Err)
+	}
+	return r
+}
+
+// ask sends on an open connection and gives who answered.
+func (h *hands) ask(id int) string {
+	h.t.Helper()
+	r := h.do(order{Do: "ask", ID: id})
+	if r.Err != "" {
+		h.t.Fatalf("connection %d: %s", id, r.Err)
+	}
+	return r.Answer
+}
+
+// handsMain serves until nobody gives orders any more.
+func handsMain() int {
+	m := &handsState{}
+	for _, b := range backends {
+		if err := errors.Join(serveTCP(net.JoinHostPort(b, "8080")), serveUDP(net.JoinHostPort(b, "5353"))); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var o order
+		if err := in.Decode(&o); errors.Is(err, io.EOF) {
+			return 0
+		} else if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		r, err := m.do(o)
+		if err != nil {
+			r.Err, r.Refused = err.Error(), errors.Is(err, unix.ECONNREFUSED)
+		}
+		if err := out.Encode(r); err != nil {
+			return 1
+		}
+	}
+}
+
+type handsState struct {
+	conns []net.Conn
+	stop  chan struct{}
+	done  sync.WaitGroup
+	load  result
+}
+
+func (m *handsState) do(o order) (result, error) {
+	switch o.Do {
+	case "dial":
+		c, err := net.DialTimeout(o.Net, o.To, handsPatience)
+		if err != nil {
+			return result{}, err
+		}
+		m.conns = append(m.conns, c)
+		answer, err := converse(c)
+		return result{ID: len(m.conns) - 1, Peer: c.RemoteAddr().String(), Answer: answer}, err
+	case "ask":
+		answer, err := converse(m.conns[o.ID])
+		return result{Answer: answer}, err
+	case "load":
+		m.stop, m.load = make(chan struct{}), result{}
+		m.done.Go(func() { m.dialAll(o) })
+		return result{}, nil
+	case "stop":
+		close(m.stop)
+		m.done.Wait()
+		return m.load, nil
+	}
+	return result{}, fmt.Errorf("order %+v is not known", o)
+}
+
+// dialAll makes connection after connection and counts those that were answered.
+func (m *handsState) dialAll(o order) {
+	for {
+		select {
+		case <-m.stop:
+			return
+		default:
+		}
+		c, err := net.DialTimeout(o.Net, o.To, handsPatience)
+		if err == nil {
+			_, err = converse(c)
+			c.Close()
+		}
+		if err != nil {
+			m.load.Err = err.Error()
+			return
+		}
+		m.load.Count++
+	}
+}
+
+func converse(c net.Conn) (string, error) {
+	if err := c.SetDeadline(time.Now().Add(handsPatience)); err != nil {
+		return "", err
+	}
+	if _, err := c.Write([]byte("?\n")); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+func serveTCP(at string) error {
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for in := bufio.NewScanner(c); in.Scan(); {
+					fmt.Fprintln(c, l.Addr().(*net.TCPAddr).IP)
+				}
+			}()
+		}
+	}()
+	return nil
+}
+
+func serveUDP(at string) error {
+	c, err := net.ListenPacket("udp", at)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for buf := make([]byte, 16); ; {
+			_, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			fmt.Fprintln(to{c, from}, c.LocalAddr().(*net.UDPAddr).IP)
+		}
+	}()
+	return nil
+}
+
+// to writes datagrams to one address.
+type to struct {
+	c    net.PacketConn
+	addr net.Addr
+}
+
+func (w to) Write(b []byte) (int, error) { return w.c.WriteTo(b, w.addr) }

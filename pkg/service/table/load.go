@@ -1,0 +1,194 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+)
+
+// Names of maps, and of their pins; those of programs are the pins of their links.
+const (
+	mapFronts  = "service_fronts"
+	mapSlots   = "service_slots"
+	mapMembers = "service_members"
+	mapSources = "service_sources"
+	mapClients = "service_clients"
+	mapReplies = "service_replies"
+	mapSends   = "service_sends"
+	mapFlows   = "service_flows"
+	mapCounts  = "service_counts"
+)
+
+// pinPrefix begins the name of every pin of the table.
+const pinPrefix = "service_"
+
+var (
+	// tableMaps are what the planner writes; they refer to each other.
+	tableMaps = []string{mapFronts, mapSlots, mapMembers, mapSources}
+	// memoryMaps are what programs remember. Each is of use without the others.
+	memoryMaps = []string{mapClients, mapReplies, mapSends, mapFlows}
+)
+
+// specs gives the compiled programs.
+func specs() ([]*ebpf.CollectionSpec, error) {
+	var all []*ebpf.CollectionSpec
+	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadServiceSocket} {
+		spec, err := load()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, spec)
+	}
+	if all[0].Maps[mapSources] == nil { // sockets do not read it
+		all[0].Maps[mapSources] = &ebpf.MapSpec{Name: mapSources, Type: ebpf.LPMTrie, KeySize: 28, ValueSize: 4, MaxEntries: 1, Flags: 1}
+	}
+	return all, nil
+}
+
+// load fills maps and progs. Maps come first: programs refer to them.
+func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return explain(fmt.Errorf("raise limit of locked memory: %w", err))
+	}
+	pinned := make(map[string]*ebpf.MapSpec)
+	for _, spec := range all {
+		for name, m := range spec.Maps {
+			if size, ok := c.sizes()[name]; ok {
+				m.MaxEntries = size
+			}
+			if filepath.Ext(name) == "" { // else it is settings of the program, .rodata
+				pinned[name] = m
+			}
+		}
+	}
+	if err := t.loadTable(pinned); err != nil {
+		return explain(err)
+	}
+	for name, spec := range pinned {
+		if slices.Contains(tableMaps, name) {
+			continue
+		}
+		if err := t.loadMap(name, spec); err != nil {
+			return explain(err)
+		}
+	}
+	for _, spec := range all {
+		if err := t.loadPrograms(spec); err != nil {
+			return explain(err)
+		}
+	}
+	return nil
+}
+
+// loadTable adopts the table's maps if all are pinned and as they should be. Else
+// all pins go before the first new one is made, so that a process that dies in between leaves a table that is not whole,
+// never a mixture: programs that are attached still read maps of the old one.
+func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
+	whole := true
+	for _, name := range tableMaps {
+		m, err := t.adopt(name, specs[name])
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			whole = false
+			continue
+		}
+		t.maps[name] = m
+	}
+	if whole {
+		return nil
+	}
+	for _, name := range tableMaps {
+		if m := t.maps[name]; m != nil {
+			m.Close()
+			delete(t.maps, name)
+		}
+		if err := os.Remove(t.pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove pin of an earlier table: %w", err)
+		}
+	}
+	for _, name := range tableMaps {
+		if err := t.makeMap(name, specs[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loadMap adopts the pinned map or makes a new one in its place.
+func (t *Table) loadMap(name string, spec *ebpf.MapSpec) error {
+	m, err := t.adopt(name, spec)
+	if err != nil {
+		return err
+	}
+	if m == nil {
+		return t.makeMap(name, spec)
+	}
+	t.maps[name] = m
+	return nil
+}
+
+// adopt opens the pinned map; nil is that there is none that fits.
+func (t *Table) adopt(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
+	m, err := ebpf.LoadPinnedMap(t.pin(name), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("map %s: open pin: %w", name, err)
+	}
+	if err := spec.Compatible(m); err != nil {
+		t.log.Warn("pinned map of services is of another size or version and is replaced", "map", name, "why", err.Error())
+		m.Close()
+		return nil, nil
+	}
+	return m, nil
+}
+
+func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
+	m, err := ebpf.NewMap(spec)
+	if err != nil {
+		return fmt.Errorf("make map %s of %d entries: %w", name, spec.MaxEntries, err)
+	}
+	t.maps[name] = m
+	if err := bpfobj.Repin(m, t.pin(name)); err != nil {
+		return fmt.Errorf("map %s: %w", name, err)
+	}
+	return nil
+}
+
+// loadPrograms loads the programs of spec with the table's maps. Nothing pins them but their links.
+func (t *Table) loadPrograms(spec *ebpf.CollectionSpec) error {
+	shared := make(map[string]*ebpf.Map)
+	for name := range spec.Maps {
+		if m := t.maps[name]; m != nil {
+			shared[name] = m
+		}
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	if err != nil {
+		return fmt.Errorf("load programs: %w", err)
+	}
+	defer coll.Close()
+	for name := range spec.Programs {
+		t.progs[name] = coll.DetachProgram(name)
+	}
+	return nil
+}
+
+func (t *Table) pin(name string) string { return filepath.Join(t.dir, name) }
+
+// explain adds to an error of the kernel what to do about it.
+func explain(err error) error {
+	return bpfobj.Explain(err, "a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, 6.1 or newer,")
+}

@@ -1,0 +1,139 @@
+package table
+
+import (
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// The main goroutine keeps the process's first thread, which cannot end: a test
+// that unshares must not get it.
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) {
+	if os.Getenv(handsEnv) != "" {
+		os.Exit(handsMain())
+	}
+	os.Exit(nettest.Run(m))
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// small is limits that cost nothing.
+var small = service.Limits{Fronts: 256, Slots: 4096, Members: 1024, Sources: 256}
+
+// config is of a table of the test's own, in a bpffs of its own.
+func config(t testing.TB) Config {
+	return Config{
+		Dir: nettest.BPFFS(t) + "/kubeveil", Limits: small, Log: quiet(),
+		Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024},
+	}
+}
+
+// node is a table with its planner, as the daemon has them.
+type node struct {
+	*Table
+	*service.Planner
+}
+
+// start is what the daemon does when it starts.
+func start(t testing.TB, c Config, fill func(*service.Planner)) node {
+	t.Helper()
+	table, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startOn(t, table, fill)
+}
+
+func startOn(t testing.TB, table *Table, fill func(*service.Planner)) node {
+	t.Helper()
+	t.Cleanup(func() { table.Close() })
+	p, err := service.New("node-1", table.Limits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := node{table, p}
+	n.adopt(t)
+	fill(p)
+	n.apply(t)
+	return n
+}
+
+func (n node) adopt(t testing.TB) {
+	t.Helper()
+	s, err := n.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Adopt(s)
+}
+
+// apply gives how many entries it wrote.
+func (n node) apply(t testing.TB) int {
+	t.Helper()
+	writes := 0
+	for again := true; again; {
+		c := n.Plan()
+		if err := n.Apply(c); err != nil {
+			t.Fatal(err)
+		}
+		again, writes = c.Again, writes+c.Writes()
+	}
+	return writes
+}
+
+func (n node) attach(t testing.TB, cgroup string) []string {
+	t.Helper()
+	changed, err := n.AttachSockets(cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return changed
+}
+
+// named is a service on ports 80 (TCP, to 8080) and 53 (UDP, to 5353).
+func named(name string, addrs ...string) service.Service {
+	return service.Service{
+		Name: service.Name{Namespace: "test", Name: name}, ClusterIPs: nettest.Addrs(addrs...),
+		Ports: []service.Port{{Name: "web", Protocol: service.TCP, Port: 80}, {Name: "dns", Protocol: service.UDP, Port: 53}},
+	}
+}
+
+// sliceOf is the only slice of a service; its endpoints are ready.
+func sliceOf(name string, addrs ...string) service.Slice {
+	s := service.Slice{
+		Service: service.Name{Namespace: "test", Name: name}, Name: "1",
+		Ports: []service.SlicePort{{Name: "web", Protocol: service.TCP, Port: 8080}, {Name: "dns", Protocol: service.UDP, Port: 5353}},
+	}
+	for _, a := range nettest.Addrs(addrs...) {
+		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: a, Ready: true, Serving: true})
+	}
+	return s
+}
+
+// lab is the services of most tests: plain and sticky have two backends of each family, empty none.
+func lab(p *service.Planner) {
+	p.PutService(named("plain", "198.18.0.1", "fd42::1"))
+	p.PutSlice(sliceOf("plain", "198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2"))
+	sticky := named("sticky", "198.18.0.2", "fd42::2")
+	sticky.Affinity = time.Hour
+	p.PutService(sticky)
+	p.PutSlice(sliceOf("sticky", "198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2"))
+	p.PutService(named("empty", "198.18.0.3", "fd42::3"))
+}
+
+// attachedAll is what AttachSockets says when it did the same to all.
+func attachedAll(did string) []string {
+	var all []string
+	for _, h := range socketHooks {
+		all = append(all, did+" "+h.program)
+	}
+	return slices.Clip(all)
+}

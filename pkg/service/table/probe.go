@@ -1,0 +1,113 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Features is what a kernel may have or not.
+type Features struct {
+	// SetRetval is bpf_set_retval (5.18). Without it a connection to a service
+	// without backends goes to the discard port of the caller's own loopback, which refuses it.
+	SetRetval bool
+	// TCX is links of programs at tc (6.6). Without it they are filters of clsact.
+	TCX bool
+}
+
+// FeatureError is that the kernel, or the machine, is without something that there is no substitute for.
+type FeatureError struct {
+	// What is missing, the first kernel that has it, and what to do.
+	What, Since, Do string
+	Err             error
+}
+
+func (e *FeatureError) Error() string {
+	return fmt.Sprintf("%v: %s (Linux %s): %v: %s", ErrNotSupported, e.What, e.Since, e.Err, e.Do)
+}
+
+// Unwrap gives ErrNotSupported and what the kernel said.
+func (e *FeatureError) Unwrap() []error { return []error{ErrNotSupported, e.Err} }
+
+// Probe says what of services this machine can do, and changes nothing. The error joins a *FeatureError for all that is
+// missing, ErrNoCgroup in one of them; of a process that may not ask it is ErrNotPermitted.
+func Probe() (Features, error) {
+	f, err := probeKernel()
+	if errors.Is(err, ErrNotPermitted) {
+		return f, err
+	}
+	_, noCgroup := FindCgroup()
+	return f, errors.Join(err, noCgroup)
+}
+
+// FindCgroup gives where the tree of cgroups of the second version is mounted for
+// this process. In a container that may be a part of it, unless the node's is mounted.
+func FindCgroup() (string, error) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return "", fmt.Errorf("look for cgroups: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
+			return f[1], nil
+		}
+	}
+	return "", &FeatureError{"a tree of cgroups", "4.10", "mount one with: mount -t cgroup2 none /sys/fs/cgroup", ErrNoCgroup}
+}
+
+// probeKernel tries out by loading, without leaving anything.
+func probeKernel() (Features, error) {
+	var f Features
+	var missing []error
+	need := func(what, since string, err error) {
+		switch {
+		case err == nil:
+		case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
+			missing = append(missing, &FeatureError{what, since, "use a newer kernel, or leave services to another proxy (serviceProxy: none)", err})
+		default:
+			missing = append(missing, explain(fmt.Errorf("look for %s: %w", what, err)))
+		}
+	}
+	have := func(what string, err error) bool {
+		if err != nil && !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
+			missing = append(missing, explain(fmt.Errorf("look for %s: %w", what, err)))
+		}
+		return err == nil
+	}
+	need("programs at getpeername", "5.8", probeGetpeername())
+	need("cookies of network namespaces", "5.8", features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnGetNetnsCookie))
+	need("batches of hash maps", "5.6", probeBatch(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_NO_PREALLOC}))
+	need("batches of tries", "5.13", probeBatch(&ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_NO_PREALLOC}))
+	f.SetRetval = have("bpf_set_retval", features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnSetRetval))
+	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}) // 1 is lo in each namespace
+	f.TCX = have("tcx", err)
+	return f, errors.Join(missing...)
+}
+
+func probeGetpeername() error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCgroupInet4GetPeername, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	})
+	if err != nil {
+		return err
+	}
+	return p.Close()
+}
+
+func probeBatch(spec *ebpf.MapSpec) error {
+	m, err := ebpf.NewMap(spec)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	_, err = m.BatchUpdate([]uint64{0}, []uint32{0}, nil)
+	return err
+}

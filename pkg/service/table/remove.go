@@ -1,0 +1,81 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf/link"
+)
+
+// Remove takes away everything of the table that is pinned in dir, of whatever version: links
+// first, which end translation, then maps, and dir if nothing else is in it. It needs no Table, does as much as it can and says what it
+// took. Connections that are established stay. A directory that is not there is no error.
+func Remove(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("remove table of services: %w", err)
+	}
+	var links, others, taken []string
+	var errs []error
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if !strings.HasPrefix(e.Name(), pinPrefix) {
+			continue
+		}
+		if l, err := link.LoadPinnedLink(path, nil); err == nil {
+			l.Close()
+			links = append(links, path)
+		} else {
+			others = append(others, path)
+		}
+	}
+	// Who translates goes before who translates back.
+	slices.SortFunc(links, func(a, b string) int { return hookOrder(b) - hookOrder(a) })
+	for _, path := range links {
+		if err := removeLink(path); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		taken = append(taken, "link "+path)
+	}
+	for _, path := range others {
+		if err := os.Remove(path); err != nil {
+			errs = append(errs, fmt.Errorf("remove pin: %w", err))
+			continue
+		}
+		taken = append(taken, "pin "+path)
+	}
+	// Whoever put something else there keeps it, and the directory.
+	if err := os.Remove(dir); err == nil {
+		taken = append(taken, "directory "+dir)
+	}
+	return taken, errors.Join(errs...)
+}
+
+func hookOrder(path string) int {
+	return slices.IndexFunc(socketHooks, func(h socketHook) bool { return h.program == filepath.Base(path) })
+}
+
+// removeLink detaches before it deletes the pin: without it the kernel may do so later.
+func removeLink(path string) error {
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return fmt.Errorf("open link %s: %w", path, err)
+	}
+	defer l.Close()
+	if err := l.Detach(); err != nil {
+		return fmt.Errorf("detach link %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove pin: %w", err)
+	}
+	return nil
+}

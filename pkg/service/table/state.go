@@ -1,0 +1,68 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// chunk is how many entries are read in one call.
+const chunk = 1 << 15
+
+// State reads the table back, for Planner.Adopt. It reads slots only as far as frontends point.
+func (t *Table) State() (service.State, error) {
+	s := service.State{Fronts: make(map[service.FrontKey]service.Front), Members: make(map[service.MemberKey]service.Member)}
+	end := uint64(0)
+	err := errors.Join(
+		each(t, mapFronts, func(k service.FrontKey, v service.Front) bool {
+			s.Fronts[k] = v
+			end = max(end, uint64(v.First)+uint64(v.Count))
+			return true
+		}),
+		each(t, mapMembers, func(k service.MemberKey, v service.Member) bool {
+			s.Members[k] = v
+			return true
+		}),
+		each(t, mapSources, func(k service.SourceKey, _ uint32) bool {
+			s.Sources = append(s.Sources, k)
+			return true
+		}))
+	if err != nil {
+		return service.State{}, err
+	}
+	end = min(end, uint64(t.limits.Slots))
+	if end == 0 {
+		return s, nil
+	}
+	s.Slots = make([]service.Slot, end)
+	return s, each(t, mapSlots, func(k uint32, v service.Slot) bool {
+		if uint64(k) < end {
+			s.Slots[k] = v
+		}
+		return uint64(k) < end
+	})
+}
+
+// each calls fn with every entry of a map until it gives false.
+func each[K, V any](t *Table, name string, fn func(K, V) bool) error {
+	m := t.maps[name]
+	size := int(min(m.MaxEntries(), chunk))
+	keys, values := make([]K, size), make([]V, size)
+	for cursor := new(ebpf.MapBatchCursor); ; {
+		n, err := m.BatchLookup(cursor, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		for i := range n {
+			if !fn(keys[i], values[i]) {
+				return nil
+			}
+		}
+		if err != nil {
+			return nil // that was all
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// Errors that callers may tell apart. Each comes wrapped in a message that says
+// what to do.
+var (
+	// ErrNotPermitted is that of a process that may not use BPF.
+	ErrNotPermitted = bpfobj.ErrNotPermitted
+	// ErrNotSupported is that of a kernel without what is needed; see FeatureError.
+	ErrNotSupported = bpfobj.ErrNotSupported
+	// ErrNoBPFFS is that of a directory for pins that is not on a bpffs.
+	ErrNoBPFFS = bpfobj.ErrNoBPFFS
+	// ErrNoCgroup is that of a path that is no cgroup of the second version, or of a machine where none is mounted.
+	ErrNoCgroup = errors.New("no cgroup v2")
+)
+
+// Config is what a table is made of.
+type Config struct {
+	// Dir is where maps and links are pinned, on a mounted bpffs; Open makes it and its parents there.
+	Dir string
+	// Limits are the sizes of the maps of the table; zero is service.DefaultLimits. Give the planner the same.
+	Limits service.Limits
+	// Memory is the sizes of the maps that remember; zero fields are those of DefaultMemory.
+	Memory Memory
+	// Log says what is adopted and replaced.
+	Log *slog.Logger
+}
+
+// Memory is the sizes, in entries, of the maps that forget the least recently used entry when they
+// are full.
+type Memory struct {
+	// Clients is of services with affinity: which backend a client had.
+	Clients uint32
+	// Replies is as which service a socket knows a backend: each socket that is
+	// connected to a service has an entry.
+	Replies uint32
+	// Sends is where the datagrams of unconnected sockets go.
+	Sends uint32
+	// Flows is connections of packets, two entries each.
+	Flows uint32
+}
+
+// DefaultMemory is for a node with some hundred pods.
+var DefaultMemory = Memory{Clients: 1 << 16, Replies: 1 << 17, Sends: 1 << 16, Flows: 1 << 18}
+
+// Table is the maps and programs of one node. Its methods may be called
+// concurrently, but for what is planned from State and written by Apply there must be one caller.
+type Table struct {
+	dir      string
+	log      *slog.Logger
+	limits   service.Limits
+	features Features
+	maps     map[string]*ebpf.Map     // by name, which is their pin
+	progs    map[string]*ebpf.Program // by name; loaded, attached or not
+
+	mu sync.Mutex // held while links and pins change
+}
+
+// Open probes the kernel, loads the programs and makes and pins the maps, or adopts
+// those that are pinned. Pinned maps of the table of another size or layout
+// are left to the programs that are attached and use them, and give their pins to
+// new and empty ones: State says that nothing is there, and once the table is written
+// anew AttachSockets puts the programs that read it in the others' place. Nothing is
+// attached by Open. Errors are ErrNotPermitted, ErrNoBPFFS, *FeatureError, service.ErrLimits.
+func Open(c Config) (*Table, error) {
+	t, err := open(c, specs)
+	if err != nil {
+		return nil, fmt.Errorf("open table of services in %s: %w", c.Dir, err)
+	}
+	return t, nil
+}
+
+// Close lets go of the table, which stays in force.
+func (t *Table) Close() error {
+	var errs []error
+	for _, m := range t.maps {
+		errs = append(errs, m.Close())
+	}
+	for _, p := range t.progs {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Features is what Open found out about the kernel.
+func (t *Table) Features() Features { return t.features }
+
+// Limits are the sizes of the maps of the table.
+func (t *Table) Limits() service.Limits { return t.limits }
+
+func open(c Config, specs func() ([]*ebpf.CollectionSpec, error)) (*Table, error) {
+	c = c.complete()
+	// The planner knows which sizes a table can have.
+	if _, err := service.New("", c.Limits); err != nil {
+		return nil, err
+	}
+	if err := bpfobj.MakeDir(c.Dir); err != nil {
+		return nil, err
+	}
+	features, err := probeKernel()
+	if err != nil {
+		return nil, err
+	}
+	all, err := specs()
+	if err != nil {
+		return nil, err
+	}
+	t := &Table{
+		dir: c.Dir, log: c.Log, limits: c.Limits, features: features,
+		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program),
+	}
+	if err := t.load(all, c); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// complete has what is not given filled in.
+func (c Config) complete() Config {
+	if c.Limits == (service.Limits{}) {
+		c.Limits = service.DefaultLimits
+	}
+	for size, normal := range map[*uint32]uint32{
+		&c.Memory.Clients: DefaultMemory.Clients, &c.Memory.Replies: DefaultMemory.Replies,
+		&c.Memory.Sends: DefaultMemory.Sends, &c.Memory.Flows: DefaultMemory.Flows,
+	} {
+		if *size == 0 {
+			*size = normal
+		}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// sizes are how many entries the maps have, by name; a map that is not in it has what its program says.
+func (c Config) sizes() map[string]uint32 {
+	return map[string]uint32{
+		mapFronts: c.Limits.Fronts, mapSlots: c.Limits.Slots, mapMembers: c.Limits.Members, mapSources: c.Limits.Sources,
+		mapClients: c.Memory.Clients, mapReplies: c.Memory.Replies, mapSends: c.Memory.Sends, mapFlows: c.Memory.Flows,
+	}
+}

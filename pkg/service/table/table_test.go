@@ -1,0 +1,219 @@
+package table
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+func TestServicesWorkAtSockets(t *testing.T) {
+	cgroup := nettest.NewCgroup(t)
+	n := start(t, config(t), lab)
+	if diff := cmp.Diff(attachedAll("attached"), n.attach(t, cgroup)); diff != "" {
+		t.Error(diff)
+	}
+	h := newHands(t, cgroup)
+	for _, to := range []string{"198.18.0.1", "[fd42::1]"} {
+		tcp, udp := h.dial("tcp", to+":80"), h.dial("udp", to+":53")
+		if tcp.Peer != to+":80" || udp.Peer != to+":53" || !slices.Contains(backends, tcp.Answer) || !slices.Contains(backends, udp.Answer) {
+			t.Errorf("%s: %+v, %+v", to, tcp, udp)
+		}
+	}
+	for _, to := range []string{"198.18.0.3", "[fd42::3]"} {
+		if r := h.do(order{Do: "dial", Net: "tcp", To: to + ":80"}); !r.Refused {
+			t.Errorf("%s, without backends: %+v", to, r)
+		}
+	}
+	if got, err := n.Counters(); err != nil || got.Refused != 2 || got.Translated < 4 {
+		t.Errorf("counters %+v, %v", got, err)
+	}
+	if changed := n.attach(t, cgroup); len(changed) > 0 {
+		t.Errorf("the second time it changed %v", changed)
+	}
+}
+
+// TestRestart is the death of the daemon, of which nobody else notices: what is open stays, new connections
+// are made all the time, and the next one writes nothing.
+func TestRestart(t *testing.T) {
+	cgroup, c := nettest.NewCgroup(t), config(t)
+	n := start(t, c, lab)
+	n.attach(t, cgroup)
+	h := newHands(t, cgroup)
+	open := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"), h.dial("tcp", "[fd42::2]:80"), h.dial("udp", "[fd42::2]:53")}
+	sticky := h.dial("tcp", "198.18.0.2:80").Answer
+	h.do(order{Do: "load", Net: "tcp", To: "198.18.0.1:80"})
+	for range 5 {
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+		table, err := Open(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer table.Close()
+		p, _ := service.New("node-1", table.Limits())
+		n = node{table, p}
+		n.adopt(t)
+		lab(p)
+		if writes, changed := n.apply(t), n.attach(t, cgroup); writes != 0 || len(changed) > 0 {
+			t.Errorf("a restart wrote %d entries and %v", writes, changed)
+		}
+	}
+	for _, c := range open {
+		if got := h.ask(c.ID); got != c.Answer {
+			t.Errorf("a connection to %s went to %s, then to %s", c.Peer, c.Answer, got)
+		}
+	}
+	if got := h.dial("tcp", "198.18.0.2:80").Answer; got != sticky {
+		t.Errorf("affinity was to %s and is to %s", sticky, got)
+	}
+	if load := h.do(order{Do: "stop"}); load.Err != "" || load.Count == 0 {
+		t.Errorf("meanwhile: %+v", load)
+	}
+}
+
+// TestUpgrade puts programs of another version, and maps of other sizes, in the place of those that are at work.
+func TestUpgrade(t *testing.T) {
+	for name, change := range map[string]func(*Config, []*ebpf.CollectionSpec){
+		"other programs": func(_ *Config, all []*ebpf.CollectionSpec) {
+			for _, p := range all[0].Programs {
+				p.Instructions = slices.Insert(slices.Clone(p.Instructions), len(p.Instructions)-1, asm.Mov.Reg(asm.R0, asm.R0))
+			}
+		},
+		"larger table":  func(c *Config, _ []*ebpf.CollectionSpec) { c.Limits.Slots *= 2 },
+		"larger memory": func(c *Config, _ []*ebpf.CollectionSpec) { c.Memory = Memory{2048, 2048, 2048, 2048} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cgroup, c := nettest.NewCgroup(t), config(t)
+			n := start(t, c, lab)
+			n.attach(t, cgroup)
+			h := newHands(t, cgroup)
+			open := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"), h.dial("udp", "[fd42::1]:53")}
+			sticky := h.dial("tcp", "198.18.0.2:80").Answer
+			h.do(order{Do: "load", Net: "tcp", To: "[fd42::1]:80"})
+			all, err := specs()
+			if err != nil {
+				t.Fatal(err)
+			}
+			change(&c, all)
+			table, err := open2(c, all)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n = startOn(t, table, lab)
+			changed := n.attach(t, cgroup)
+			if len(changed) == 0 || len(n.attach(t, cgroup)) > 0 {
+				t.Errorf("the first time it changed %v", changed)
+			}
+			for _, c := range open {
+				if got := h.ask(c.ID); got != c.Answer {
+					t.Errorf("a connection to %s went to %s, then to %s", c.Peer, c.Answer, got)
+				}
+			}
+			if got := h.dial("tcp", "198.18.0.2:80").Answer; got != sticky {
+				t.Errorf("affinity was to %s and is to %s", sticky, got)
+			}
+			if load := h.do(order{Do: "stop"}); load.Err != "" || load.Count == 0 {
+				t.Errorf("meanwhile: %+v", load)
+			}
+			// What is in force is what is written from now on.
+			n.PutSlice(sliceOf("plain", "198.18.1.3"))
+			n.apply(t)
+			if got := h.dial("tcp", "198.18.0.1:80").Answer; got != "198.18.1.3" {
+				t.Errorf("after a change %s answers", got)
+			}
+		})
+	}
+}
+
+func open2(c Config, all []*ebpf.CollectionSpec) (*Table, error) {
+	return open(c, func() ([]*ebpf.CollectionSpec, error) { return all, nil })
+}
+
+// TestOpenAfterADeathWithinOpen: a process that dies while it replaces a table leaves any part of it.
+func TestOpenAfterADeathWithinOpen(t *testing.T) {
+	for _, left := range [][]string{{mapFronts}, {mapSlots, mapMembers}, {mapFronts, mapSlots, mapMembers}, {mapSources}} {
+		c := config(t)
+		start(t, c, lab).Close()
+		for _, name := range tableMaps {
+			if !slices.Contains(left, name) {
+				if err := os.Remove(filepath.Join(c.Dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		table, err := Open(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := table.State()
+		table.Close()
+		if err != nil || len(s.Fronts)+len(s.Members)+len(s.Slots)+len(s.Sources) > 0 {
+			t.Errorf("with %v left: %+v, %v", left, s, err)
+		}
+	}
+}
+
+func TestRemove(t *testing.T) {
+	cgroup, c := nettest.NewCgroup(t), config(t)
+	n := start(t, c, lab)
+	n.attach(t, cgroup)
+	h := newHands(t, cgroup)
+	h.dial("tcp", "198.18.0.1:80")
+	n.Close()
+	other := filepath.Join(c.Dir, "guard_ingress")
+	if err := os.Mkdir(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := Remove(c.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(c.Dir)
+	if err != nil || len(left) != 1 {
+		t.Errorf("left are %v, %v; taken were %v", left, err, taken)
+	}
+	if r := h.do(order{Do: "dial", Net: "tcp", To: "198.18.0.1:80"}); r.Err == "" || r.Refused {
+		t.Errorf("a service is translated still: %+v", r)
+	}
+	if err := os.Remove(other); err != nil {
+		t.Fatal(err)
+	}
+	if taken, err := Remove(c.Dir); err != nil || len(taken) != 1 {
+		t.Errorf("the second time it took %v, %v", taken, err)
+	}
+	if taken, err := Remove(c.Dir); err != nil || len(taken) > 0 {
+		t.Errorf("the third time it took %v, %v", taken, err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	nettest.NeedBPF(t)
+	c := config(t)
+	n := start(t, c, lab)
+	if _, err := n.AttachSockets(t.TempDir()); !errors.Is(err, ErrNoCgroup) {
+		t.Errorf("attach to no cgroup: %v", err)
+	}
+	if _, err := n.AttachSockets("/nowhere"); !errors.Is(err, ErrNoCgroup) {
+		t.Errorf("attach to nothing: %v", err)
+	}
+	bad := c
+	bad.Limits.Slots = 1000
+	if _, err := Open(bad); !errors.Is(err, service.ErrLimits) {
+		t.Errorf("limits that cannot be: %v", err)
+	}
+	bad = c
+	bad.Dir = t.TempDir()
+	if _, err := Open(bad); !errors.Is(err, ErrNoBPFFS) {
+		t.Errorf("no bpffs: %v", err)
+	}
+}
