@@ -2,6 +2,8 @@ package driver
 
 import (
 	"context"
+	"path/filepath"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -53,7 +55,7 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 			return failed("volume %s is not mounted at %s: stage it first", id, staging)
 		}
 	}
-	if others := targets(all, device, staging, target); c.single && len(others) > 0 {
+	if others := otherPods(targets(all, device, staging, target), target, c); c.single && len(others) > 0 {
 		return failed("volume %s is ReadWriteOncePod, and published at %s", id, others[0])
 	}
 	if m, ok := mount.At(all, target); ok {
@@ -70,6 +72,12 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 		}
 	}
 	return d.Mounts.Bind(source, target, c.readOnly)
+}
+
+// otherPods is others without what the kubelet makes of target itself: it binds a pod's device once more, at another folder and under the same name, the
+// pod's uid, and may ask for the device again afterwards.
+func otherPods(others []string, target string, c capability) []string {
+	return slices.DeleteFunc(others, func(at string) bool { return c.block && filepath.Base(at) == filepath.Base(target) })
 }
 
 // NodeUnpublishVolume implements csi.NodeServer. It needs no volume: what is at the path goes.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +73,22 @@ func TestPublishTwice(t *testing.T) {
 	}
 	if _, err := os.Stat(m.path("third")); err == nil {
 		t.Error("a target was made for what was refused")
+	}
+}
+
+// The kubelet binds a pod's device once more, and may ask for the same device again after that.
+func TestKubeletBindsDevices(t *testing.T) {
+	single := block()
+	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+	m, d := running(t, single, nil)
+	if err := m.mounts.Bind(m.path("target"), filepath.Join(m.folder("dev"), "target"), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.publish(d, single, "target", false); err != nil {
+		t.Errorf("published again: %v", err)
+	}
+	if err := m.publish(d, single, "second", false); Code(err) != codes.FailedPrecondition {
+		t.Errorf("published to a second pod: %v", err)
 	}
 }
 
