@@ -69,8 +69,8 @@ func (d Disk) table() []byte {
 	return b
 }
 
-// arguments are qemu's. Flushes of the machine are not passed on: the host does not lose power, and what is compared is not its disk.
-func (d Disk) arguments() []string {
+// Arguments are qemu's. Flushes of the machine are not passed on: the host does not lose power, and what is compared is not its disk.
+func (d Disk) Arguments() []string {
 	drive := fmt.Sprintf("if=none,id=%s,format=raw,cache=unsafe,file=%s", d.Serial, d.Path)
 	if d.IOPS > 0 {
 		drive += fmt.Sprintf(",throttling.iops-total=%d", d.IOPS)

@@ -55,7 +55,7 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 			return nil, errors.Join(err, m.removeDisks())
 		}
 		m.disks = append(m.disks, d)
-		qemu = append(qemu, d.arguments()...)
+		qemu = append(qemu, d.Arguments()...)
 	}
 	if m.cluster, err = vm.New(ctx, vm.Options{Nodes: 1, Bare: true, QEMU: qemu, Dir: o.Dir, Log: o.Log}); err != nil {
 		return nil, errors.Join(err, m.removeDisks())

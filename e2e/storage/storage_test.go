@@ -68,7 +68,7 @@ func TestDisk(t *testing.T) {
 	if image, err := d.Image(); err != nil || !bytes.Equal(image[1<<20:1<<20+4], []byte("text")) {
 		t.Errorf("the image: %v", err)
 	}
-	if args := strings.Join(d.arguments(), " "); !strings.Contains(args, "iops-total=500") || strings.Contains(args, "bps-total") {
+	if args := strings.Join(d.Arguments(), " "); !strings.Contains(args, "iops-total=500") || strings.Contains(args, "bps-total") {
 		t.Errorf("arguments %s", args)
 	}
 }

@@ -11,17 +11,24 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/storage"
 	"github.com/kubeveil/kubeveil/e2e/storage/cluster"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
 // image is the archive that `make image-csi` writes.
 const image = "out/images/kubeveil-csi.tar"
+
+// diskSize has room for all volumes of the cases, bytes.
+const diskSize = 4 << 30
 
 const usage = `e2e-storage runs the cases of the CSI driver on a virtual machine that it makes and removes.
 
@@ -59,10 +66,16 @@ func run(ctx context.Context, out string) (err error) {
 		return err
 	}
 	defer logFile.Close()
+	log := slog.New(slog.NewTextHandler(logFile, nil))
+	// What the client library has to say, of connections that end, is not for people.
+	klog.SetSlogLogger(log)
+	disk := storage.Disk{Serial: "volumes", Path: filepath.Join(out, "volumes.img"), Size: diskSize}
+	if err := disk.Make(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(disk.Path)) }()
 	fmt.Println("starting a virtual machine …")
-	c, err := vm.New(ctx, vm.Options{
-		Nodes: 1, Images: []string{archive}, Dir: filepath.Join(out, "cluster"), Log: slog.New(slog.NewTextHandler(logFile, nil)),
-	})
+	c, err := vm.New(ctx, vm.Options{Nodes: 1, Images: []string{archive}, QEMU: disk.Arguments(), Dir: filepath.Join(out, "cluster"), Log: log})
 	if err != nil {
 		return err
 	}
@@ -70,13 +83,26 @@ func run(ctx context.Context, out string) (err error) {
 		_, end := c.Close()
 		err = errors.Join(err, end)
 	}()
+	return cases(ctx, c, disk, root, filepath.Join(out, "result.json"))
+}
+
+// cases runs them on the cluster and writes what came of them to path.
+func cases(ctx context.Context, c *vm.Cluster, disk storage.Disk, root, path string) error {
 	r, err := bench.New(c.Platform(), root)
 	if err != nil {
 		return err
 	}
-	r.Tests, err = cluster.Run(ctx, &cluster.Session{Cluster: c, Manifests: filepath.Join(root, "manifests"), Out: os.Stdout})
-	err = errors.Join(err, r.Write(filepath.Join(out, "result.json")))
-	fmt.Printf("%d passed, %d failed, %d skipped; %s\n", r.Tests.Passed, r.Tests.Failed, len(r.Tests.Skipped), filepath.Join(out, "result.json"))
+	kernel, err := c.Machines[0].Exec(ctx, "uname -r")
+	if err != nil {
+		return err
+	}
+	r.Kernel = strings.TrimSpace(string(kernel))
+	err = cluster.Run(ctx, &cluster.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}, r)
+	err = errors.Join(err, r.Write(path))
+	for _, g := range r.Gates {
+		fmt.Printf("%s: want %s, got %s\n", g.Name, g.Want, g.Got)
+	}
+	fmt.Printf("%d passed, %d failed, %d skipped; %s\n", r.Tests.Passed, r.Tests.Failed, len(r.Tests.Skipped), path)
 	if r.Tests.Failed > 0 {
 		err = errors.Join(err, fmt.Errorf("%d cases failed", r.Tests.Failed))
 	}

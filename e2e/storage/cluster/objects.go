@@ -104,7 +104,7 @@ kind: PersistentVolumeClaim
 metadata: {name: {{.Name}}}
 spec:
   storageClassName: {{.Class}}
-  accessModes: [ReadWriteOnce]
+  accessModes: [{{if .Block}}ReadWriteOncePod{{else}}ReadWriteOnce{{end}}]
   volumeMode: {{if .Block}}Block{{else}}Filesystem{{end}}
   resources: {requests: {storage: {{.MiB}}Mi}}
 {{- if .Source}}
@@ -124,12 +124,16 @@ spec:
   volumes: [{name: data, persistentVolumeClaim: {claimName: {{.Name}}}}]
 `))
 
-// start makes the claim and its pod, or the pod alone where the claim is there, and waits until the pod is Ready.
-func (s *Session) start(ctx context.Context, c claim) error {
-	err := s.apply(ctx, claimAndPod, map[string]any{
+// create makes the claim and its pod, or the pod alone where the claim is there.
+func (s *Session) create(ctx context.Context, c claim) error {
+	return s.apply(ctx, claimAndPod, map[string]any{
 		"Name": c.Name, "Class": c.class, "Block": c.block, "MiB": c.MiB, "SourceKind": c.SourceKind, "Source": c.Source, "Image": vm.ToolImage,
 	})
-	if err != nil {
+}
+
+// start is create, and waits until the pod is Ready.
+func (s *Session) start(ctx context.Context, c claim) error {
+	if err := s.create(ctx, c); err != nil {
 		return err
 	}
 	return s.ready(ctx, c.Name)

@@ -8,19 +8,22 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/storage"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
 // Session is one run on a cluster whose first machine takes all pods.
 type Session struct {
 	Cluster *vm.Cluster
+	// Disk is an empty disk of that machine. The ciphertext of all volumes is put there, and what its owner sees of it is searched.
+	Disk storage.Disk
 	// Manifests is the folder of the repository's manifests.
 	Manifests string
 	// Out gets progress for people.
 	Out io.Writer
-	// canary is in all that is written.
-	canary string
+	// canary is in all that is written to volumes; control is in a file beside their ciphertext, in clear.
+	canary, control string
+	gates           []bench.Gate
 }
 
 // one is a case. Its name is of lower case words with - between them.
@@ -30,10 +33,12 @@ type one struct {
 	run   func(*Session, context.Context) error
 }
 
-// Run runs all cases and counts them. A case that fails ends nothing but itself; the error is that of ctx.
-func Run(ctx context.Context, s *Session) (bench.Tests, error) {
-	s.canary = "kubeveil-canary-" + fmt.Sprintf("%08x", time.Now().UnixNano()&0xffffffff)
-	var t bench.Tests
+// Run runs all cases and counts them in r, with the gates on what is on the disk in clear. A case that fails ends nothing but itself; the error is that
+// of ctx.
+func Run(ctx context.Context, s *Session, r *bench.Result) error {
+	mark := fmt.Sprintf("%08x", time.Now().UnixNano()&0xffffffff)
+	s.canary, s.control = "kubeveil-canary-"+mark, "kubeveil-control-"+mark
+	t := &r.Tests
 	for i, c := range cases() {
 		if ctx.Err() != nil {
 			t.Skipped = append(t.Skipped, bench.Skip{Name: c.name, Reason: "the run was ended: " + context.Cause(ctx).Error()})
@@ -53,7 +58,8 @@ func Run(ctx context.Context, s *Session) (bench.Tests, error) {
 		fmt.Fprintf(s.Out, "%2d/%d %-20s FAILED  %6.1f s\n      %s\n", i+1, len(cases()), c.name, time.Since(began).Seconds(), strings.ReplaceAll(err.Error(), "\n", "\n      "))
 		s.describe(context.WithoutCancel(ctx))
 	}
-	return t, context.Cause(ctx)
+	r.Gates = s.gates
+	return context.Cause(ctx)
 }
 
 // describePatience bounds what is asked after a failure.
@@ -85,14 +91,22 @@ func (s *Session) kubectl(ctx context.Context, words ...string) (string, error) 
 	return strings.TrimSpace(string(out)), err
 }
 
+// lookEach is the pause between two looks: they take time from the machine that they wait for.
+const lookEach = time.Second
+
 // until waits for a condition, as long as ctx lasts.
 func until(ctx context.Context, what string, fn func() error) error {
-	patience := 10 * time.Minute
-	if end, ok := ctx.Deadline(); ok {
-		patience = time.Until(end)
+	tick := time.NewTicker(lookEach)
+	defer tick.Stop()
+	for {
+		err := fn()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w: last: %w", what, context.Cause(ctx), err)
+		case <-tick.C:
+		}
 	}
-	if err := lab.Until(ctx, patience, fn); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
 }

@@ -1,0 +1,89 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+)
+
+// controlLines is how often the control's text is written in clear.
+const controlLines = 1000
+
+// disk gives the ciphertext a file system of its own that shares blocks, as docs/storage.md says, for this boot and later ones; and writes the control
+// there: what is on this disk in clear is found by who reads the disk.
+func (s *Session) disk(ctx context.Context) error {
+	_, err := s.node(ctx, fmt.Sprintf("udevadm settle && mkfs.xfs -q %[1]s && mkdir -p %[2]s && echo '%[1]s %[2]s xfs defaults 0 0' >>/etc/fstab && "+
+		"mount %[2]s && yes %[3]s | head -%[4]d >%[2]s/control && sync", s.Disk.Device(0), dataDir, s.control, controlLines))
+	return err
+}
+
+// nothingInClear reads the disk as its owner does, while it has at least that many volumes: the canary is nowhere, and the control is found. When is for people.
+func (s *Session) nothingInClear(ctx context.Context, when string, volumes int) error {
+	out, err := s.node(ctx, "sync; ls "+images+"/*.img | wc -l")
+	if err != nil {
+		return err
+	}
+	if n, err := strconv.Atoi(out); err != nil || n < volumes {
+		return fmt.Errorf("there are %s volumes on the disk, want %d", out, volumes)
+	}
+	leaked, _, err := s.Disk.Count(s.canary)
+	if err != nil {
+		return err
+	}
+	seen, searched, err := s.Disk.Count(s.control)
+	if err != nil {
+		return err
+	}
+	found := []bench.Gate{
+		bench.Exactly("raw disk of the volumes, "+when+": canaries in clear", leaked, 0, "canaries"),
+		{
+			Name: "raw disk of the volumes, " + when + ": the control in clear (the search can find)", Want: fmt.Sprintf("at least %d times", controlLines*9/10),
+			Got: fmt.Sprintf("%d times in %d MiB", seen, searched>>20), OK: seen >= controlLines*9/10,
+		},
+	}
+	s.gates = append(s.gates, found...)
+	for _, g := range found {
+		if !g.OK {
+			err = errors.Join(err, fmt.Errorf("%s: want %s, got %s", g.Name, g.Want, g.Got))
+		}
+	}
+	return err
+}
+
+// keyServiceAway starts the pod of a claim of the shipped class, whose KMS plugin this node does not have: it waits, an event says for what, and nothing
+// is formatted.
+func (s *Session) keyServiceAway(ctx context.Context) error {
+	waits := claim{Name: "waits", kind: kind{class: "kubeveil"}, MiB: 32}
+	if err := s.create(ctx, waits); err != nil {
+		return err
+	}
+	err := until(ctx, "an event says that the key service is away", func() error {
+		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name="+waits.Name, "-o", "jsonpath={.items[*].message}")
+		if err == nil && !strings.Contains(out, "key service unavailable") {
+			err = fmt.Errorf("events say %q", out)
+		}
+		return err
+	})
+	if err == nil {
+		err = s.unformatted(ctx, waits)
+	}
+	_, gone := s.kubectl(ctx, "delete", "pod/"+waits.Name, "pvc/"+waits.Name)
+	return errors.Join(err, gone)
+}
+
+// unformatted wants the state of the claim's volume to say that nothing was written yet.
+func (s *Session) unformatted(ctx context.Context, c claim) error {
+	volume, err := s.volume(ctx, c)
+	if err != nil {
+		return err
+	}
+	phase, err := s.kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.phase}")
+	if err == nil && phase != "New" {
+		err = fmt.Errorf("volume %s is in phase %q, want New", volume, phase)
+	}
+	return err
+}
