@@ -130,6 +130,11 @@ func (d *decision) port(h here, e *entry, p Port) {
 	}
 }
 
+// apiGroups are the numbers of entry 0's groups.
+var apiGroups = map[uint64]bool{groupID(apiName, apiGroup(false)): true, groupID(apiName, apiGroup(true)): true}
+
+func apiGroup(v6 bool) groupKey { return groupKey{port: "https", protocol: TCP, v6: v6} }
+
 // apiServer is the decision about entry 0, which has room for these numbers.
 func (d *decision) apiServer(e *entry) {
 	fronts := slices.Clone(e.api.Frontends)
@@ -139,7 +144,7 @@ func (d *decision) apiServer(e *entry) {
 		if !reachable(addr) || a.Port() == 0 || len(d.claims) == MaxAPIFronts {
 			continue
 		}
-		key := groupKey{port: "https", protocol: TCP, v6: addr.Is6()}
+		key := apiGroup(addr.Is6())
 		d.claims = append(d.claims, claim{
 			key: frontKey(netip.AddrPortFrom(addr, a.Port()), TCP, Inside), kind: kindAPIServer, owner: e.name, group: key,
 		})

@@ -30,6 +30,7 @@ type Planner struct {
 
 	// What an earlier process left and nobody has claimed yet.
 	sweep   bool
+	hold    bool
 	adopted map[uint64]*group // by id
 	orphans []extent
 }
@@ -105,6 +106,10 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 		p.dirty[n] = true
 	}
 }
+
+// Hold says that the services are not all known yet: until Hold(false), Plan leaves what an earlier process left
+// in the maps and nobody claims, entry 0's own excepted. After a restart entry 0 can so follow the API servers before any service was listed.
+func (p *Planner) Hold(hold bool) { p.hold = hold }
 
 // Problems gives what the last Plan could not do, sorted by their text: each is a
 // *FullError, a *ConflictError or a *PortError.

@@ -294,6 +294,9 @@ func (r *round) writeFronts() {
 	}
 }
 
+// kept is whether what an earlier process left of a group stays: its service does not fit, or is not known yet.
+func (r *round) kept(group uint64) bool { return r.refused[group] || r.hold && !apiGroups[group] }
+
 // sweepLeft notes what an earlier process left that nobody wants. What belongs
 // to a service that does not fit stays with it.
 func (r *round) sweepLeft() {
@@ -309,20 +312,20 @@ func (r *round) sweepLeft() {
 		if len(r.claims[key]) > 0 {
 			continue
 		}
-		if r.refused[f.Group] {
+		if r.kept(f.Group) {
 			keptSets[f.Sources] = true
 			continue
 		}
 		r.touched[key] = true
 	}
 	for id, g := range r.adopted {
-		if !r.refused[id] {
+		if !r.kept(id) {
 			r.free(g, &group{})
 			delete(r.adopted, id)
 		}
 	}
 	for k := range r.members {
-		if g := live[k.Group]; !r.refused[k.Group] && (g == nil || g.members[k] == 0) {
+		if g := live[k.Group]; !r.kept(k.Group) && (g == nil || g.members[k] == 0) {
 			r.gone.members[k] = true
 		}
 	}
@@ -331,7 +334,7 @@ func (r *round) sweepLeft() {
 			r.gone.sources[k] = true
 		}
 	}
-	if len(r.refused) == 0 {
+	if len(r.refused) == 0 && !r.hold {
 		r.freed = append(r.freed, r.orphans...)
 		r.orphans, r.sweep = nil, false
 	}

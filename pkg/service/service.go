@@ -54,6 +54,8 @@ type Service struct {
 	// ExternalLocal and InternalLocal are the traffic policies Local.
 	ExternalLocal bool
 	InternalLocal bool
+	// HealthCheckNodePort is where balancers ask whether this node has endpoints, 0 is nowhere. The table has no part in it.
+	HealthCheckNodePort uint16
 }
 
 // Port is a port of a service. Name and Protocol together are unique in it.

@@ -1,0 +1,53 @@
+package service
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// A restart knows entry 0 before it knows any service.
+func TestHold(t *testing.T) {
+	front := netip.MustParseAddrPort("198.18.0.10:443")
+	api := func(backends ...string) APIServer {
+		a := APIServer{Frontends: []netip.AddrPort{front}}
+		for _, b := range backends {
+			a.Backends = append(a.Backends, netip.MustParseAddrPort(b))
+		}
+		return a
+	}
+	c := planned(t, webService(func(s *Service) {
+		s.SourceRanges, s.LoadBalancerIPs = []netip.Prefix{netip.MustParsePrefix("198.18.9.0/24")}, addrs("198.18.8.1")
+	}),
+		endpoint("198.18.1.1", "ready"))
+	c.planner.SetAPIServer(api("198.19.0.1:6443", "198.19.0.2:6443"))
+	c.write(t, c.planner.Plan())
+	sources := len(c.maps.sources)
+
+	next, err := New("node-1", roomy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.planner = next
+	next.Adopt(c.maps.state())
+	next.Hold(true)
+	next.SetAPIServer(api("198.19.0.1:6443", "198.19.0.2:6443"))
+	if changes := next.Plan(); !changes.Empty() {
+		t.Errorf("the same API servers and unknown services: %d writes", changes.Writes())
+	}
+	next.SetAPIServer(api("198.19.0.2:6443"))
+	c.write(t, next.Plan())
+	if got := c.backends("198.18.0.10:443", Inside); got != "198.19.0.2:6443+0" {
+		t.Errorf("entry 0 has %q while services are unknown", got)
+	}
+	if got := c.backends("198.18.0.1:80", Inside); got != "198.18.1.1:8080+1" || len(c.maps.sources) != sources {
+		t.Errorf("a service that is not known yet has %q and %d sources, want what it had", got, len(c.maps.sources))
+	}
+	next.Hold(false)
+	c.write(t, next.Plan())
+	if got := c.backends("198.18.0.1:80", Inside); got != "none" || len(c.maps.sources) != 0 {
+		t.Errorf("a service that went while nobody looked has %q", got)
+	}
+	if got := c.backends("198.18.0.10:443", Inside); got != "198.19.0.2:6443+0" {
+		t.Errorf("entry 0 has %q after the services were listed", got)
+	}
+}

@@ -1,0 +1,59 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+)
+
+// errText matches texts that name nothing.
+var errText = errors.New("unknown")
+
+// String gives who a scope is of, in a word.
+func (s Scope) String() string {
+	if s == Outside {
+		return "outside"
+	}
+	return "inside"
+}
+
+// MarshalText gives String.
+func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what String gives.
+func (s *Scope) UnmarshalText(text []byte) error {
+	for _, known := range []Scope{Inside, Outside} {
+		if string(text) == known.String() {
+			*s = known
+			return nil
+		}
+	}
+	return fmt.Errorf("scope %q is %w: write inside or outside", text, errText)
+}
+
+// MarshalText gives String.
+func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads what String gives of the protocols that have a name.
+func (p *Protocol) UnmarshalText(text []byte) error {
+	for _, known := range []Protocol{TCP, UDP, SCTP} {
+		if string(text) == known.String() {
+			*p = known
+			return nil
+		}
+	}
+	return fmt.Errorf("protocol %q is %w: write TCP or UDP", text, errText)
+}
+
+// MarshalText gives String.
+func (n Name) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
+
+// UnmarshalText reads what String gives.
+func (n *Name) UnmarshalText(text []byte) error {
+	for i, c := range text {
+		if c == '/' {
+			*n = Name{string(text[:i]), string(text[i+1:])}
+			return nil
+		}
+	}
+	return fmt.Errorf("service %q is %w: write NAMESPACE/NAME", text, errText)
+}

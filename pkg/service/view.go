@@ -1,0 +1,203 @@
+package service
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// APIServer is entry 0 as the maps have it; without any, it is empty.
+func (s State) APIServer() APIServer {
+	var a APIServer
+	for k, f := range s.Fronts {
+		if !apiGroups[f.Group] {
+			continue
+		}
+		a.Frontends = append(a.Frontends, k.AddrPort())
+		if end := uint64(f.First) + uint64(f.Count); end <= uint64(len(s.Slots)) {
+			for _, slot := range s.Slots[f.First:end] {
+				a.Backends = append(a.Backends, slot.AddrPort())
+			}
+		}
+	}
+	slices.SortFunc(a.Frontends, netip.AddrPort.Compare)
+	slices.SortFunc(a.Backends, netip.AddrPort.Compare)
+	a.Backends = slices.Compact(a.Backends)
+	return a
+}
+
+// View is a service as it is in force, for people.
+type View struct {
+	Service Name        `json:"service"`
+	Fronts  []FrontView `json:"fronts,omitempty"`
+	// Problems are why it is not as it asks to be.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// FrontView is a frontend of a service.
+type FrontView struct {
+	Addr     netip.AddrPort `json:"addr"`
+	Protocol Protocol       `json:"protocol"`
+	Scope    Scope          `json:"scope"`
+	// Kind is the field that the address is of, such as ClusterIP.
+	Kind string `json:"kind"`
+	// Owner is the service that has the frontend, which may be another one.
+	Owner Name `json:"owner"`
+	// Local is whether only backends on this node are chosen, Drop whether packets are dropped because there is none.
+	Local bool `json:"local,omitempty"`
+	Drop  bool `json:"drop,omitempty"`
+	// Affinity is for how long a client keeps its backend.
+	Affinity time.Duration `json:"affinity,omitempty"`
+	// Sources are who may come from outside when Ranged; otherwise anybody may.
+	Sources []netip.Prefix `json:"sources,omitempty"`
+	Ranged  bool           `json:"ranged,omitempty"`
+	// Backends are those that are chosen from, each with the same chance, and then those that are not.
+	Backends []BackendView `json:"backends,omitempty"`
+}
+
+// BackendView is an endpoint of a frontend.
+type BackendView struct {
+	Addr netip.AddrPort `json:"addr"`
+	Node string         `json:"node,omitempty"`
+	// Here is whether it is on this node.
+	Here bool `json:"here,omitempty"`
+	// Chosen is whether new connections may go there; Why is why, or why not.
+	Chosen bool   `json:"chosen"`
+	Why    string `json:"why"`
+}
+
+// kindNames are in the words of the API.
+var kindNames = map[kind]string{
+	kindAPIServer: "API server", kindClusterIP: "ClusterIP", kindNodePort: "NodePort", kindLoadBalancer: "LoadBalancer", kindExternalIP: "externalIP",
+}
+
+// Services counts the services that are known.
+func (p *Planner) Services() int {
+	n := 0
+	for _, e := range p.entries {
+		if e.service != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Views gives all services as they are in force, by name, without their backends' reasons: View has those.
+func (p *Planner) Views() []View {
+	var all []View
+	for n, e := range p.entries {
+		if e.service != nil || e.api != nil {
+			v, _ := p.View(n)
+			all = append(all, v)
+		}
+	}
+	slices.SortFunc(all, func(a, b View) int { return compareName(a.Service, b.Service) })
+	return all
+}
+
+// View gives a service as it is in force; false is that there is none of this name.
+func (p *Planner) View(n Name) (View, bool) {
+	e := p.entries[n]
+	if e == nil || e.service == nil && e.api == nil {
+		return View{}, false
+	}
+	v := View{Service: n}
+	if e.full != nil {
+		v.Problems = append(v.Problems, e.full.Error())
+	}
+	for _, err := range e.now.refused {
+		v.Problems = append(v.Problems, err.Error())
+	}
+	for _, c := range e.now.claims {
+		f := p.front(e, c)
+		if f.Owner != n && f.Owner != apiName && c.key.Scope == Inside {
+			v.Problems = append(v.Problems, (&ConflictError{n, f.Owner, c.key}).Error())
+		}
+		v.Fronts = append(v.Fronts, f)
+	}
+	slices.SortFunc(v.Fronts, func(a, b FrontView) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Scope, b.Scope))
+	})
+	return v, true
+}
+
+// At gives the frontend that an address has; false is that it is no service's.
+func (p *Planner) At(a netip.AddrPort, protocol Protocol, scope Scope) (FrontView, bool) {
+	list := p.claims[frontKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol, scope)]
+	if len(list) == 0 {
+		return FrontView{}, false
+	}
+	return p.front(p.entries[list[0].owner], list[0]), true
+}
+
+func (p *Planner) front(e *entry, c claim) FrontView {
+	f := FrontView{
+		Addr: c.key.AddrPort(), Protocol: c.key.Protocol, Scope: c.key.Scope, Kind: kindNames[c.kind], Owner: c.owner,
+		Local: c.group.local, Drop: c.flags&FlagDrop != 0, Affinity: time.Duration(c.affinity) * time.Second, Ranged: c.sources != 0,
+	}
+	if list := p.claims[c.key]; len(list) > 0 {
+		f.Owner = list[0].owner
+	}
+	if f.Ranged {
+		f.Sources = slices.Clone(e.service.SourceRanges)
+	}
+	f.Backends = p.backends(e, c)
+	return f
+}
+
+// backends tells of every endpoint of a claim whether it is chosen.
+func (p *Planner) backends(e *entry, c claim) []BackendView {
+	g := e.now.groups[c.group]
+	if g == nil {
+		return nil
+	}
+	if c.kind == kindAPIServer {
+		var out []BackendView
+		for _, s := range g.backends {
+			out = append(out, BackendView{Addr: s.AddrPort(), Chosen: true, Why: "it answers, or no API server does"})
+		}
+		return out
+	}
+	var out []BackendView
+	for _, s := range e.slices {
+		i := slices.IndexFunc(s.Ports, func(sp SlicePort) bool { return sp.Name == c.group.port && sp.Protocol == c.group.protocol })
+		if i < 0 {
+			continue
+		}
+		for _, ep := range s.Endpoints {
+			if ep.Addr.Unmap().Is6() == c.group.v6 {
+				out = append(out, p.backend(ep, s.Ports[i].Port, c.group.local, g))
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b BackendView) int {
+		return cmp.Or(compareBool(b.Chosen, a.Chosen), a.Addr.Compare(b.Addr))
+	})
+	return slices.CompactFunc(out, func(a, b BackendView) bool { return a.Addr == b.Addr && a.Chosen == b.Chosen })
+}
+
+func (p *Planner) backend(ep Endpoint, port uint16, local bool, g *group) BackendView {
+	b := BackendView{Addr: netip.AddrPortFrom(ep.Addr.Unmap(), port), Node: ep.Node, Here: p.here.node != "" && ep.Node == p.here.node}
+	slot := slotOf(b.Addr)
+	_, b.Chosen = slices.BinarySearchFunc(g.backends, slot, compareSlot)
+	switch rank := rankOf(ep); {
+	case !reachable(b.Addr.Addr()) || port == 0:
+		b.Why = "nobody can be reached at this address"
+	case b.Chosen && rank == rankReady:
+		b.Why = "ready"
+	case b.Chosen:
+		b.Why = "it terminates and still serves, and none is ready"
+	case local && !b.Here:
+		b.Why = "not on this node, and the policy is Local"
+	case rank == rankLast:
+		b.Why = "it terminates: it keeps the connections it has"
+	case rank == rankDraining:
+		b.Why = "not ready: it keeps the flows it has"
+	case rank == rankReady:
+		b.Why = "the service has no room in the table for its newest endpoints"
+	default:
+		b.Why = "it does not serve"
+	}
+	return b
+}

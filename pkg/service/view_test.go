@@ -1,0 +1,87 @@
+package service
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestViewsSayWhoIsChosenAndWhy(t *testing.T) {
+	for name, c := range map[string]struct {
+		change    func(*Service)
+		endpoints []Endpoint
+		at        string
+		scope     Scope
+		want      []string // address, chosen or not, why
+	}{
+		"ready beside others": {
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "terminating"), endpoint("198.18.1.3", "dead"), endpoint("127.0.0.1", "ready")},
+			at:        "198.18.0.1:80",
+			want: []string{"198.18.1.1:8080 yes ready", "127.0.0.1:8080 no nobody can be reached at this address",
+				"198.18.1.2:8080 no it terminates: it keeps the connections it has", "198.18.1.3:8080 no it does not serve"},
+		},
+		"only terminating ones": {
+			endpoints: []Endpoint{endpoint("198.18.1.2", "terminating")}, at: "198.18.0.1:80",
+			want: []string{"198.18.1.2:8080 yes it terminates and still serves, and none is ready"},
+		},
+		"the policy Local": {
+			change:    func(s *Service) { s.ExternalLocal = true },
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready elsewhere"), endpoint("198.18.1.2", "ready")}, at: "198.19.1.1:30080", scope: Outside,
+			want: []string{"198.18.1.2:8080 yes ready", "198.18.1.1:8080 no not on this node, and the policy is Local"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := planned(t, webService(c.change), c.endpoints...).planner
+			f, ok := p.At(netip.MustParseAddrPort(c.at), TCP, c.scope)
+			if !ok || f.Owner != web {
+				t.Fatalf("%s is %+v", c.at, f)
+			}
+			var got []string
+			for _, b := range f.Backends {
+				chosen := map[bool]string{true: " yes ", false: " no "}[b.Chosen]
+				got = append(got, b.Addr.String()+chosen+b.Why)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got  %s\nwant %s", strings.Join(got, "\n     "), strings.Join(c.want, "\n     "))
+			}
+		})
+	}
+}
+
+func TestViewOfAnAddressThatAnotherHas(t *testing.T) {
+	c := planned(t, webService(nil), endpoint("198.18.1.1", "ready"))
+	other := webService(func(s *Service) { s.Name = Name{"shop", "other"} })
+	c.planner.PutService(other)
+	c.planner.Plan()
+	v, ok := c.planner.View(web)
+	if !ok || len(v.Problems) == 0 || v.Fronts[0].Owner != other.Name {
+		t.Errorf("view %+v", v)
+	}
+	if _, ok := c.planner.View(Name{"shop", "none"}); ok {
+		t.Error("a service that does not exist has a view")
+	}
+	if _, ok := c.planner.At(netip.MustParseAddrPort("198.18.9.9:80"), TCP, Inside); ok {
+		t.Error("an address of nobody is a service's")
+	}
+	if n := len(c.planner.Views()); n != 2 {
+		t.Errorf("%d views, want 2", n)
+	}
+}
+
+func TestTextOfWords(t *testing.T) {
+	var p Protocol
+	var s Scope
+	var n Name
+	for text, read := range map[string]func([]byte) error{"UDP": p.UnmarshalText, "outside": s.UnmarshalText, "shop/web": n.UnmarshalText} {
+		if err := read([]byte(text)); err != nil {
+			t.Error(err)
+		}
+		if read([]byte("x")) == nil {
+			t.Errorf("%q and %q are both read", "x", text)
+		}
+	}
+	if p != UDP || s != Outside || n != web {
+		t.Errorf("read %v, %v, %v", p, s, n)
+	}
+}
