@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -53,6 +54,7 @@ type Client struct {
 	log    *slog.Logger
 	rest   rest.Interface
 	host   string
+	port   uint16
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	times  timing
 
@@ -96,7 +98,7 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 		return nil, fmt.Errorf("kubernetes source: API server %q: %w", cfg.Host, err)
 	}
 	c := &Client{
-		node: o.Node, log: o.Log, rest: rc, host: base.Hostname(), times: defaultTiming,
+		node: o.Node, log: o.Log, rest: rc, host: base.Hostname(), port: portOf(base), times: defaultTiming,
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		},
@@ -111,6 +113,15 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 	return c, nil
 }
 
+// Server is the address that the credentials name for the API server; it is not valid when they have a host name.
+func (c *Client) Server() netip.AddrPort {
+	addr, err := netip.ParseAddr(c.host)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(addr.Unmap(), c.port)
+}
+
 // wake makes Run look at the stores.
 func (c *Client) wake() { poke(c.changed) }
 
@@ -119,6 +130,17 @@ func poke(ch chan struct{}) {
 	case ch <- struct{}{}:
 	default:
 	}
+}
+
+// portOf is the port of a URL, by its scheme when it names none.
+func portOf(u *url.URL) uint16 {
+	if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
+		return uint16(n)
+	}
+	if u.Scheme == "http" {
+		return 80
+	}
+	return 443
 }
 
 // restConfig reads a kubeconfig, or the pod's service account when path is empty.

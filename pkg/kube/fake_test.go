@@ -46,10 +46,13 @@ const (
 	nodesPath     = "/api/v1/nodes"
 	veilNodesPath = "/apis/kubeveil.io/v1alpha1/veilnodes"
 	slicesPath    = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+	servicesPath  = "/api/v1/services"
+	allSlicesPath = "/apis/discovery.k8s.io/v1/endpointslices"
 )
 
 var kinds = map[string][2]string{
 	nodesPath: {"v1", "Node"}, veilNodesPath: {"kubeveil.io/v1alpha1", "VeilNode"}, slicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
+	servicesPath: {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
 }
 
 func newFakeServer(t *testing.T) *fakeServer {

@@ -28,8 +28,10 @@ type object struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              json.RawMessage `json:"spec,omitempty"`
 	Status            json.RawMessage `json:"status,omitempty"`
-	// Endpoints is of an EndpointSlice.
-	Endpoints json.RawMessage `json:"endpoints,omitempty"`
+	// AddressType, Endpoints and Ports are of an EndpointSlice.
+	AddressType string          `json:"addressType,omitempty"`
+	Endpoints   json.RawMessage `json:"endpoints,omitempty"`
+	Ports       json.RawMessage `json:"ports,omitempty"`
 
 	parsed any
 }
@@ -45,7 +47,7 @@ type objectList struct {
 func (o *object) DeepCopyObject() runtime.Object {
 	out := *o
 	o.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	out.Spec, out.Status, out.Endpoints = clone(o.Spec), clone(o.Status), clone(o.Endpoints)
+	out.Spec, out.Status, out.Endpoints, out.Ports = clone(o.Spec), clone(o.Status), clone(o.Endpoints), clone(o.Ports)
 	return &out
 }
 
@@ -81,6 +83,7 @@ type kind struct {
 	path    []string
 	version schema.GroupVersion
 	name    string // only the object of this name, "" for all
+	labels  string // only objects that this selector chooses, "" for all
 }
 
 var (
@@ -99,13 +102,15 @@ var (
 	}
 )
 
-// codecs decode the three kinds, and what the machinery of a watch sends beside them.
+// codecs decode the kinds, and what the machinery of a watch sends beside them.
 var codecs = func() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
-	for gv, name := range map[schema.GroupVersion]string{nodeKind.version: "Node", veilNodeKind.version: Kind, sliceKind.version: "EndpointSlice"} {
+	for gv, names := range map[schema.GroupVersion][]string{nodeKind.version: {"Node", "Service"}, veilNodeKind.version: {Kind}, sliceKind.version: {"EndpointSlice"}} {
 		metav1.AddToGroupVersion(scheme, gv)
-		scheme.AddKnownTypeWithName(gv.WithKind(name), &object{})
-		scheme.AddKnownTypeWithName(gv.WithKind(name+"List"), &objectList{})
+		for _, name := range names {
+			scheme.AddKnownTypeWithName(gv.WithKind(name), &object{})
+			scheme.AddKnownTypeWithName(gv.WithKind(name+"List"), &objectList{})
+		}
 	}
 	return serializer.NewCodecFactory(scheme)
 }()

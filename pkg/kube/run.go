@@ -137,8 +137,9 @@ func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 	}).RunWithContext(ctx)
 }
 
-// selected restricts o to the one object that k may be about.
+// selected restricts o to the objects that k is about.
 func selected(k kind, o metav1.ListOptions) *metav1.ListOptions {
+	o.LabelSelector = k.labels
 	if k.name != "" {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", k.name).String()
 	}

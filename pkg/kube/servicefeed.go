@@ -1,0 +1,144 @@
+package kube
+
+import (
+	"fmt"
+	"reflect"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// feed is a reflector's store that tells of changes instead of keeping objects: it keeps what it told, by namespace
+// and name, to know what a list that is read again leaves out.
+type feed[T any] struct {
+	client *Client
+	what   string // before the name of an object, in problems
+	parse  func(*object) parsed[T]
+	// owner is where a value is told to belong: one that moves is dropped there first.
+	owner func(T) service.Name
+	put   func(T)
+	drop  func(T)
+	// complete is called once, after the first list.
+	complete func()
+
+	mu   sync.Mutex
+	told map[string]T
+	once sync.Once
+}
+
+// parsed is what an object comes to. With nothing to tell, value is nil; problem is what was malformed and left out.
+type parsed[T any] struct {
+	value   *T
+	problem string
+}
+
+var _ cache.TransformingStore = (*feed[int])(nil)
+
+func newFeed[T any](c *Client, what string, parse func(*object) parsed[T], owner func(T) service.Name, put, drop func(T), complete func()) *feed[T] {
+	return &feed[T]{client: c, what: what, parse: parse, owner: owner, put: put, drop: drop, complete: complete, told: map[string]T{}}
+}
+
+// Transformer lets the reflector reduce objects while it reads a list.
+func (f *feed[T]) Transformer() cache.TransformFunc {
+	return func(v any) (any, error) {
+		if o, ok := v.(*object); ok {
+			f.reduce(o)
+		}
+		return v, nil
+	}
+}
+
+// reduce parses o once and lets go of the rest.
+func (f *feed[T]) reduce(o *object) parsed[T] {
+	if p, ok := o.parsed.(parsed[T]); ok {
+		return p
+	}
+	p := f.parse(o)
+	*o = object{TypeMeta: o.TypeMeta, ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, ResourceVersion: o.ResourceVersion}, parsed: p}
+	return p
+}
+
+// Add tells of an object that is new or became another.
+func (f *feed[T]) Add(v any) error {
+	o, ok := v.(*object)
+	if !ok {
+		return fmt.Errorf("feed object: unexpected %T", v)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.addLocked(o)
+	return nil
+}
+
+func (f *feed[T]) addLocked(o *object) {
+	p, key := f.reduce(o), o.Namespace+"/"+o.Name
+	f.client.note(f.what+key, p.problem)
+	old, had := f.told[key]
+	switch {
+	case p.value == nil:
+		f.deleteLocked(key)
+	case had && reflect.DeepEqual(old, *p.value):
+	default:
+		if had && f.owner(old) != f.owner(*p.value) {
+			f.drop(old)
+		}
+		f.told[key] = *p.value
+		f.put(*p.value)
+	}
+}
+
+func (f *feed[T]) deleteLocked(key string) {
+	if old, had := f.told[key]; had {
+		delete(f.told, key)
+		f.drop(old)
+	}
+}
+
+// Update is Add.
+func (f *feed[T]) Update(v any) error { return f.Add(v) }
+
+// Delete tells that an object went.
+func (f *feed[T]) Delete(v any) error {
+	o, ok := v.(*object)
+	if !ok {
+		return fmt.Errorf("feed object: unexpected %T", v)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := o.Namespace + "/" + o.Name
+	f.client.note(f.what+key, "")
+	f.deleteLocked(key)
+	return nil
+}
+
+// Replace tells how a complete list differs from what was told.
+func (f *feed[T]) Replace(list []any, _ string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seen := make(map[string]bool, len(list))
+	for _, v := range list {
+		o, ok := v.(*object)
+		if !ok {
+			return fmt.Errorf("feed list: unexpected %T", v)
+		}
+		seen[o.Namespace+"/"+o.Name] = true
+		f.addLocked(o)
+	}
+	for key := range f.told {
+		if !seen[key] {
+			f.client.note(f.what+key, "")
+			f.deleteLocked(key)
+		}
+	}
+	f.once.Do(f.complete)
+	return nil
+}
+
+// Resync does nothing: there is no queue behind this store.
+func (f *feed[T]) Resync() error { return nil }
+
+// giveUp says that no list will come.
+func (f *feed[T]) giveUp() { f.once.Do(f.complete) }

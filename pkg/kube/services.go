@@ -1,0 +1,72 @@
+package kube
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// ServiceSink takes services and endpoints as they become and go. Its methods are called from several goroutines and
+// must not block. What they are given is the sink's to read, not to change.
+type ServiceSink interface {
+	PutService(s service.Service)
+	DeleteService(n service.Name)
+	PutSlice(s service.Slice)
+	DeleteSlice(owner service.Name, slice string)
+	// Listed is called once, when everything there was has been put.
+	Listed()
+}
+
+// theirs leaves out what is no part of a service table: services that another proxy has (the label that
+// kube-proxy honours too), and headless ones, of which the controllers label the slices.
+const theirs = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
+
+var (
+	serviceKind = kind{
+		what: "services", rule: "manifests/cni/clusterrole.yaml", path: []string{"/api/v1/services"},
+		version: schema.GroupVersion{Version: "v1"}, labels: theirs,
+	}
+	endpointsKind = kind{
+		what: "endpointslices.discovery.k8s.io", rule: "manifests/cni/clusterrole.yaml",
+		path:    []string{"/apis/discovery.k8s.io/v1/endpointslices"},
+		version: schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}, labels: theirs,
+	}
+)
+
+// RunServices watches Services and EndpointSlices and tells sink of each change as it comes, until ctx ends, with whose error
+// it returns. A list that is read again becomes the changes that it comes to. An API server that is away is a
+// Problem, and what was told stands.
+func (c *Client) RunServices(ctx context.Context, sink ServiceSink) error {
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	var unlisted sync.WaitGroup
+	unlisted.Add(2)
+	services := newFeed(c, "Service ", parseService, func(s service.Service) service.Name { return s.Name }, sink.PutService,
+		func(s service.Service) { sink.DeleteService(s.Name) }, unlisted.Done)
+	endpoints := newFeed(c, "EndpointSlice ", parseEndpoints, func(s service.Slice) service.Name { return s.Service }, sink.PutSlice,
+		func(s service.Slice) { sink.DeleteSlice(s.Service, s.Name) }, unlisted.Done)
+	wg.Go(func() { c.reflect(ctx, serviceKind, services) })
+	wg.Go(func() { c.reflect(ctx, endpointsKind, endpoints) })
+
+	listed := make(chan struct{})
+	go func() {
+		unlisted.Wait()
+		close(listed)
+	}()
+	select {
+	case <-listed:
+		sink.Listed()
+	case <-ctx.Done():
+		services.giveUp()
+		endpoints.giveUp()
+		return ctx.Err()
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
