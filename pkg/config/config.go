@@ -41,6 +41,10 @@ type Config struct {
 	Masquerade bool `json:"masquerade"`
 	// CNI says what the CNI configuration holds and where it goes.
 	CNI CNI `json:"cni"`
+	// ServiceProxy is who translates services: ServiceProxyNone (another program, such as kube-proxy) or ServiceProxyEBPF.
+	ServiceProxy string `json:"serviceProxy"`
+	// Services configures ServiceProxyEBPF.
+	Services Services `json:"services"`
 	// MetricsAddress serves /metrics, /healthz and /readyz; empty serves none.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
 	// LogLevel is debug, info, warn or error.
@@ -74,6 +78,32 @@ type CNI struct {
 	Bandwidth bool `json:"bandwidth"`
 }
 
+// Services configures the table of services.
+type Services struct {
+	// Cgroup is the root of the cgroup v2 tree whose sockets are translated; empty finds it.
+	Cgroup string `json:"cgroup,omitempty"`
+	// APIServers are addresses of API servers that are known whatever the lists say, and before there are any.
+	APIServers []netip.AddrPort `json:"apiServers,omitempty"`
+	// Limits are the sizes of the table.
+	Limits ServiceLimits `json:"limits"`
+}
+
+// ServiceLimits are numbers of entries; 0 is the default of pkg/service.
+type ServiceLimits struct {
+	// Fronts are addresses of services, Slots room for their backends (a power of two), Members
+	// backends that are remembered, Sources ranges that may come to balancers' addresses.
+	Fronts  int `json:"fronts,omitempty"`
+	Slots   int `json:"slots,omitempty"`
+	Members int `json:"members,omitempty"`
+	Sources int `json:"sources,omitempty"`
+}
+
+// Who translates services.
+const (
+	ServiceProxyNone = "none"
+	ServiceProxyEBPF = "ebpf"
+)
+
 // Kinds of source.
 const (
 	SourceKubernetes = "kubernetes"
@@ -101,6 +131,7 @@ func Default() Config {
 		Tunnel:         Tunnel{Mode: ModeAuto, Port: TunnelPort},
 		Masquerade:     true,
 		CNI:            CNI{ConfDir: CNIConfDir, Portmap: true, Bandwidth: true},
+		ServiceProxy:   ServiceProxyNone,
 		MetricsAddress: MetricsAddress,
 		LogLevel:       "info",
 	}

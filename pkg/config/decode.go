@@ -46,7 +46,7 @@ func newProblem(key, format string, args ...any) error {
 // value does not hide the next.
 func decodeValue(path string, raw any, v reflect.Value) []error {
 	switch {
-	case v.Kind() == reflect.Struct && v.Type() != prefixType:
+	case v.Kind() == reflect.Struct && v.Type() != prefixType && v.Type() != addrPortType:
 		return decodeStruct(path, raw, v)
 	case v.Kind() == reflect.Slice:
 		list, ok := raw.([]any)
@@ -95,13 +95,18 @@ func decodeStruct(path string, raw any, v reflect.Value) []error {
 	return problems
 }
 
-var prefixType = reflect.TypeFor[netip.Prefix]()
+var (
+	prefixType   = reflect.TypeFor[netip.Prefix]()
+	addrPortType = reflect.TypeFor[netip.AddrPort]()
+)
 
 // wanted says in words what a value of t looks like.
 func wanted(t reflect.Type) string {
 	switch {
 	case t == prefixType:
 		return "a range such as 198.18.0.0/16 or fd42::/48"
+	case t == addrPortType:
+		return "an address with a port such as 192.0.2.1:6443 or [2001:db8::1]:6443"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
 	case t.Kind() == reflect.Int:

@@ -49,6 +49,13 @@ var flags = []struct{ name, path, usage string }{
 	{"cni-conf-dir", "cni.confDir", "`directory` of the CNI configuration"},
 	{"portmap", "cni.portmap", "chain the portmap plugin"},
 	{"bandwidth", "cni.bandwidth", "chain the bandwidth plugin"},
+	{"service-proxy", "serviceProxy", "who translates services: `kind` none (another program) or ebpf"},
+	{"service-cgroup", "services.cgroup", "root of the cgroup v2 `tree` whose sockets are translated (default: found)"},
+	{"api-servers", "services.apiServers", "comma-separated `addresses` with ports of API servers, for the table of services"},
+	{"service-fronts", "services.limits.fronts", "`number` of addresses of services there is room for"},
+	{"service-slots", "services.limits.slots", "`number` of backends there is room for, four times as many as there are, a power of two"},
+	{"service-members", "services.limits.members", "`number` of backends that can be remembered"},
+	{"service-sources", "services.limits.sources", "`number` of source ranges of balancers' addresses"},
 	{"metrics-address", "metricsAddress", "`address` of /metrics, /healthz and /readyz; empty serves none"},
 	{"log-level", "logLevel", "`level` debug, info, warn or error"},
 }

@@ -10,6 +10,8 @@ const (
 	PodMark uint32 = 0x0010_0000
 	// TunnelMark is set on the UDP sockets of tunnels, so on outer packets.
 	TunnelMark uint32 = 0x0020_0000
+	// ServiceMark is set on packets of a flow to a service whose addresses are translated at links, both ways.
+	ServiceMark uint32 = 0x0040_0000
 )
 
 // Link groups (IFLA_GROUP), by which rules that know no interface name
@@ -128,6 +130,8 @@ const (
 	// HostSysctlNet is where the manifests mount /proc/sys/net of the node, writable: a container that is
 	// not privileged has /proc/sys read-only.
 	HostSysctlNet = "/host/proc/sys/net"
+	// HostCgroup is where the manifests mount the node's cgroup v2 tree: a container sees its own at the usual place.
+	HostCgroup = "/host/sys/fs/cgroup"
 	// BPFDir holds the pinned programs and maps.
 	BPFDir = "/sys/fs/bpf/kubeveil"
 	// ConflistName is the file name of the CNI configuration.
@@ -149,6 +153,8 @@ const (
 	// PinRanges is the trie of cluster ranges, PinNodes the set of node addresses.
 	PinRanges = "ranges"
 	PinNodes  = "nodes"
+	// PinTranslate is the array of programs that translate at egress, before the guard judges.
+	PinTranslate = "egress_translate"
 )
 
 // Where a kernel without tcx has our programs: a direct-action bpf filter of the clsact qdisc, for

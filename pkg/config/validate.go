@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -24,6 +25,7 @@ func (c Config) problems() []error {
 	p.checkSource(c)
 	p.checkPaths(c)
 	p.checkTunnel(c)
+	p.checkServices(c)
 	if c.MetricsAddress != "" {
 		p.checkListen(c.MetricsAddress)
 	}
@@ -134,6 +136,7 @@ func (p *problems) checkPaths(c Config) {
 		{"source.file", c.Source.File, true},
 		{"source.kubeconfig", c.Source.Kubeconfig, true},
 		{"kubeadmConfig", c.KubeadmConfig, true},
+		{"services.cgroup", c.Services.Cgroup, true},
 	} {
 		if f.path == "" && f.optional {
 			continue
@@ -161,6 +164,36 @@ func (p *problems) checkTunnel(c Config) {
 	// The underlay's family is not known here; IPv4 outside asks for less.
 	if _, err := cluster.TunnelMTU(c.MTU, false, c.Families()); err != nil {
 		p.add("mtu", "%v; or write 0 to use the interface's", err)
+	}
+}
+
+func (p *problems) checkServices(c Config) {
+	p.oneOf("serviceProxy", c.ServiceProxy, ServiceProxyNone, ServiceProxyEBPF)
+	if c.ServiceProxy == ServiceProxyEBPF && c.Source.Kind == SourceSnapshot {
+		p.add("serviceProxy", "ebpf needs source.kind kubernetes: a snapshot has no services; write none, or another source")
+	}
+	for i, a := range c.Services.APIServers {
+		key := fmt.Sprintf("services.apiServers[%d]", i)
+		if !a.Addr().IsValid() || a.Port() == 0 || !a.Addr().IsGlobalUnicast() || a.Addr().Zone() != "" {
+			p.add(key, "%s is no server's address with a port; write for instance 192.0.2.1:6443", a)
+			continue
+		}
+		for _, r := range c.ServiceRanges {
+			if r.Contains(a.Addr().Unmap()) {
+				p.add(key, "%s is a service's address (%s); write those of the API servers themselves", a, r)
+			}
+		}
+	}
+	for _, l := range []struct {
+		key    string
+		n, min int
+	}{{"fronts", c.Services.Limits.Fronts, 64}, {"slots", c.Services.Limits.Slots, 1024}, {"members", c.Services.Limits.Members, 1024}, {"sources", c.Services.Limits.Sources, 64}} {
+		if l.n != 0 && (l.n < l.min || l.n > 1<<30) {
+			p.add("services.limits."+l.key, "%d is not between %d and %d; write such a number, or 0 for the default", l.n, l.min, 1<<30)
+		}
+	}
+	if n := c.Services.Limits.Slots; n&(n-1) != 0 {
+		p.add("services.limits.slots", "%d is no power of two; write for instance %d", n, 1<<bits.Len(uint(n)))
 	}
 }
 
