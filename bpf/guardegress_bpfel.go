@@ -16,13 +16,16 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	GuardEgressMapDrops          = "drops"
-	GuardEgressMapNodes          = "nodes"
-	GuardEgressMapRanges         = "ranges"
-	GuardEgressProgGuardEgress   = "guard_egress"
-	GuardEgressProgGuardEgressL3 = "guard_egress_l3"
-	GuardEgressVarPodMark        = "pod_mark"
-	GuardEgressVarProbePort      = "probe_port"
+	GuardEgressMapDrops           = "drops"
+	GuardEgressMapEgressTranslate = "egress_translate"
+	GuardEgressMapNodes           = "nodes"
+	GuardEgressMapRanges          = "ranges"
+	GuardEgressProgGuardEgress    = "guard_egress"
+	GuardEgressProgGuardEgressL3  = "guard_egress_l3"
+	GuardEgressVarPodMark         = "pod_mark"
+	GuardEgressVarProbePort       = "probe_port"
+	GuardEgressVarServiceMark     = "service_mark"
+	GuardEgressVarTunnelMark      = "tunnel_mark"
 )
 
 // LoadGuardEgress returns the embedded CollectionSpec for GuardEgress.
@@ -75,17 +78,20 @@ type GuardEgressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardEgressMapSpecs struct {
-	Drops  *ebpf.MapSpec `ebpf:"drops"`
-	Nodes  *ebpf.MapSpec `ebpf:"nodes"`
-	Ranges *ebpf.MapSpec `ebpf:"ranges"`
+	Drops           *ebpf.MapSpec `ebpf:"drops"`
+	EgressTranslate *ebpf.MapSpec `ebpf:"egress_translate"`
+	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
+	Ranges          *ebpf.MapSpec `ebpf:"ranges"`
 }
 
 // GuardEgressVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardEgressVariableSpecs struct {
-	PodMark   *ebpf.VariableSpec `ebpf:"pod_mark"`
-	ProbePort *ebpf.VariableSpec `ebpf:"probe_port"`
+	PodMark     *ebpf.VariableSpec `ebpf:"pod_mark"`
+	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
+	ServiceMark *ebpf.VariableSpec `ebpf:"service_mark"`
+	TunnelMark  *ebpf.VariableSpec `ebpf:"tunnel_mark"`
 }
 
 // GuardEgressObjects contains all objects after they have been loaded into the kernel.
@@ -108,14 +114,16 @@ func (o *GuardEgressObjects) Close() error {
 //
 // It can be passed to LoadGuardEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardEgressMaps struct {
-	Drops  *ebpf.Map `ebpf:"drops"`
-	Nodes  *ebpf.Map `ebpf:"nodes"`
-	Ranges *ebpf.Map `ebpf:"ranges"`
+	Drops           *ebpf.Map `ebpf:"drops"`
+	EgressTranslate *ebpf.Map `ebpf:"egress_translate"`
+	Nodes           *ebpf.Map `ebpf:"nodes"`
+	Ranges          *ebpf.Map `ebpf:"ranges"`
 }
 
 func (m *GuardEgressMaps) Close() error {
 	return _GuardEgressClose(
 		m.Drops,
+		m.EgressTranslate,
 		m.Nodes,
 		m.Ranges,
 	)
@@ -125,8 +133,10 @@ func (m *GuardEgressMaps) Close() error {
 //
 // It can be passed to LoadGuardEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardEgressVariables struct {
-	PodMark   *ebpf.Variable `ebpf:"pod_mark"`
-	ProbePort *ebpf.Variable `ebpf:"probe_port"`
+	PodMark     *ebpf.Variable `ebpf:"pod_mark"`
+	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
+	ServiceMark *ebpf.Variable `ebpf:"service_mark"`
+	TunnelMark  *ebpf.Variable `ebpf:"tunnel_mark"`
 }
 
 // GuardEgressPrograms contains all programs after they have been loaded into the kernel.

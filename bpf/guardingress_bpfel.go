@@ -23,6 +23,8 @@ const (
 	GuardIngressProgGuardIngressL3 = "guard_ingress_l3"
 	GuardIngressVarPodMark         = "pod_mark"
 	GuardIngressVarProbePort       = "probe_port"
+	GuardIngressVarServiceMark     = "service_mark"
+	GuardIngressVarTunnelMark      = "tunnel_mark"
 )
 
 // LoadGuardIngress returns the embedded CollectionSpec for GuardIngress.
@@ -84,8 +86,10 @@ type GuardIngressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardIngressVariableSpecs struct {
-	PodMark   *ebpf.VariableSpec `ebpf:"pod_mark"`
-	ProbePort *ebpf.VariableSpec `ebpf:"probe_port"`
+	PodMark     *ebpf.VariableSpec `ebpf:"pod_mark"`
+	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
+	ServiceMark *ebpf.VariableSpec `ebpf:"service_mark"`
+	TunnelMark  *ebpf.VariableSpec `ebpf:"tunnel_mark"`
 }
 
 // GuardIngressObjects contains all objects after they have been loaded into the kernel.
@@ -125,8 +129,10 @@ func (m *GuardIngressMaps) Close() error {
 //
 // It can be passed to LoadGuardIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardIngressVariables struct {
-	PodMark   *ebpf.Variable `ebpf:"pod_mark"`
-	ProbePort *ebpf.Variable `ebpf:"probe_port"`
+	PodMark     *ebpf.Variable `ebpf:"pod_mark"`
+	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
+	ServiceMark *ebpf.Variable `ebpf:"service_mark"`
+	TunnelMark  *ebpf.Variable `ebpf:"tunnel_mark"`
 }
 
 // GuardIngressPrograms contains all programs after they have been loaded into the kernel.

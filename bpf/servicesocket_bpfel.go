@@ -23,6 +23,7 @@ const (
 	ServiceSocketMapServiceReplies       = "service_replies"
 	ServiceSocketMapServiceSends         = "service_sends"
 	ServiceSocketMapServiceSlots         = "service_slots"
+	ServiceSocketMapServiceSources       = "service_sources"
 	ServiceSocketProgServiceConnect4     = "service_connect4"
 	ServiceSocketProgServiceConnect6     = "service_connect6"
 	ServiceSocketProgServiceGetpeername4 = "service_getpeername4"
@@ -31,6 +32,7 @@ const (
 	ServiceSocketProgServiceRecvmsg6     = "service_recvmsg6"
 	ServiceSocketProgServiceSendmsg4     = "service_sendmsg4"
 	ServiceSocketProgServiceSendmsg6     = "service_sendmsg6"
+	ServiceSocketVarServiceSetRetval     = "service_set_retval"
 )
 
 // LoadServiceSocket returns the embedded CollectionSpec for ServiceSocket.
@@ -96,12 +98,14 @@ type ServiceSocketMapSpecs struct {
 	ServiceReplies *ebpf.MapSpec `ebpf:"service_replies"`
 	ServiceSends   *ebpf.MapSpec `ebpf:"service_sends"`
 	ServiceSlots   *ebpf.MapSpec `ebpf:"service_slots"`
+	ServiceSources *ebpf.MapSpec `ebpf:"service_sources"`
 }
 
 // ServiceSocketVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ServiceSocketVariableSpecs struct {
+	ServiceSetRetval *ebpf.VariableSpec `ebpf:"service_set_retval"`
 }
 
 // ServiceSocketObjects contains all objects after they have been loaded into the kernel.
@@ -131,6 +135,7 @@ type ServiceSocketMaps struct {
 	ServiceReplies *ebpf.Map `ebpf:"service_replies"`
 	ServiceSends   *ebpf.Map `ebpf:"service_sends"`
 	ServiceSlots   *ebpf.Map `ebpf:"service_slots"`
+	ServiceSources *ebpf.Map `ebpf:"service_sources"`
 }
 
 func (m *ServiceSocketMaps) Close() error {
@@ -142,6 +147,7 @@ func (m *ServiceSocketMaps) Close() error {
 		m.ServiceReplies,
 		m.ServiceSends,
 		m.ServiceSlots,
+		m.ServiceSources,
 	)
 }
 
@@ -149,6 +155,7 @@ func (m *ServiceSocketMaps) Close() error {
 //
 // It can be passed to LoadServiceSocketObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ServiceSocketVariables struct {
+	ServiceSetRetval *ebpf.Variable `ebpf:"service_set_retval"`
 }
 
 // ServiceSocketPrograms contains all programs after they have been loaded into the kernel.

@@ -15,6 +15,12 @@
 #define ETH_P_IPV6   0x86dd
 #define ETH_P_8021AD 0x88a8
 
+/* Protocols (IANA). */
+#define PROTO_ICMP   1
+#define PROTO_TCP    6
+#define PROTO_UDP    17
+#define PROTO_ICMPV6 58
+
 /*
  * Verdicts. Under tcx, -1 is TCX_NEXT: the programs behind this one still run. Under a clsact
  * filter the same number is TC_ACT_UNSPEC: the filters behind still run. 2 drops under both.

@@ -63,6 +63,8 @@ struct packet {
 	__u8 protocol;
 	enum packet_base base;
 	__u32 payload;
+	/* Whether it is one of several, which IPv6 says by protocol 44. */
+	__u8 fragment;
 };
 
 static __always_inline int packet_load(
@@ -85,6 +87,7 @@ static __always_inline int parse_ipv4(
 	p->family = 4;
 	/* Only the first fragment has the next header. */
 	p->protocol = h.frag & bpf_htons(0x1fff) ? PROTO_NONE : h.protocol;
+	p->fragment = (h.frag & bpf_htons(0x3fff)) != 0;
 	p->base = base;
 	p->payload = off + (h.version_ihl & 0xf) * 4;
 	p->src = addr_from_v4(h.src);

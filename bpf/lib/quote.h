@@ -11,10 +11,6 @@
 #include "ranges.h"
 #include "settings.h"
 
-#define PROTO_ICMP   1
-#define PROTO_UDP    17
-#define PROTO_ICMPV6 58
-
 /* The quoted packet follows eight bytes of ICMP. */
 #define QUOTE_OFFSET 8
 

@@ -13,11 +13,21 @@
 #define SERVICE_SLOTS_MAX   4096
 #define SERVICE_MEMBERS_MAX 2097152
 #define SERVICE_CLIENTS_MAX 65536
+#define SERVICE_SOURCES_MAX 65536
+#define SERVICE_COUNTS_MAX  32
 
 /* How often a choice begins again because the frontend changed meanwhile. */
 #define SERVICE_TRIES 8
 
-#define SERVICE_INSIDE 0
+/* Who looks a frontend up. */
+#define SERVICE_INSIDE	0
+#define SERVICE_OUTSIDE 1
+
+/* Of a frontend without backends: packets are dropped, not refused. */
+#define SERVICE_FLAG_DROP 1
+
+/* Of a slot: the backend is on this node. */
+#define SERVICE_SLOT_LOCAL 1
 
 struct service_front_key {
 	struct addr addr;
@@ -54,14 +64,21 @@ struct service_member_key {
 
 struct service_client_key {
 	__u64 group;
-	__u64 client; /* the cookie of a network namespace */
+	__u64 client; /* the cookie of a network namespace, or service_client_of a packet */
 };
 
 struct service_client {
 	__u64 used; /* nanoseconds since boot */
 	struct addr addr;
 	__be16 port;
-	__u8 pad[6];
+	__u16 flags; /* of the slot */
+	__u8 pad[4];
+};
+
+struct service_source_key {
+	__u32 prefixlen; /* bits of set and addr */
+	__u32 set[2];	 /* network order */
+	struct addr addr;
 };
 
 struct {
@@ -95,6 +112,48 @@ struct {
 	__type(value, struct service_client);
 } service_clients SEC(".maps");
 
+/* Who may come from outside, by the set that a frontend names. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, SERVICE_SOURCES_MAX);
+	__type(key, struct service_source_key);
+	__type(value, __u32);
+} service_sources SEC(".maps");
+
+/* What is counted, once for each choice of a backend that was asked for. */
+enum service_count {
+	COUNT_SOCKET_TCP,
+	COUNT_SOCKET_UDP,
+	COUNT_SOCKET_REFUSED,
+	COUNT_SOCKET_UNSTEADY,
+	COUNT_PACKET_TCP,
+	COUNT_PACKET_UDP,
+	COUNT_PACKET_REFUSED,
+	COUNT_PACKET_LOCAL,    /* dropped: the policy is Local and no backend is here */
+	COUNT_PACKET_SOURCE,   /* dropped: not in the service's source ranges */
+	COUNT_PACKET_UNSTEADY, /* dropped */
+	COUNT_PACKET_ADDRESS,  /* dropped: this node has no address to send from */
+	COUNT_PACKET_PORT,  /* dropped: no port to send from, or no backend without such a flow */
+	COUNT_PACKET_MOVED, /* datagrams that got another backend since theirs is gone */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SERVICE_COUNTS_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} service_counts SEC(".maps");
+
+static __always_inline void service_count(__u32 what)
+{
+	__u64 *count = bpf_map_lookup_elem(&service_counts, &what);
+
+	/* A task at a socket may be preempted here by another of this CPU. */
+	if (count)
+		__sync_fetch_and_add(count, 1);
+}
+
 enum service_verdict {
 	SERVICE_NONE,	 /* no service's address */
 	SERVICE_FOUND,	 /* a backend was chosen */
@@ -121,14 +180,17 @@ static __always_inline int service_remembered(const struct service_front *f,
 		return 0;
 	to->addr = c->addr;
 	to->port = c->port;
+	to->flags = c->flags;
 	return service_member(f->group, &to->addr, to->port) == SERVICE_MEMBER_ELIGIBLE;
 }
 
 static __always_inline void service_remember(
 	const struct service_client_key *key, const struct service_slot *to)
 {
-	struct service_client c = {
-		.used = bpf_ktime_get_boot_ns(), .addr = to->addr, .port = to->port};
+	struct service_client c = {.used = bpf_ktime_get_boot_ns(),
+		.addr = to->addr,
+		.port = to->port,
+		.flags = to->flags};
 
 	bpf_map_update_elem(&service_clients, key, &c, BPF_ANY);
 }
@@ -142,6 +204,22 @@ static __always_inline int service_pick(const struct service_front *f, struct se
 		return 0;
 	*to = *slot;
 	return 1;
+}
+
+/*
+ * Whether a source is in the set. The sets of Go have their number in network order; 0 is
+ * everybody.
+ */
+static __always_inline int service_admits(__u64 set, const struct addr *source)
+{
+	struct service_source_key key = {
+		.prefixlen = 8 * (sizeof(key.set) + sizeof(key.addr)), .addr = *source};
+
+	if (!set)
+		return 1;
+	key.set[0] = bpf_htonl((__u32)(set >> 32));
+	key.set[1] = bpf_htonl((__u32)set);
+	return bpf_map_lookup_elem(&service_sources, &key) != 0;
 }
 
 /*
@@ -161,9 +239,11 @@ static __always_inline enum service_verdict service_choose(const struct service_
 			return SERVICE_NONE;
 		f->revision = *(volatile __u64 *)&now->revision;
 		f->group = now->group;
+		f->sources = now->sources;
 		f->first = now->first;
 		f->count = now->count;
 		f->affinity = now->affinity;
+		f->flags = now->flags;
 		who.group = f->group;
 		if (f->count && !(f->affinity && service_remembered(f, &who, to)) &&
 			!service_pick(f, to))

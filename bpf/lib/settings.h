@@ -8,3 +8,7 @@
 volatile const __u32 pod_mark;
 /* The UDP port of the path MTU probe, which is spoken between nodes inside tunnels only. */
 volatile const __u32 probe_port;
+/* The bit of skb->mark on outer packets. */
+volatile const __u32 tunnel_mark;
+/* The bit of skb->mark on packets of a flow to a service, both ways. */
+volatile const __u32 service_mark;

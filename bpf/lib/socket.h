@@ -6,7 +6,6 @@
 #include "service.h"
 
 #define SOCKET_REPLIES_MAX 65536
-#define SOCKET_COUNTS_MAX  16
 
 #define SOCKET_ECONNREFUSED 111
 
@@ -57,21 +56,14 @@ struct {
 	__type(value, struct socket_flow);
 } service_sends SEC(".maps");
 
-/* How often each verdict of service_choose was. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, SOCKET_COUNTS_MAX);
-	__type(key, __u32);
-	__type(value, __u64);
-} service_counts SEC(".maps");
-
-static __always_inline void socket_count(__u32 verdict)
+static __always_inline void socket_count(enum service_verdict verdict, __u32 protocol)
 {
-	__u64 *count = bpf_map_lookup_elem(&service_counts, &verdict);
-
-	/* A task may be preempted here by another of this CPU. */
-	if (count)
-		__sync_fetch_and_add(count, 1);
+	if (verdict == SERVICE_REFUSED)
+		service_count(COUNT_SOCKET_REFUSED);
+	else if (verdict == SERVICE_UNSTEADY)
+		service_count(COUNT_SOCKET_UNSTEADY);
+	else
+		service_count(protocol == PROTO_UDP ? COUNT_SOCKET_UDP : COUNT_SOCKET_TCP);
 }
 
 /* to becomes the backend that datagrams to at went to, if flows may stay with it. */
@@ -111,7 +103,7 @@ static __always_inline enum service_verdict socket_translate(struct bpf_sock_add
 	verdict = service_choose(key, bpf_get_netns_cookie(ctx), &front, to);
 	if (verdict == SERVICE_NONE)
 		return verdict;
-	socket_count(verdict);
+	socket_count(verdict, key->protocol);
 	if (verdict != SERVICE_FOUND)
 		return verdict;
 	if (datagram) {
@@ -124,10 +116,30 @@ static __always_inline enum service_verdict socket_translate(struct bpf_sock_add
 	return verdict;
 }
 
-static __always_inline int socket_refuse(void)
+/* Whether the kernel has bpf_set_retval (5.18). */
+volatile const __u8 service_set_retval = 1;
+
+/* Where nobody listens: the discard port. */
+#define SOCKET_NOBODY bpf_htons(9)
+
+/*
+ * Who asked for addr gets ECONNREFUSED. Without bpf_set_retval, where a refusal would be EPERM, he
+ * is sent where the kernel refuses by itself: to becomes his own loopback.
+ */
+static __always_inline int socket_refuse(const struct addr *addr, struct service_slot *to)
 {
-	bpf_set_retval(-SOCKET_ECONNREFUSED);
-	return SOCKET_REFUSE;
+	struct addr loopback6 = {.word = {0, 0, 0, bpf_htonl(1)}};
+
+	if (service_set_retval) {
+		bpf_set_retval(-SOCKET_ECONNREFUSED);
+		return SOCKET_REFUSE;
+	}
+	if (!addr->word[0] && !addr->word[1] && addr->word[2] == bpf_htonl(0xffff))
+		to->addr = addr_from_v4(bpf_htonl(0x7f000001));
+	else
+		to->addr = loopback6;
+	to->port = SOCKET_NOBODY;
+	return SOCKET_GO_ON;
 }
 
 static __always_inline int socket_out4(struct bpf_sock_addr *ctx, int datagram)
@@ -141,12 +153,14 @@ static __always_inline int socket_out4(struct bpf_sock_addr *ctx, int datagram)
 	case SERVICE_NONE:
 		return SOCKET_GO_ON;
 	case SERVICE_FOUND:
-		ctx->user_ip4 = to.addr.word[3];
-		ctx->user_port = to.port;
-		return SOCKET_GO_ON;
+		break;
 	default:
-		return socket_refuse();
+		if (socket_refuse(&key.addr, &to) == SOCKET_REFUSE)
+			return SOCKET_REFUSE;
 	}
+	ctx->user_ip4 = to.addr.word[3];
+	ctx->user_port = to.port;
+	return SOCKET_GO_ON;
 }
 
 static __always_inline struct addr socket_addr6(struct bpf_sock_addr *ctx)
@@ -175,12 +189,14 @@ static __always_inline int socket_out6(struct bpf_sock_addr *ctx, int datagram)
 	case SERVICE_NONE:
 		return SOCKET_GO_ON;
 	case SERVICE_FOUND:
-		socket_set6(ctx, &to.addr);
-		ctx->user_port = to.port;
-		return SOCKET_GO_ON;
+		break;
 	default:
-		return socket_refuse();
+		if (socket_refuse(&key.addr, &to) == SOCKET_REFUSE)
+			return SOCKET_REFUSE;
 	}
+	socket_set6(ctx, &to.addr);
+	ctx->user_port = to.port;
+	return SOCKET_GO_ON;
 }
 
 /* The service's address that stands for a backend's, NULL is none. */

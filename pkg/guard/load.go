@@ -17,7 +17,7 @@ import (
 
 // pinnedMaps and pinnedPrograms are everything that is pinned, in the order in which it is made.
 var (
-	pinnedMaps     = []string{config.PinDrops, config.PinRanges, config.PinNodes}
+	pinnedMaps     = []string{config.PinDrops, config.PinRanges, config.PinNodes, config.PinTranslate}
 	pinnedPrograms = []string{
 		config.PinGuardIngress, config.PinGuardIngressL3, config.PinGuardEgress, config.PinGuardEgressL3,
 	}
@@ -34,7 +34,9 @@ func specs() ([]*ebpf.CollectionSpec, error) {
 		if err != nil {
 			return nil, err
 		}
-		for name, value := range map[string]uint32{"pod_mark": config.PodMark, "probe_port": config.ProbePort} {
+		for name, value := range map[string]uint32{
+			"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort,
+		} {
 			if v := spec.Variables[name]; v != nil {
 				if err := v.Set(value); err != nil {
 					return nil, fmt.Errorf("set %s: %w", name, err)
@@ -119,7 +121,8 @@ func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 // copyMap takes over the entries of a map of another version. What cannot be
 // taken over is lost: Apply writes it again, or it is a count.
 func copyMap(to, from *ebpf.Map) error {
-	if to.KeySize() != from.KeySize() || to.ValueSize() != from.ValueSize() || to.Type() != from.Type() {
+	if to.KeySize() != from.KeySize() || to.ValueSize() != from.ValueSize() || to.Type() != from.Type() ||
+		to.Type() == ebpf.ProgramArray {
 		return nil
 	}
 	if to.Type() == ebpf.PerCPUArray {

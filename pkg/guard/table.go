@@ -49,11 +49,11 @@ const afterSourceNAT = 110
 // chains are all chains. They depend on nothing but the version.
 func chains() []chain {
 	in := append([]rule{markTunnelled(), dropUnmarked()}, skip("iif", expr.MetaKeyIIF, expr.MetaKeyIIFGROUP)...)
-	in = append(in, dropAddrs()...)
+	in = append(append(in, dropSources(nil)...), dropDestinations(unserved())...)
 	out := append(dropTranslated(), skip("oif", expr.MetaKeyOIF, expr.MetaKeyOIFGROUP)...)
 	out = append(out, dropMarked()...)
-	out = append(out, dropAddrs()...)
-	out = append(out, dropQuotes()...)
+	out = append(append(out, dropSources(unserved())...), dropDestinations(nil)...)
+	out = append(append(out, passServed()), dropQuotes()...)
 	return []chain{
 		{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
 		refuseChain(),
@@ -78,21 +78,27 @@ func skip(name string, index, group expr.MetaKey) []rule {
 	}
 }
 
-func dropAddrs() []rule {
+func dropSources(before *match) []rule {
 	return []rule{
-		drop("ip saddr", setRanges4, "src_in_range", nil),
-		drop("ip6 saddr", setRanges6, "src_in_range", nil),
-		drop("ip daddr", setRanges4, "dst_in_range", nil),
-		drop("ip6 daddr", setRanges6, "dst_in_range", nil),
+		drop("ip saddr", setRanges4, "src_in_range", before),
+		drop("ip6 saddr", setRanges6, "src_in_range", before),
+	}
+}
+
+func dropDestinations(before *match) []rule {
+	return []rule{
+		drop("ip daddr", setRanges4, "dst_in_range", before),
+		drop("ip6 daddr", setRanges6, "dst_in_range", before),
 	}
 }
 
 func dropMarked() []rule {
+	pods := &match{fmt.Sprintf("mark %#x", config.PodMark), marked()}
 	return []rule{
-		drop("ip daddr", setRanges4, "pod_to_range", marked()),
-		drop("ip6 daddr", setRanges6, "pod_to_range", marked()),
-		drop("ip daddr", setNodes4, "pod_to_node", marked()),
-		drop("ip6 daddr", setNodes6, "pod_to_node", marked()),
+		drop("ip daddr", setRanges4, "pod_to_range", pods),
+		drop("ip6 daddr", setRanges6, "pod_to_range", pods),
+		drop("ip daddr", setNodes4, "pod_to_node", pods),
+		drop("ip6 daddr", setNodes6, "pod_to_node", pods),
 	}
 }
 
@@ -107,17 +113,23 @@ var fields = map[string]struct {
 	"ip6 daddr": {unix.NFPROTO_IPV6, 24, 16},
 }
 
-// drop drops and counts packets with the field in the set, if they match before.
-func drop(field, set, counter string, before []expr.Any) rule {
-	text := fmt.Sprintf("%s @%s counter %s drop", field, set, counter)
+// match is a condition and its text.
+type match struct {
+	text  string
+	exprs []expr.Any
+}
+
+// drop drops and counts packets with the field in the set, if they match before; nil is all.
+func drop(field, set, counter string, before *match) rule {
+	r := rule{text: fmt.Sprintf("%s @%s counter %s drop", field, set, counter)}
 	if before != nil {
-		text = fmt.Sprintf("mark %#x %s", config.PodMark, text)
+		r = rule{before.text + " " + r.text, slices.Clone(before.exprs)}
 	}
-	return rule{text, append(append(before, load(field)...),
+	r.exprs = append(append(r.exprs, load(field)...),
 		&expr.Lookup{SourceRegister: 1, SetName: set},
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	)}
+		&expr.Verdict{Kind: expr.VerdictDrop})
+	return r
 }
 
 // table is the content of the nftables table.

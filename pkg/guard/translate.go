@@ -80,14 +80,15 @@ func keepSource() (rules []rule) {
 // mark, its probes, comes in by no link.
 func dropTranslated() (rules []rule) {
 	for _, f := range families {
-		text := fmt.Sprintf("iif oifgroup %#x mark %#x ct direction original %s @%s %s not @%s counter %s drop",
-			config.TunnelGroup, config.PodMark, f.daddr, f.nodes, f.saddr, f.ranges, translated)
-		exprs := []expr.Any{
+		text := fmt.Sprintf("iif oifgroup %#x mark %#x %s ct direction original %s @%s %s not @%s counter %s drop",
+			config.TunnelGroup, config.PodMark, unserved().text, f.daddr, f.nodes, f.saddr, f.ranges, translated)
+		exprs := append([]expr.Any{
 			&expr.Meta{Key: expr.MetaKeyIIF, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+		}, unserved().exprs...)
+		exprs = append(exprs,
 			&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctOriginal}},
-		}
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctOriginal}})
 		exprs = append(append(exprs, toNode(f.daddr, f.nodes)...), load(f.saddr)...)
 		exprs = append(exprs,
 			&expr.Lookup{SourceRegister: 1, SetName: f.ranges, Invert: true},

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Flows of packets to services: which backend one gets, and the entries that it needs. */
+#pragma once
+
+#include "kernel.h"
+#include "flow.h"
+#include "packet.h"
+#include "service.h"
+
+/* How often another backend, or another port, is tried. */
+#define BALANCE_TRIES 4
+#define BALANCE_PORTS 8
+
+/* Ports that this node sends from, with an address that no host or pod has: all but the reserved.
+ */
+#define SELF_PORT_MIN 1024
+#define SELF_PORTS    (65536 - SELF_PORT_MIN)
+
+/* Where nobody listens (RFC 863): the kernel refuses what comes there. */
+#define REFUSING_PORT 9
+
+/* Where a packet came from. */
+enum service_link {
+	LINK_OUTSIDE,
+	LINK_POD,
+	LINK_TUNNEL,
+};
+
+/* Addresses of this node, of which none is zero. */
+enum service_address {
+	SELF_IPV4, /* what packets to other nodes are sent from */
+	SELF_IPV6,
+	NODE_IPV4, /* where the kernel refuses */
+	NODE_IPV6,
+	SERVICE_ADDRESSES,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SERVICE_ADDRESSES);
+	__type(key, __u32);
+	__type(value, struct addr);
+} service_self SEC(".maps");
+
+/* What a program works on, which is too large for its stack. */
+struct balance {
+	struct packet p;
+	struct packet quoted;
+	struct service_flow_key key; /* the packet as it is at the hook */
+	struct service_flow_key other;
+	struct service_flow flow;
+	struct service_front_key at;
+	struct service_front front;
+	struct service_slot to;
+	__u8 tcp_flags; /* 0 is no TCP */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct balance);
+} service_work SEC(".maps");
+
+static __always_inline struct balance *balance_work(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&service_work, &zero);
+}
+
+/* NULL is that this node has none. */
+static __always_inline struct addr *service_address(const struct balance *w, __u32 which)
+{
+	__u32 at = which + (w->p.family == 6);
+	struct addr *a = bpf_map_lookup_elem(&service_self, &at);
+
+	if (!a || (!a->word[0] && !a->word[1] && !a->word[3]))
+		return 0;
+	return a;
+}
+
+/* Makes other the key of packets to, or from, the backend. */
+static __always_inline void to_backend(struct balance *w, enum flow_hook hook)
+{
+	w->other.src = w->key.src;
+	w->other.sport = w->key.sport;
+	w->other.dst = w->to.addr;
+	w->other.dport = w->to.port;
+	w->other.protocol = w->key.protocol;
+	w->other.hook = hook;
+}
+
+static __always_inline void from_backend(struct balance *w, enum flow_hook hook)
+{
+	w->other.src = w->to.addr;
+	w->other.sport = w->to.port;
+	w->other.dst = w->key.src;
+	w->other.dport = w->key.sport;
+	w->other.protocol = w->key.protocol;
+	w->other.hook = hook;
+}
+
+/* Makes flow an entry that gives this address. */
+static __always_inline void becomes(
+	struct balance *w, const struct addr *addr, __be16 port, __u16 flags, __u32 now)
+{
+	w->flow.addr = *addr;
+	w->flow.port = port;
+	w->flow.flags = flags;
+	w->flow.used = now;
+	w->flow.group = 0;
+}
+
+/* Sees to it that what the backend answers to port comes to the client. */
+static __always_inline int answer_to(
+	struct balance *w, const struct addr *self, __be16 port, __u32 now, int is_new)
+{
+	from_backend(w, FLOW_IN);
+	w->other.dst = *self;
+	w->other.dport = port;
+	becomes(w, &w->key.src, w->key.sport, 0, now);
+	return flow_put(&w->other, &w->flow, is_new);
+}
+
+/* Sees to the two entries of a flow whose packets are sent by this node. 0 or what to count. */
+static __noinline int flow_from_self(struct balance *w, __u32 now, int is_new)
+{
+	struct addr *self = service_address(w, SELF_IPV4);
+	struct service_flow *have;
+	__be16 port;
+
+	if (!self)
+		return COUNT_PACKET_ADDRESS;
+	to_backend(w, FLOW_OUT);
+	have = is_new ? 0 : bpf_map_lookup_elem(&service_flows, &w->other);
+	if (have) {
+		have->used = now;
+		return answer_to(w, &have->addr, have->port, now, 0) ? 0 : COUNT_PACKET_PORT;
+	}
+	for (int i = 0; i < BALANCE_PORTS; i++) {
+		port = bpf_htons(
+			SELF_PORT_MIN + (__u16)(((__u64)bpf_get_prandom_u32() * SELF_PORTS) >> 32));
+		if (!answer_to(w, self, port, now, 1))
+			continue;
+		to_backend(w, FLOW_OUT);
+		becomes(w, self, port, FLOW_SELF, now);
+		if (bpf_map_update_elem(&service_flows, &w->other, &w->flow, BPF_ANY))
+			break;
+		return 0;
+	}
+	return COUNT_PACKET_PORT;
+}
+
+/*
+ * Sees to all entries of the flow of key to the backend but the first. 0 or what to count. The
+ * table forgets what was not used for long, each entry for itself, so this is done every second in
+ * which there are packets.
+ */
+static __noinline int flow_keep(struct balance *w, __u32 now, int is_new, int from_self)
+{
+	from_backend(w, FLOW_OUT);
+	becomes(w, &w->key.dst, w->key.dport, 0, now);
+	if (!flow_put(&w->other, &w->flow, is_new))
+		return COUNT_PACKET_PORT;
+	if (from_self)
+		return flow_from_self(w, now, is_new);
+	w->other.hook = FLOW_IN;
+	becomes(w, &w->key.src, w->key.sport, 0, now);
+	return flow_put(&w->other, &w->flow, is_new) ? 0 : COUNT_PACKET_PORT;
+}
+
+/* A client's number in the map of affinity; cookies of namespaces have not the highest bit. */
+static __always_inline __u64 service_client_of(const struct addr *a)
+{
+	__u64 high = (__u64)a->word[0] << 32 | a->word[1],
+	      low = (__u64)a->word[2] << 32 | a->word[3];
+
+	return (high * 31 ^ low) | 1ULL << 63;
+}
+
+/* Makes to where the kernel refuses. */
+static __always_inline int to_refusal(struct balance *w)
+{
+	struct addr *node = service_address(w, NODE_IPV4);
+
+	if (!node)
+		return 0;
+	w->to.addr = *node;
+	w->to.port = bpf_htons(REFUSING_PORT);
+	w->to.flags = SERVICE_SLOT_LOCAL;
+	return 1;
+}
+
+/* What balance_new says beside what to count for a packet that is dropped. */
+#define BALANCE_CHOSEN	   0
+#define BALANCE_NO_SERVICE (-1)
+
+/* Chooses a backend, or a refusal, for the flow of key; to and front say which. */
+static __always_inline int balance_choose(struct balance *w, enum service_link link)
+{
+	switch (service_choose(&w->at, service_client_of(&w->key.src), &w->front, &w->to)) {
+	case SERVICE_NONE:
+		return BALANCE_NO_SERVICE;
+	case SERVICE_UNSTEADY:
+		return COUNT_PACKET_UNSTEADY;
+	case SERVICE_REFUSED:
+		if (!service_admits(w->front.sources, &w->key.src))
+			return COUNT_PACKET_SOURCE;
+		if (link == LINK_OUTSIDE && w->front.flags & SERVICE_FLAG_DROP)
+			return COUNT_PACKET_LOCAL;
+		if (!to_refusal(w))
+			return COUNT_PACKET_ADDRESS;
+		service_count(COUNT_PACKET_REFUSED);
+		return BALANCE_CHOSEN;
+	default:
+		if (!service_admits(w->front.sources, &w->key.src))
+			return COUNT_PACKET_SOURCE;
+		return BALANCE_CHOSEN;
+	}
+}
+
+/* Makes the flow of key, if it goes to a service: flow is then its first entry. */
+static __noinline int balance_new(struct balance *w, __u32 now, enum service_link link)
+{
+	int from_self, why = BALANCE_NO_SERVICE;
+	struct service_flow *have;
+
+	w->at.addr = w->key.dst;
+	w->at.port = w->key.dport;
+	w->at.protocol = w->key.protocol;
+	w->at.scope = link == LINK_OUTSIDE ? SERVICE_OUTSIDE : SERVICE_INSIDE;
+	for (int i = 0; i < BALANCE_TRIES; i++) {
+		why = balance_choose(w, link);
+		if (why != BALANCE_CHOSEN)
+			return why;
+		/* This node's pods may be seen by other nodes; nobody may be seen by himself. */
+		from_self = (link != LINK_POD && !(w->to.flags & SERVICE_SLOT_LOCAL)) ||
+			    same_addr(&w->to.addr, &w->key.src);
+		why = flow_keep(w, now, 1, from_self);
+		if (why != COUNT_PACKET_PORT)
+			break;
+		/* The client has such a flow to that backend by another of its services. */
+	}
+	if (why != BALANCE_CHOSEN)
+		return why;
+	becomes(w, &w->to.addr, w->to.port, FLOW_FORWARD | (from_self ? FLOW_SELF : 0), now);
+	w->flow.group = w->front.group;
+	if (bpf_map_update_elem(&service_flows, &w->key, &w->flow, BPF_NOEXIST)) {
+		/* Another packet of the flow was faster, and where it goes all go. */
+		have = bpf_map_lookup_elem(&service_flows, &w->key);
+		if (!have)
+			return COUNT_PACKET_PORT;
+		w->flow = *have;
+	} else if (w->to.port != bpf_htons(REFUSING_PORT)) {
+		service_count(w->key.protocol == PROTO_UDP ? COUNT_PACKET_UDP : COUNT_PACKET_TCP);
+	}
+	return BALANCE_CHOSEN;
+}

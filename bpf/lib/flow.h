@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The table of flows: what becomes of the packets of a connection to a service.
+ *
+ * A packet comes in by one link and goes out by another. What comes in gets another destination,
+ * what goes out another source, and in between it has the client's address and the backend's: what
+ * routes, rules and connection tracking of the host see is that, in both directions.
+ *
+ *	  wire                     host                 wire
+ *	client > service  in   client > backend   out   self:port > backend
+ *	service > client  out  backend > client   in    backend > self:port
+ *
+ * A hook looks one key up, the packet as it is there. Four entries make a flow; where the packet
+ * keeps its source there is no second, and the fourth changes nothing but says that there is a
+ *flow.
+ */
+#pragma once
+
+#include "kernel.h"
+#include "addr.h"
+
+#define SERVICE_FLOWS_MAX 524288
+
+enum flow_hook {
+	FLOW_IN,  /* the destination changes */
+	FLOW_OUT, /* the source changes */
+};
+
+struct service_flow_key {
+	struct addr src;
+	struct addr dst;
+	__be16 sport;
+	__be16 dport;
+	__u8 protocol;
+	__u8 hook;
+	__u8 pad[2];
+};
+
+/* Flags of an entry. */
+#define FLOW_FORWARD 1 /* of a client's packets to a service */
+#define FLOW_SELF    2 /* the address is this node's own; see service_self */
+#define FLOW_FIN     4 /* what went this way had FIN */
+#define FLOW_RST     8
+
+/* Those that the packets set. */
+#define FLOW_STATE (FLOW_FIN | FLOW_RST)
+
+struct service_flow {
+	struct addr addr;
+	__be16 port;
+	__u16 flags;
+	__u32 used;  /* seconds; see flow_now */
+	__u64 group; /* of the backend, in an entry with FLOW_FORWARD */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SERVICE_FLOWS_MAX);
+	__type(key, struct service_flow_key);
+	__type(value, struct service_flow);
+} service_flows SEC(".maps");
+
+/* After how many seconds without a packet an entry may be another flow's. */
+#define FLOW_PATIENCE_UDP     120
+#define FLOW_PATIENCE_TCP     86400
+#define FLOW_PATIENCE_CLOSING 60
+
+static __always_inline __u32 flow_now(void)
+{
+	return bpf_ktime_get_coarse_ns() / 1000000000ULL;
+}
+
+static __always_inline int flow_over(__u8 protocol, const struct service_flow *f, __u32 now)
+{
+	__u32 patience = protocol == PROTO_UDP ? FLOW_PATIENCE_UDP : FLOW_PATIENCE_TCP;
+
+	if (f->flags & FLOW_STATE)
+		patience = FLOW_PATIENCE_CLOSING;
+	return now - f->used > patience;
+}
+
+static __always_inline int same_addr(const struct addr *a, const struct addr *b)
+{
+	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
+	       a->word[3] == b->word[3];
+}
+
+/*
+ * Makes the entry, or sees that it is there. 0 is that another flow has it. One that is there keeps
+ * its state, unless the flow is new.
+ */
+static __noinline int flow_put(
+	struct service_flow_key *key, const struct service_flow *want, int is_new)
+{
+	struct service_flow *have = bpf_map_lookup_elem(&service_flows, key);
+
+	if (have && have->port == want->port && same_addr(&have->addr, &want->addr)) {
+		have->used = want->used;
+		if (is_new)
+			have->flags = want->flags;
+		return 1;
+	}
+	if (have) {
+		if (!flow_over(key->protocol, have, want->used))
+			return 0;
+		bpf_map_delete_elem(&service_flows, key);
+	}
+	/* Who was faster has it. */
+	return bpf_map_update_elem(&service_flows, key, want, BPF_NOEXIST) == 0;
+}

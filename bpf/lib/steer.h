@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What programs at links do with the packets of services: change the destination of what comes in
+ * and the source of what goes out, and say by a mark that they did. A packet is never sent anywhere
+ * else than routes say, and what is not of a service is left as it is. Fragments, packets with IPv6
+ * extension headers and those with VLAN tags are; flow.h has the table.
+ */
+#pragma once
+
+#include "kernel.h"
+#include "balance.h"
+#include "quote.h"
+#include "rewrite.h"
+#include "settings.h"
+
+/* Flags of TCP (RFC 9293 section 3.1). */
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
+
+struct tcp_header {
+	struct ports ports;
+	__be32 seq;
+	__be32 ack;
+	__u8 off;
+	__u8 flags;
+	__be16 window;
+	__be16 check;
+	__be16 urgent;
+};
+
+struct udp_header {
+	struct ports ports;
+	__be16 len;
+	__be16 check;
+};
+
+#define TCP_CHECK  16
+#define UDP_CHECK  6
+#define ICMP_CHECK 2
+
+/* linux/if_packet.h: to this host, by its address on the link. */
+#define PACKET_HOST 0
+
+/* Reads a packet; network is where IP begins. */
+static __always_inline int steer_parse(struct __sk_buff *skb, __u32 network, struct packet *p)
+{
+	__be16 proto = skb->protocol;
+
+	if (network == ETH_HLEN) {
+		if (skb->vlan_present)
+			return PACKET_NOT_IP; /* the VLAN's own link sees it without */
+		if (bpf_skb_load_bytes(skb, ETH_HLEN - sizeof(proto), &proto, sizeof(proto)))
+			return PACKET_NOT_IP;
+	}
+	if (proto == bpf_htons(ETH_P_IP))
+		return parse_ipv4(skb, BASE_DATA, network, p);
+	if (proto == bpf_htons(ETH_P_IPV6))
+		return parse_ipv6(skb, BASE_DATA, network, p);
+	return PACKET_NOT_IP;
+}
+
+/* Makes key that of the packet, if it has ports. */
+static __always_inline int steer_key(struct __sk_buff *skb, struct balance *w, enum flow_hook hook)
+{
+	struct tcp_header h;
+
+	if (w->p.fragment)
+		return 0;
+	w->tcp_flags = 0;
+	switch (w->p.protocol) {
+	case PROTO_TCP:
+		if (bpf_skb_load_bytes(skb, w->p.payload, &h, sizeof(h)))
+			return 0;
+		w->tcp_flags = h.flags;
+		break;
+	case PROTO_UDP:
+		if (bpf_skb_load_bytes(skb, w->p.payload, &h, sizeof(struct udp_header)))
+			return 0;
+		break;
+	default:
+		return 0;
+	}
+	w->key.src = w->p.src;
+	w->key.dst = w->p.dst;
+	w->key.sport = h.ports.src;
+	w->key.dport = h.ports.dst;
+	w->key.protocol = w->p.protocol;
+	w->key.hook = hook;
+	return 1;
+}
+
+/* Gives one end of the packet the address of flow. */
+static __always_inline int steer_rewrite(
+	struct __sk_buff *skb, const struct balance *w, __u32 network, enum rewrite_end end)
+{
+	int udp = w->key.protocol == PROTO_UDP;
+	__u64 flags = udp ? BPF_F_MARK_MANGLED_0 : 0;
+	__u32 check = w->p.payload + (udp ? UDP_CHECK : TCP_CHECK);
+	const struct addr *from = end == REWRITE_SRC ? &w->key.src : &w->key.dst;
+	__be16 port = end == REWRITE_SRC ? w->key.sport : w->key.dport;
+
+	if (!same_addr(from, &w->flow.addr) &&
+		rewrite_addr(skb, w->p.family, network, end, from, &w->flow.addr, check,
+			flags | BPF_F_PSEUDO_HDR))
+		return -1;
+	return rewrite_port(
+		skb, w->p.payload + (end == REWRITE_SRC ? 0 : 2), port, w->flow.port, check, flags);
+}
+
+static __always_inline int steer_is_error(const struct packet *p)
+{
+	return p->protocol == (p->family == 6 ? PROTO_ICMPV6 : PROTO_ICMP) && !p->fragment;
+}
+
+/*
+ * An ICMP error goes the other way than the packet that it quotes, so what became of one end of
+ * that packet is undone by the entry of packets that answer it: at the other end of what is quoted,
+ * and at the end of the error that is the same address. 0 is that it is not of a flow.
+ */
+static __always_inline int steer_error(
+	struct __sk_buff *skb, struct balance *w, __u32 network, enum flow_hook hook)
+{
+	enum rewrite_end outer = hook == FLOW_IN ? REWRITE_DST : REWRITE_SRC;
+	enum rewrite_end inner = hook == FLOW_IN ? REWRITE_SRC : REWRITE_DST;
+	__u32 at = w->p.payload + QUOTE_OFFSET, check = w->p.payload + ICMP_CHECK;
+	const struct addr *was = hook == FLOW_IN ? &w->quoted.src : &w->quoted.dst;
+	const struct addr *end = hook == FLOW_IN ? &w->p.dst : &w->p.src;
+	struct service_flow *f;
+	struct ports ports;
+	__u8 type;
+	int parsed;
+
+	if (bpf_skb_load_bytes(skb, w->p.payload, &type, sizeof(type)) ||
+		!is_quoting(w->p.family, type))
+		return 0;
+	if (w->p.family == 6)
+		parsed = parse_ipv6(skb, BASE_DATA, at, &w->quoted);
+	else
+		parsed = parse_ipv4(skb, BASE_DATA, at, &w->quoted);
+	if (parsed != PACKET_IP)
+		return 0;
+	if (w->quoted.protocol != PROTO_TCP && w->quoted.protocol != PROTO_UDP)
+		return 0;
+	if (bpf_skb_load_bytes(skb, w->quoted.payload, &ports, sizeof(ports)))
+		return 0;
+	w->key.src = w->quoted.dst;
+	w->key.dst = w->quoted.src;
+	w->key.sport = ports.dst;
+	w->key.dport = ports.src;
+	w->key.protocol = w->quoted.protocol;
+	w->key.hook = hook;
+	f = bpf_map_lookup_elem(&service_flows, &w->key);
+	if (!f)
+		return 0;
+	w->flow = *f;
+	/* What a router says about a packet of this node's comes from this node. */
+	if ((same_addr(end, was) || (hook == FLOW_OUT && w->flow.flags & FLOW_SELF)) &&
+		rewrite_addr(skb, w->p.family, network, outer, end, &w->flow.addr,
+			w->p.family == 6 ? check : 0, BPF_F_PSEUDO_HDR))
+		return -1;
+	if (rewrite_addr(skb, w->p.family, at, inner, was, &w->flow.addr, check, 0))
+		return -1;
+	if (rewrite_port(skb, w->quoted.payload + (inner == REWRITE_SRC ? 0 : 2),
+		    inner == REWRITE_SRC ? ports.src : ports.dst, w->flow.port, check, 0))
+		return -1;
+	return 1;
+}
+
+static __always_inline void steer_note(struct service_flow *f, __u8 tcp_flags)
+{
+	if (tcp_flags & TCP_FIN && !(f->flags & FLOW_FIN))
+		f->flags |= FLOW_FIN;
+	if (tcp_flags & TCP_RST && !(f->flags & FLOW_RST))
+		f->flags |= FLOW_RST;
+}
+
+static __always_inline int steer_opens(__u8 tcp_flags)
+{
+	return (tcp_flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) == TCP_SYN;
+}
+
+/* Whether the client's packets are of another flow than the entry f was made for. */
+static __always_inline int steer_outlived(
+	struct balance *w, const struct service_flow *f, __u32 now)
+{
+	struct service_flow *back;
+
+	if (w->key.protocol == PROTO_UDP)
+		return flow_over(PROTO_UDP, f, now) || !service_member(f->group, &f->addr, f->port);
+	if (!steer_opens(w->tcp_flags))
+		return 0;
+	if (f->flags & FLOW_STATE || flow_over(PROTO_TCP, f, now))
+		return 1;
+	w->to.addr = f->addr;
+	w->to.port = f->port;
+	from_backend(w, FLOW_OUT);
+	back = bpf_map_lookup_elem(&service_flows, &w->other);
+	return back && back->flags & FLOW_RST;
+}
+
+/* Finds or makes the entry of key; flow is a copy. */
+static __always_inline int steer_find(struct balance *w, enum service_link link)
+{
+	struct service_flow *f = bpf_map_lookup_elem(&service_flows, &w->key);
+	__u32 now = flow_now();
+	int why;
+
+	if (f && f->flags & FLOW_FORWARD && steer_outlived(w, f, now)) {
+		if (w->key.protocol == PROTO_UDP && !flow_over(PROTO_UDP, f, now))
+			service_count(COUNT_PACKET_MOVED);
+		bpf_map_delete_elem(&service_flows, &w->key);
+		f = 0;
+	}
+	if (!f) {
+		if (w->key.protocol == PROTO_TCP && !steer_opens(w->tcp_flags))
+			return BALANCE_NO_SERVICE;
+		return balance_new(w, now, link);
+	}
+	w->flow = *f;
+	steer_note(f, w->tcp_flags);
+	if (f->used == now)
+		return BALANCE_CHOSEN;
+	f->used = now;
+	if (!(w->flow.flags & FLOW_FORWARD))
+		return BALANCE_CHOSEN;
+	w->to.addr = w->flow.addr;
+	w->to.port = w->flow.port;
+	why = flow_keep(w, now, 0, w->flow.flags & FLOW_SELF);
+	if (why)
+		bpf_map_delete_elem(&service_flows, &w->key);
+	else /* keeping the others changed flow */
+		becomes(w, &w->to.addr, w->to.port, 0, now);
+	return why;
+}
+
+/* What comes in by a link. */
+static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum service_link link)
+{
+	__u32 mark = service_mark | (link == LINK_OUTSIDE ? pod_mark : 0);
+	struct balance *w = balance_work();
+	int did;
+
+	/* What a bridge only passes on is not for this host. */
+	if (!w || skb->pkt_type != PACKET_HOST)
+		return VERDICT_NEXT;
+	if (steer_parse(skb, network, &w->p) != PACKET_IP)
+		return VERDICT_NEXT;
+	if (steer_is_error(&w->p)) {
+		did = steer_error(skb, w, network, FLOW_IN);
+		if (did > 0)
+			skb->mark |= mark;
+		return did < 0 ? VERDICT_DROP : VERDICT_NEXT;
+	}
+	if (!steer_key(skb, w, FLOW_IN))
+		return VERDICT_NEXT;
+	did = steer_find(w, link);
+	if (did == BALANCE_NO_SERVICE)
+		return VERDICT_NEXT;
+	if (did != BALANCE_CHOSEN) {
+		service_count(did);
+		return VERDICT_DROP;
+	}
+	if (steer_rewrite(skb, w, network, REWRITE_DST))
+		return VERDICT_DROP;
+	skb->mark |= mark;
+	return VERDICT_NEXT;
+}
+
+/* What goes out by a link. What came from a pod or a tunnel is of a flow only if it is marked so.
+ */
+static __always_inline int steer_out(struct __sk_buff *skb, __u32 network)
+{
+	struct balance *w = balance_work();
+	struct service_flow *f;
+	__u32 now;
+	int did;
+
+	if (!w || (skb->mark & (pod_mark | service_mark)) == pod_mark)
+		return VERDICT_NEXT;
+	if (steer_parse(skb, network, &w->p) != PACKET_IP)
+		return VERDICT_NEXT;
+	if (steer_is_error(&w->p)) {
+		did = steer_error(skb, w, network, FLOW_OUT);
+		return did < 0 ? VERDICT_DROP : VERDICT_NEXT;
+	}
+	if (!steer_key(skb, w, FLOW_OUT))
+		return VERDICT_NEXT;
+	f = bpf_map_lookup_elem(&service_flows, &w->key);
+	if (!f)
+		return VERDICT_NEXT;
+	w->flow = *f;
+	steer_note(f, w->tcp_flags);
+	now = flow_now();
+	if (f->used != now)
+		f->used = now;
+	return steer_rewrite(skb, w, network, REWRITE_SRC) ? VERDICT_DROP : VERDICT_NEXT;
+}

@@ -1,0 +1,49 @@
+package bpf
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// packets is the programs for packets of services, with maps of their own.
+func packets(t testing.TB) *ebpf.Collection {
+	t.Helper()
+	nettest.NeedBPF(t)
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := LoadServicePacket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort}
+	for name, v := range spec.Variables {
+		if err := v.Set(set[name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec.Maps["service_flows"].MaxEntries = 1 << 14
+	coll, err := ebpf.NewCollection(spec)
+	if err != nil {
+		t.Fatalf("load: %+v", err)
+	}
+	t.Cleanup(coll.Close)
+	fill(t, coll.Maps)
+	return coll
+}
+
+func TestPacketProgramsLoad(t *testing.T) {
+	for name, p := range packets(t).Programs {
+		info, err := p.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := info.VerifiedInstructions()
+		t.Logf("%s: %d instructions verified", name, n)
+	}
+}

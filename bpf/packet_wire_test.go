@@ -1,0 +1,95 @@
+package bpf
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+const wirePatience = 10 * time.Second
+
+// reach connects to a service from ns, has a line echoed, and gives who answered and whom that one saw.
+func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err error) {
+	var conn net.Conn
+	err = ns.Do(func() (err error) {
+		conn, err = net.DialTimeout(network, net.JoinHostPort(addr, strconv.Itoa(port)), wirePatience)
+		return err
+	})
+	if err != nil {
+		return "", "", err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(wirePatience))
+	if _, err := fmt.Fprintln(conn, "hello"); err != nil {
+		return "", "", err
+	}
+	r := bufio.NewReader(conn)
+	first, err := r.ReadString('\n')
+	if err != nil {
+		return "", "", err
+	}
+	echo, err := r.ReadString('\n')
+	if err != nil || echo != "hello\n" {
+		return "", "", fmt.Errorf("echo is %q: %w", echo, err)
+	}
+	pod, saw, _ = strings.Cut(strings.TrimSpace(first), " ")
+	return pod, saw, nil
+}
+
+// network is that of net.Dial for an address.
+func network(proto, addr string) string {
+	if netip.MustParseAddr(addr).Is4() {
+		return proto + "4"
+	}
+	return proto + "6"
+}
+
+func TestPacketsOfAClientOutside(t *testing.T) {
+	l := newLab(t)
+	l.pods(t)
+	l.serve(t,
+		labService{name: "one", nodePort: 30080, vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: []string{"1"}},
+		labService{name: "two", nodePort: 30090, vips: []string{labAddrs[0].other, labAddrs[1].other}, pods: []string{"2"}},
+	)
+	for _, f := range labAddrs {
+		for _, c := range []struct {
+			situation    string
+			addr         string
+			port         int
+			wantPod, saw string
+		}{
+			{"node port, backend here", f.node, 30080, "1", f.client},
+			{"load balancer, backend here", f.vip, 80, "1", f.client},
+			{"node port, backend elsewhere", f.node, 30090, "2", f.self},
+			{"load balancer, backend elsewhere", f.other, 80, "2", f.self},
+		} {
+			for _, proto := range []string{"tcp", "udp"} {
+				t.Run(f.name+"/"+proto+"/"+c.situation, func(t *testing.T) {
+					port := c.port
+					if proto == "udp" {
+						port = map[int]int{80: 53, 30080: 30081, 30090: 30091}[port]
+					}
+					for range 10 {
+						pod, saw, err := reach(l.client, network(proto, c.addr), c.addr, port)
+						if err != nil || pod != c.wantPod || saw != c.saw {
+							t.Fatalf("answered by pod %q that saw %q (%v), want %q and %q", pod, saw, err, c.wantPod, c.saw)
+						}
+					}
+				})
+			}
+		}
+	}
+	if n := l.refused.Load(); n > 0 {
+		t.Errorf("%d packets entered the tunnel from addresses that are not this node's", n)
+	}
+	if n := counted(t, l.coll, packetTCP); n != 80 {
+		t.Errorf("%d connections were counted, want 80", n)
+	}
+}
