@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNotSupported matches the error of a kernel that closes no sockets of others.
-var ErrNotSupported = errors.New("the kernel closes no sockets of others (CONFIG_INET_DIAG_DESTROY)")
+var ErrNotSupported = errors.New("the kernel closes no sockets of others (CONFIG_INET_DIAG_DESTROY, CONFIG_INET_TCP_DIAG, CONFIG_INET_UDP_DIAG)")
 
 const (
 	// Of linux/sock_diag.h.
@@ -22,33 +22,63 @@ const (
 	sizeofMessage = 4 + sizeofID + 20 // struct inet_diag_msg
 
 	// Offsets in struct inet_diag_sockid.
-	idDport, idDst = 2, 20
+	idDport, idDst, idCookie = 2, 20, 40
 
 	// connected are the states of linux/tcp_states.h in which a socket has a peer and its program waits for something:
 	// ESTABLISHED, SYN_SENT, FIN_WAIT1, CLOSE_WAIT, LAST_ACK, CLOSING. A connected UDP socket is ESTABLISHED.
 	connected = 1<<1 | 1<<2 | 1<<4 | 1<<8 | 1<<9 | 1<<11
 )
 
+// Socket is what is known of a connected socket.
+type Socket struct {
+	// Remote is what it is connected to; an IPv4 address is never mapped.
+	Remote netip.AddrPort
+	// Cookie is the number that BPF programs know it by.
+	Cookie uint64
+}
+
 // Close closes the sockets of a protocol (unix.IPPROTO_TCP, unix.IPPROTO_UDP) that are connected to remote, IPv6 sockets with a mapped
 // IPv4 address among them, and says how many.
 func Close(protocol uint8, remote netip.AddrPort) (closed int, err error) {
+	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+	closed, err = closeAll(protocol, remote.Port(), func(s Socket) bool { return s.Remote == remote })
+	if err != nil {
+		err = fmt.Errorf("close sockets that are connected to %s: %w", remote, err)
+	}
+	return closed, err
+}
+
+// CloseIf closes the connected sockets of a protocol for which lost is true, and says how many.
+func CloseIf(protocol uint8, lost func(Socket) bool) (closed int, err error) {
+	closed, err = closeAll(protocol, 0, lost)
+	if err != nil {
+		err = fmt.Errorf("close sockets: %w", err)
+	}
+	return closed, err
+}
+
+// closeAll looks at sockets that are connected to a port, 0 is any.
+func closeAll(protocol uint8, port uint16, lost func(Socket) bool) (closed int, err error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		n, err := closeFamily(family, protocol, remote)
+		n, err := closeFamily(family, protocol, port, lost)
 		closed += n
 		if err != nil {
-			return closed, fmt.Errorf("close sockets that are connected to %s: %w", remote, err)
+			return closed, err
 		}
 	}
 	return closed, nil
 }
 
-func closeFamily(family, protocol uint8, remote netip.AddrPort) (int, error) {
+func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return 0, err
 	}
 	defer unix.Close(fd)
-	ids, err := list(fd, family, protocol, remote)
+	ids, err := list(fd, family, protocol, port, lost)
+	if errors.Is(err, unix.ENOENT) { // nobody lists that protocol
+		return 0, ErrNotSupported
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -68,30 +98,32 @@ func closeFamily(family, protocol uint8, remote netip.AddrPort) (int, error) {
 	return closed, nil
 }
 
-// list gives the ids of the sockets that are connected to remote.
-func list(fd int, family, protocol uint8, remote netip.AddrPort) ([][sizeofID]byte, error) {
+// list gives the ids of the sockets that are lost.
+func list(fd int, family, protocol uint8, port uint16, lost func(Socket) bool) ([][sizeofID]byte, error) {
 	var ids [][sizeofID]byte
-	var port [sizeofID]byte
-	binary.BigEndian.PutUint16(port[idDport:], remote.Port())
-	err := ask(fd, byFamily, unix.NLM_F_DUMP, request(family, protocol, port), func(m []byte) {
-		if id, ok := match(m, remote); ok {
+	var to [sizeofID]byte
+	binary.BigEndian.PutUint16(to[idDport:], port)
+	err := ask(fd, byFamily, unix.NLM_F_DUMP, request(family, protocol, to), func(m []byte) {
+		if id, s, ok := parse(m); ok && lost(s) {
 			ids = append(ids, id)
 		}
 	})
 	return ids, err
 }
 
-// match is whether a struct inet_diag_msg is of a socket that is connected to remote.
-func match(m []byte, remote netip.AddrPort) (id [sizeofID]byte, ok bool) {
+// parse reads a struct inet_diag_msg.
+func parse(m []byte) (id [sizeofID]byte, s Socket, ok bool) {
 	if len(m) < sizeofMessage {
-		return id, false
+		return id, s, false
 	}
 	copy(id[:], m[4:])
 	dst := netip.AddrFrom16([16]byte(id[idDst : idDst+16])).Unmap()
 	if m[0] == unix.AF_INET {
 		dst = netip.AddrFrom4([4]byte(id[idDst : idDst+4]))
 	}
-	return id, netip.AddrPortFrom(dst, binary.BigEndian.Uint16(id[idDport:])) == netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+	s.Remote = netip.AddrPortFrom(dst, binary.BigEndian.Uint16(id[idDport:]))
+	s.Cookie = uint64(binary.NativeEndian.Uint32(id[idCookie:])) | uint64(binary.NativeEndian.Uint32(id[idCookie+4:]))<<32
+	return id, s, true
 }
 
 // request is a struct inet_diag_req_v2.

@@ -85,6 +85,6 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte{20, 0, 0, 0, unix.NLMSG_ERROR, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff})
 	f.Add([]byte{16, 0, 0, 0, unix.NLMSG_DONE, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = read(b, func(body []byte) { match(body, netip.AddrPort{}) })
+		_, _ = read(b, func(body []byte) { parse(body) })
 	})
 }

@@ -157,16 +157,10 @@ func (t *Table) takeOverMap(id ebpf.MapID) error {
 	} else if own, _ := info.ID(); own == id {
 		return nil
 	}
-	var key, value []byte
-	it := from.Iterate()
-	for it.Next(&key, &value) {
+	return eachRaw(from, func(key, value []byte) error {
 		if err := to.Update(key, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 			return err
 		}
-	}
-	// Entries go and come while they are read; what was not found is forgotten.
-	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return err
-	}
-	return nil
+		return nil
+	})
 }

@@ -48,6 +48,7 @@ type result struct {
 // hands is the test's side.
 type hands struct {
 	t  testing.TB
+	ns *nettest.NS
 	in *json.Encoder
 	*json.Decoder
 }
@@ -77,7 +78,7 @@ func newHands(t testing.TB, cgroup string) *hands {
 			t.Errorf("hands: %v", err)
 		}
 	})
-	return &hands{t, json.NewEncoder(in), json.NewDecoder(out)}
+	return &hands{t, ns, json.NewEncoder(in), json.NewDecoder(out)}
 }
 
 func (h *hands) do(o order) result {
@@ -147,7 +148,7 @@ type handsState struct {
 func (m *handsState) do(o order) (result, error) {
 	switch o.Do {
 	case "dial":
-		c, err := net.DialTimeout(o.Net, o.To, handsPatience)
+		c, err := dial(o.Net, o.To)
 		if err != nil {
 			return result{}, err
 		}
@@ -177,7 +178,7 @@ func (m *handsState) dialAll(o order) {
 			return
 		default:
 		}
-		c, err := net.DialTimeout(o.Net, o.To, handsPatience)
+		c, err := dial(o.Net, o.To)
 		if err == nil {
 			_, err = converse(c)
 			c.Close()
@@ -188,6 +189,29 @@ func (m *handsState) dialAll(o order) {
 		}
 		m.load.Count++
 	}
+}
+
+// mapped is the network of UDP sockets of IPv6 that speak IPv4, which package net does not make.
+const mapped = "udp mapped"
+
+func dial(network, to string) (net.Conn, error) {
+	if network != mapped {
+		return net.DialTimeout(network, to, handsPatience)
+	}
+	at, err := netip.ParseAddrPort(to)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), to)
+	defer f.Close()
+	if err := unix.Connect(fd, &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}); err != nil {
+		return nil, err
+	}
+	return net.FileConn(f)
 }
 
 func converse(c net.Conn) (string, error) {

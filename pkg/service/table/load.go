@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -48,9 +49,6 @@ func specs() ([]*ebpf.CollectionSpec, error) {
 		}
 		all = append(all, spec)
 	}
-	if all[0].Maps[mapSources] == nil { // sockets do not read it
-		all[0].Maps[mapSources] = &ebpf.MapSpec{Name: mapSources, Type: ebpf.LPMTrie, KeySize: 28, ValueSize: 4, MaxEntries: 1, Flags: 1}
-	}
 	return all, nil
 }
 
@@ -65,10 +63,13 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 			if size, ok := c.sizes()[name]; ok {
 				m.MaxEntries = size
 			}
-			if filepath.Ext(name) == "" { // else it is settings of the program, .rodata
+			if strings.HasPrefix(name, pinPrefix) {
 				pinned[name] = m
 			}
 		}
+	}
+	if err := t.set(all); err != nil {
+		return err
 	}
 	if err := t.loadTable(pinned); err != nil {
 		return explain(err)
@@ -84,6 +85,22 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 	for _, spec := range all {
 		if err := t.loadPrograms(spec); err != nil {
 			return explain(err)
+		}
+	}
+	return nil
+}
+
+// set tells the programs what the kernel has.
+func (t *Table) set(all []*ebpf.CollectionSpec) error {
+	have := uint8(0)
+	if t.features.SetRetval {
+		have = 1
+	}
+	for _, spec := range all {
+		if v := spec.Variables["service_set_retval"]; v != nil {
+			if err := v.Set(have); err != nil {
+				return fmt.Errorf("set whether there is bpf_set_retval: %w", err)
+			}
 		}
 	}
 	return nil
@@ -167,13 +184,22 @@ func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
 	return nil
 }
 
-// loadPrograms loads the programs of spec with the table's maps. Nothing pins them but their links.
+// loadPrograms loads the programs of spec with the table's maps, and those of the guard where they
+// have them. Nothing pins the programs but their links.
 func (t *Table) loadPrograms(spec *ebpf.CollectionSpec) error {
 	shared := make(map[string]*ebpf.Map)
 	for name := range spec.Maps {
-		if m := t.maps[name]; m != nil {
-			shared[name] = m
+		if strings.HasPrefix(name, ".") {
+			continue // settings of the program
 		}
+		if t.maps[name] == nil {
+			m, err := ebpf.LoadPinnedMap(t.pin(name), nil)
+			if err != nil {
+				return fmt.Errorf("open the guard's map %s (the guard must be open first): %w", name, err)
+			}
+			t.maps[name] = m
+		}
+		shared[name] = t.maps[name]
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
 	if err != nil {

@@ -3,6 +3,7 @@ package table
 import (
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/cilium/ebpf"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // chunk is how many entries are read in one call.
-const chunk = 1 << 15
+const chunk = 1 << 14
 
 // State reads the table back, for Planner.Adopt. It reads slots only as far as frontends point.
 func (t *Table) State() (service.State, error) {
@@ -59,6 +60,30 @@ func each[K, V any](t *Table, name string, fn func(K, V) bool) error {
 		for i := range n {
 			if !fn(keys[i], values[i]) {
 				return nil
+			}
+		}
+		if err != nil {
+			return nil // that was all
+		}
+	}
+}
+
+// eachRaw calls fn with the bytes of every entry of a hash map until there is an error. Entries
+// that come and go meanwhile are seen or not. It leaves the order of use of an LRU map as it is,
+// which looking up would not.
+func eachRaw(m *ebpf.Map, fn func(key, value []byte) error) error {
+	list := func(size uint32) reflect.Value {
+		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), chunk, chunk)
+	}
+	keys, values := list(m.KeySize()), list(m.ValueSize())
+	for cursor := new(ebpf.MapBatchCursor); ; {
+		n, err := m.BatchLookup(cursor, keys.Interface(), values.Interface(), nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		for i := range n {
+			if err := fn(keys.Index(i).Bytes(), values.Index(i).Bytes()); err != nil {
+				return err
 			}
 		}
 		if err != nil {

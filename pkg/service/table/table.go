@@ -47,12 +47,12 @@ type Memory struct {
 	Replies uint32
 	// Sends is where the datagrams of unconnected sockets go.
 	Sends uint32
-	// Flows is connections of packets, two entries each.
+	// Flows is connections of packets, three entries each, four where the backend is on another node.
 	Flows uint32
 }
 
 // DefaultMemory is for a node with some hundred pods.
-var DefaultMemory = Memory{Clients: 1 << 16, Replies: 1 << 17, Sends: 1 << 16, Flows: 1 << 18}
+var DefaultMemory = Memory{Clients: 1 << 16, Replies: 1 << 17, Sends: 1 << 16, Flows: 1 << 19}
 
 // Table is the maps and programs of one node. Its methods may be called
 // concurrently, but for what is planned from State and written by Apply there must be one caller.
@@ -74,9 +74,20 @@ type Table struct {
 // anew AttachSockets puts the programs that read it in the others' place. Nothing is
 // attached by Open. Errors are ErrNotPermitted, ErrNoBPFFS, *FeatureError, service.ErrLimits.
 func Open(c Config) (*Table, error) {
-	t, err := open(c, specs)
-	if err != nil {
+	fail := func(err error) (*Table, error) {
 		return nil, fmt.Errorf("open table of services in %s: %w", c.Dir, err)
+	}
+	features, err := probeKernel()
+	if err != nil {
+		return fail(err)
+	}
+	all, err := specs()
+	if err != nil {
+		return fail(err)
+	}
+	t, err := open(c, features, all)
+	if err != nil {
+		return fail(err)
 	}
 	return t, nil
 }
@@ -99,21 +110,14 @@ func (t *Table) Features() Features { return t.features }
 // Limits are the sizes of the maps of the table.
 func (t *Table) Limits() service.Limits { return t.limits }
 
-func open(c Config, specs func() ([]*ebpf.CollectionSpec, error)) (*Table, error) {
+// open opens a table of these programs for a kernel with these features.
+func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, error) {
 	c = c.complete()
 	// The planner knows which sizes a table can have.
 	if _, err := service.New("", c.Limits); err != nil {
 		return nil, err
 	}
 	if err := bpfobj.MakeDir(c.Dir); err != nil {
-		return nil, err
-	}
-	features, err := probeKernel()
-	if err != nil {
-		return nil, err
-	}
-	all, err := specs()
-	if err != nil {
 		return nil, err
 	}
 	t := &Table{

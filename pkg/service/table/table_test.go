@@ -33,12 +33,42 @@ func TestServicesWorkAtSockets(t *testing.T) {
 			t.Errorf("%s, without backends: %+v", to, r)
 		}
 	}
-	if got, err := n.Counters(); err != nil || got.Refused != 2 || got.Translated < 4 {
+	if got, err := n.Counters(); err != nil || got.Sockets.Refused != 2 || got.Sockets.TCP < 2 || got.Sockets.UDP < 2 {
 		t.Errorf("counters %+v, %v", got, err)
+	}
+	h.dial("tcp", "198.18.0.2:80")
+	if m, err := n.Remembered(); err != nil || m.Clients != 1 || m.Replies < 5 || m.Sends != 0 {
+		t.Errorf("remembered are %+v, %v", m, err)
 	}
 	if changed := n.attach(t, cgroup); len(changed) > 0 {
 		t.Errorf("the second time it changed %v", changed)
 	}
+}
+
+// TestRefusalWithoutSetRetval is for kernels before 5.18: the kernel refuses where nobody listens.
+func TestRefusalWithoutSetRetval(t *testing.T) {
+	cgroup, c := nettest.NewCgroup(t), config(t)
+	all, err := specs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := open(c, Features{SetRetval: false}, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := startOn(t, table, lab)
+	n.attach(t, cgroup)
+	h := newHands(t, cgroup)
+	for _, o := range []order{
+		{Net: "tcp", To: "198.18.0.3:80"}, {Net: "tcp", To: "[fd42::3]:80"},
+		{Net: "udp", To: "198.18.0.3:53"}, {Net: "udp", To: "[fd42::3]:53"}, {Net: mapped, To: "198.18.0.3:53"},
+	} {
+		o.Do = "dial"
+		if r := h.do(o); !r.Refused {
+			t.Errorf("%s %s, without backends: %+v", o.Net, o.To, r)
+		}
+	}
+	h.dial("tcp", "198.18.0.1:80")
 }
 
 // TestRestart is the death of the daemon, of which nobody else notices: what is open stays, new connections
@@ -48,7 +78,7 @@ func TestRestart(t *testing.T) {
 	n := start(t, c, lab)
 	n.attach(t, cgroup)
 	h := newHands(t, cgroup)
-	open := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"), h.dial("tcp", "[fd42::2]:80"), h.dial("udp", "[fd42::2]:53")}
+	conns := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"), h.dial("tcp", "[fd42::2]:80"), h.dial("udp", "[fd42::2]:53")}
 	sticky := h.dial("tcp", "198.18.0.2:80").Answer
 	h.do(order{Do: "load", Net: "tcp", To: "198.18.0.1:80"})
 	for range 5 {
@@ -68,7 +98,7 @@ func TestRestart(t *testing.T) {
 			t.Errorf("a restart wrote %d entries and %v", writes, changed)
 		}
 	}
-	for _, c := range open {
+	for _, c := range conns {
 		if got := h.ask(c.ID); got != c.Answer {
 			t.Errorf("a connection to %s went to %s, then to %s", c.Peer, c.Answer, got)
 		}
@@ -97,7 +127,7 @@ func TestUpgrade(t *testing.T) {
 			n := start(t, c, lab)
 			n.attach(t, cgroup)
 			h := newHands(t, cgroup)
-			open := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"), h.dial("udp", "[fd42::1]:53")}
+			conns := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"), h.dial("udp", "[fd42::1]:53")}
 			sticky := h.dial("tcp", "198.18.0.2:80").Answer
 			h.do(order{Do: "load", Net: "tcp", To: "[fd42::1]:80"})
 			all, err := specs()
@@ -105,7 +135,7 @@ func TestUpgrade(t *testing.T) {
 				t.Fatal(err)
 			}
 			change(&c, all)
-			table, err := open2(c, all)
+			table, err := open(c, Features{SetRetval: true}, all)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +144,7 @@ func TestUpgrade(t *testing.T) {
 			if len(changed) == 0 || len(n.attach(t, cgroup)) > 0 {
 				t.Errorf("the first time it changed %v", changed)
 			}
-			for _, c := range open {
+			for _, c := range conns {
 				if got := h.ask(c.ID); got != c.Answer {
 					t.Errorf("a connection to %s went to %s, then to %s", c.Peer, c.Answer, got)
 				}
@@ -133,10 +163,6 @@ func TestUpgrade(t *testing.T) {
 			}
 		})
 	}
-}
-
-func open2(c Config, all []*ebpf.CollectionSpec) (*Table, error) {
-	return open(c, func() ([]*ebpf.CollectionSpec, error) { return all, nil })
 }
 
 // TestOpenAfterADeathWithinOpen: a process that dies while it replaces a table leaves any part of it.

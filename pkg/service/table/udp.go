@@ -1,0 +1,95 @@
+package table
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/internal/sockdiag"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// socketPeer and socketAddr are key and value of the map service_replies (struct socket_peer and
+// struct socket_addr in bpf/lib/socket.h).
+type socketPeer struct {
+	Cookie uint64
+	Addr   [16]byte
+	Port   [2]byte
+	Pad    [6]byte
+}
+
+type socketAddr struct {
+	Addr [16]byte
+	Port [2]byte
+	Pad  [2]byte
+}
+
+// AbortUDP disconnects the UDP sockets that connected to a service and got a backend which is no more a member of it, or whose
+// service is gone: what they send would be lost without a word. Who uses such a socket next gets ECONNABORTED, and finds
+// another backend when he connects again. Other sockets, those that chose the backend's own address among them, and
+// TCP are left alone. Sockets that are not connected need nothing: they ask the table for each datagram.
+//
+// Namespaces are paths of network namespaces to look in, for the node's own /proc/self/ns/net; one that is gone
+// is no error. It is to be called after an Apply that took away members or frontends of UDP. A socket that was
+// connecting during that Apply may be missed until the next call. It gives how many it
+// disconnected, and does as much as it can. The error matches ErrNotSupported where the kernel disconnects nobody's sockets.
+func (t *Table) AbortUDP(namespaces ...string) (int, error) {
+	aborted := 0
+	var errs []error
+	for _, ns := range namespaces {
+		err := netns.Do(ns, func() error {
+			n, err := t.abortUDP()
+			aborted += n
+			return err
+		})
+		if errors.Is(err, sockdiag.ErrNotSupported) {
+			return aborted, &FeatureError{"closing sockets of others", "4.5", "use a kernel with CONFIG_INET_DIAG_DESTROY and CONFIG_INET_UDP_DIAG", err}
+		}
+		if err != nil && !errors.Is(err, netns.ErrNotFound) {
+			errs = append(errs, fmt.Errorf("disconnect UDP sockets in %s: %w", ns, err))
+		}
+	}
+	return aborted, errors.Join(errs...)
+}
+
+// abortUDP is AbortUDP for the calling thread's network namespace.
+func (t *Table) abortUDP() (int, error) {
+	var errs []error
+	n, err := sockdiag.CloseIf(unix.IPPROTO_UDP, func(s sockdiag.Socket) bool {
+		stale, err := t.stale(s)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return stale
+	})
+	return n, errors.Join(append(errs, err)...)
+}
+
+// stale is whether the table gave the socket its backend and would not any more.
+func (t *Table) stale(s sockdiag.Socket) (bool, error) {
+	peer := socketPeer{Cookie: s.Cookie, Addr: s.Remote.Addr().As16()}
+	binary.BigEndian.PutUint16(peer.Port[:], s.Remote.Port())
+	var asked socketAddr
+	if err := t.maps[mapReplies].Lookup(peer, &asked); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("read %s: %w", mapReplies, err)
+	}
+	var front service.Front
+	key := service.FrontKey{Addr: asked.Addr, Port: asked.Port, Protocol: service.UDP, Scope: service.Inside}
+	if err := t.maps[mapFronts].Lookup(key, &front); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return true, nil
+	} else if err != nil {
+		return false, fmt.Errorf("read %s: %w", mapFronts, err)
+	}
+	var state service.Member
+	err := t.maps[mapMembers].Lookup(service.MemberKey{Group: front.Group, Addr: peer.Addr, Port: peer.Port}, &state)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, fmt.Errorf("read %s: %w", mapMembers, err)
+	}
+	return err != nil, nil
+}
