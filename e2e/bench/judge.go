@@ -119,18 +119,18 @@ func (a *allLimits) suite(name string) *limits {
 	return nil
 }
 
-// ProfileOf gives the name of the profile for a platform, "" when there is none.
-func ProfileOf(platform string) (string, error) {
+// ProfileOf gives the name of the profile by which a suite is judged on a platform, "" when gates.json has none.
+func ProfileOf(suite, platform string) (string, error) {
 	a, err := readLimits()
 	if err != nil {
 		return "", err
 	}
-	for _, l := range a.Suites {
-		if name, _ := l.profile(platform); name != "" {
-			return name, nil
-		}
+	l := a.suite(suite)
+	if l == nil {
+		return "", nil
 	}
-	return "", nil
+	name, _ := l.profile(platform)
+	return name, nil
 }
 
 func (l *limits) profile(platform string) (string, profile) {
@@ -143,7 +143,8 @@ func (l *limits) profile(platform string) (string, profile) {
 }
 
 // Judge gives the gates of a suite's result by gates.json, in the profile of its platform. A quantity that should
-// have been measured and was not is a missed gate. Suites that the file does not know keep the gates that the result has.
+// have been measured and was not is a missed gate. Suites that the file does not know keep the gates that the result has. Where an oracle
+// listened, plaintext is a missed gate whatever the suite.
 func Judge(r *Result, suite string) ([]Gate, error) {
 	a, err := readLimits()
 	if err != nil {
@@ -151,7 +152,11 @@ func Judge(r *Result, suite string) ([]Gate, error) {
 	}
 	l := a.suite(suite)
 	if l == nil {
-		return r.Gates, nil
+		gates := slices.Clone(r.Gates)
+		if r.Leaks != nil {
+			gates = append(gates, noPlaintext(r.Leaks))
+		}
+		return gates, nil
 	}
 	return l.judge(r)
 }

@@ -85,7 +85,7 @@ func TestParseLimits(t *testing.T) {
 		t.Errorf("gates.json: %v", err)
 	}
 	for _, platform := range []string{Emulated, VM, SEVSNP, TDX, Metal} {
-		if name, err := ProfileOf(platform); name == "" || err != nil {
+		if name, err := ProfileOf("bench-cluster", platform); name == "" || err != nil {
 			t.Errorf("no profile for %s: %v", platform, err)
 		}
 	}

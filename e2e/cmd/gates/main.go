@@ -55,7 +55,7 @@ func judge(path string, w io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	profile, err := bench.ProfileOf(r.Platform)
+	profile, err := bench.ProfileOf(suite, r.Platform)
 	if err != nil {
 		return err
 	}
@@ -75,8 +75,8 @@ func judge(path string, w io.Writer) error {
 	if r.Tests.Passed+r.Tests.Failed > 0 {
 		fmt.Fprintf(w, "tests\t\t0 failed\t%d passed, %d failed, %d skipped\n", r.Tests.Passed, r.Tests.Failed, len(r.Tests.Skipped))
 	}
-	if len(gates) == 0 && r.Tests.Passed == 0 {
-		fmt.Fprintf(w, "(no gate)\t\t\t\n")
+	if len(gates) == 0 && r.Tests.Passed+r.Tests.Failed == 0 {
+		return fmt.Errorf("%s: it has no gate and no test: nothing was judged", path)
 	}
 	if missed > 0 || r.Tests.Failed > 0 {
 		return fmt.Errorf("%s: %d of %d gates missed, %d tests failed", suite, missed, len(gates), r.Tests.Failed)

@@ -24,7 +24,11 @@ func TestRun(t *testing.T) {
 		"one of those missed":            {"bench-lab", func(r *bench.Result) { r.Gates = []bench.Gate{{Name: "g", Want: "1", Got: "2"}} }, "1 of 1 gates missed", "✗"},
 		"a suite of the file, not run":   {"bench-cluster", func(r *bench.Result) { r.Platform = bench.VM }, "gates missed", "not measured"},
 		"a platform that has no profile": {"bench-cluster", func(*bench.Result) {}, "no profile", ""},
-		"a test that failed":             {"e2e", func(r *bench.Result) { r.Tests.Failed = 1 }, "1 tests failed", "1 failed"},
+		"plaintext was seen": {"e2e", func(r *bench.Result) {
+			r.Tests.Passed, r.Leaks = 1, &bench.Leaks{Frames: 10, Plaintext: 3, ControlPlaintext: 1}
+		}, "1 of 1 gates missed", "3 of 10 frames"},
+		"nothing was run":    {"e2e", func(*bench.Result) {}, "nothing was judged", ""},
+		"a test that failed": {"e2e", func(r *bench.Result) { r.Tests.Failed = 1 }, "1 tests failed", "1 failed"},
 		"gates in the result do not loose": {"bench-cluster", func(r *bench.Result) {
 			r.Platform, r.Gates = bench.VM, []bench.Gate{{Name: "g", Want: "1", Got: "1", OK: true}}
 		}, "gates missed", ""},
