@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -22,6 +23,7 @@ const usage = `veil-csi gives pods volumes that are encrypted on this node, and 
 Usage:
   veil-csi -node NAME [flags]   serve CSI until SIGTERM; what is mounted stays
   veil-csi make-key FILE        make a key-encryption key for -key-file; an existing file is left alone
+  veil-csi cleanup [flags]      take what veil-csi leaves on this node, once it is gone: veil-csi cleanup -h
   veil-csi version
 
 Examples:
@@ -71,10 +73,13 @@ func main() {
 
 // needsKeys is whether the process will have keys: help and version are for everybody.
 func needsKeys(args []string) bool {
-	return len(args) > 0 && args[0] != "version" && args[0] != "-h" && args[0] != "-help" && args[0] != "--help"
+	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, "-h", "-help", "--help"}, args[0])
 }
 
 func run(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == commandCleanup {
+		return runCleanup(ctx, args[1:])
+	}
 	var o options
 	fs := o.flags()
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {

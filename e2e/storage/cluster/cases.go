@@ -46,7 +46,21 @@ func cases() []one {
 		{"reboot", 10 * time.Minute, (*Session).reboot},
 		{"nothing-in-clear-at-the-end", 2 * time.Minute, func(s *Session, ctx context.Context) error { return s.nothingInClear(ctx, "after all cases", 6) }},
 		{"delete", 5 * time.Minute, (*Session).deleted},
+		{"uninstall", 5 * time.Minute, (*Session).uninstall},
 	}
+}
+
+// Prepare installs the driver with its classes on the cluster, as the cases do, and does nothing else.
+func Prepare(ctx context.Context, s *Session) error {
+	for _, step := range []one{{"disk", 3 * time.Minute, (*Session).disk}, {"install", 10 * time.Minute, (*Session).install}} {
+		limited, cancel := context.WithTimeoutCause(ctx, step.limit, fmt.Errorf("not done within %v", step.limit))
+		err := step.run(s, limited)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+	}
+	return nil
 }
 
 // install applies what docs/storage.md says.

@@ -17,7 +17,7 @@ const controlLines = 1000
 // there: what is on this disk in clear is found by who reads the disk.
 func (s *Session) disk(ctx context.Context) error {
 	_, err := s.node(ctx, fmt.Sprintf("udevadm settle && mkfs.xfs -q %[1]s && mkdir -p %[2]s && echo '%[1]s %[2]s xfs defaults 0 0' >>/etc/fstab && "+
-		"mount %[2]s && yes %[3]s | head -%[4]d >%[2]s/control && sync", s.Disk.Device(0), dataDir, s.control, controlLines))
+		"mount %[2]s && yes %[3]s | head -n %[4]d >%[2]s/control && sync", s.Disk.Device(0), dataDir, s.control, controlLines))
 	return err
 }
 

@@ -1,0 +1,176 @@
+package cleanup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+)
+
+// Errors of Run. Nothing was changed.
+var (
+	// ErrRunning matches when a driver answers on this node.
+	ErrRunning = errors.New("veil-csi is running on this node: delete its DaemonSet first, it would put everything back")
+	// ErrOpen matches when volumes are open on this node.
+	ErrOpen = errors.New("volumes are open on this node: end the pods that use them while veil-csi runs, so that it closes them")
+	// ErrLeft matches when there is ciphertext whose loss was not asked for.
+	ErrLeft = errors.New("ciphertext is left on this node: delete the claims and snapshots while veil-csi runs, or say that it may be destroyed")
+)
+
+// Paths are where things are.
+type Paths struct {
+	// Endpoint is the driver's socket, Registration that in the kubelet's folder of registrations; empty: none.
+	Endpoint, Registration string
+	// Files has the ciphertext of volumes, Claims a file for each disk that is taken; empty: none.
+	Files, Claims string
+	// Run is the folder of locks.
+	Run string
+	// Blocks is sysfs's folder of block devices.
+	Blocks string
+}
+
+// dialPatience is how long a driver may take to be seen.
+const dialPatience = time.Second
+
+// Run takes the driver's things from this node. With destroy, ciphertext goes, too; disks that volumes have are given up, and not written to. took is told
+// of each thing that is gone.
+func Run(p Paths, destroy bool, took func(what string)) error {
+	left, err := p.check(destroy)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	remove := func(what, path string) {
+		gone, err := removed(path)
+		errs = append(errs, err)
+		if gone {
+			took(what + " " + path)
+		}
+	}
+	for _, path := range left {
+		remove("ciphertext or claim", path)
+	}
+	for what, path := range map[string]string{"registration": p.Registration, "socket": p.Endpoint} {
+		if path != "" {
+			remove(what, path)
+		}
+	}
+	if p.Endpoint != "" {
+		remove("folder", filepath.Dir(p.Endpoint))
+	}
+	locks, err := entries(p.Run)
+	errs = append(errs, err)
+	for _, path := range locks {
+		remove("lock", path)
+	}
+	for _, dir := range p.folders() {
+		remove("folder", dir)
+	}
+	return errors.Join(errs...)
+}
+
+// folders are those of the driver's own, each before the one that it is in.
+func (p Paths) folders() []string {
+	var dirs []string
+	for _, dir := range []string{p.Files, p.Claims, p.Run} {
+		if dir != "" {
+			dirs = append(dirs, dir)
+		}
+	}
+	for _, dir := range []string{p.Files, p.Run} {
+		if dir == "" {
+			continue
+		}
+		// The folder around those, unless others have something there.
+		dirs = append(dirs, filepath.Dir(dir))
+	}
+	return dirs
+}
+
+// check gives the ciphertext and claims that are left, or why nothing may be changed.
+func (p Paths) check(destroy bool) (left []string, err error) {
+	if p.Endpoint != "" {
+		if conn, err := net.DialTimeout("unix", p.Endpoint, dialPatience); err == nil {
+			conn.Close()
+			return nil, ErrRunning
+		}
+	}
+	open, err := p.open()
+	if err != nil {
+		return nil, err
+	}
+	if len(open) > 0 {
+		return nil, fmt.Errorf("%w: %s", ErrOpen, strings.Join(open, ", "))
+	}
+	for _, dir := range []string{p.Files, p.Claims} {
+		found, err := entries(dir)
+		if err != nil {
+			return nil, err
+		}
+		left = append(left, found...)
+	}
+	if len(left) > 0 && !destroy {
+		return nil, fmt.Errorf("%w: %s", ErrLeft, strings.Join(left, ", "))
+	}
+	return left, nil
+}
+
+// open gives the names of the mappings of volumes.
+func (p Paths) open() ([]string, error) {
+	names, err := filepath.Glob(filepath.Join(p.Blocks, "dm-*", "dm", "name"))
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, path := range names {
+		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // It was removed meanwhile.
+		}
+		if err != nil {
+			return nil, err
+		}
+		if name := strings.TrimSpace(string(b)); strings.HasPrefix(name, crypt.NamePrefixAll) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// entries are the paths of what is in a folder; none when there is no folder.
+func entries(dir string) ([]string, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	found, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var out []string
+	for _, e := range found {
+		out = append(out, filepath.Join(dir, e.Name()))
+	}
+	return out, err
+}
+
+// removed removes a file or an empty folder. What is not there is no error; a folder that has something in it, or that something is mounted on, stays.
+func removed(path string) (bool, error) {
+	switch err := os.Remove(path); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EBUSY):
+		return false, nil
+	default:
+		return false, err
+	}
+}
