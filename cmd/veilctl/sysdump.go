@@ -27,6 +27,7 @@ const (
 // leftOut is what sysdump never looks at.
 var leftOut = []string{
 	"Secrets: none is read",
+	"keys of encrypted volumes, wrapped ones too, and the names of claims and snapshots that have volumes",
 	"private keys: veild does not show its own to anybody",
 	"objects and pods of namespaces other than kube-system; of their pods it is known how many there are",
 	"logs of others than Kubeveil: kubelet, container runtime, kernel, API server",
@@ -35,8 +36,8 @@ var leftOut = []string{
 
 var sysdumpVerb = verb{
 	name: "sysdump", short: "all that a bug report needs, in one file, without secrets", register: sysdump, ownOutput: true,
-	about: `It gathers versions, the findings of install -check, the status of all nodes, Kubeveil's objects, nodes, events of kube-system, the logs of
-veild and veil-wg with those of their previous lives, and what veilctl says in each veild's pod: peers, MTU, guard, links, rules, routes,
+	about: `It gathers versions, the findings of install -check, the status of all nodes, Kubeveil's objects, encrypted volumes, nodes, events of kube-system,
+the logs of Kubeveil's pods with those of their previous lives, and what veilctl says in each veild's pod: peers, MTU, guard, links, rules, routes,
 nftables. Secrets are never read; keys, tokens, passwords and the like are taken out of everything else, wherever they stand, and counted.
 manifest.json in it says what it holds, what could not be had and why, and what was left out.
 
@@ -166,6 +167,7 @@ func (d *dump) run(ctx context.Context) {
 	d.summaries(ctx)
 	d.say("reading objects")
 	d.objects(ctx)
+	d.volumes(ctx)
 	d.say("reading logs")
 	d.logs(ctx)
 	d.nodes(ctx)

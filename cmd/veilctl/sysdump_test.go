@@ -31,6 +31,7 @@ const (
 	plantedPassword  = "correct-horse-battery"
 	plantedOwn       = "opaque-token-of-the-operator"
 	plantedPEM       = "MHcCAQEEIBf0yPq3pXlXx1cJYdYpGk5oBBBBBBBBBBBBBBBBBBBBBBBB"
+	plantedWrapped   = "d3JhcHBlZCBrZXkgb2YgYSB2b2x1bWU"
 	publishedKey     = "mJLSJPVW9uOCfdbDrH0dNJ3x/YH10Ht548IAg99J2Xw="
 )
 
@@ -98,6 +99,13 @@ func plantedAPI() *fakeAPI {
 		"/api/v1/namespaces/kube-system/events": listOf("Event", "v1", m{"metadata": m{"name": "e", "namespace": "kube-system"},
 			"involvedObject": m{"kind": "Pod", "name": "veild-a"}, "message": "https://user:" + plantedPassword + "@registry.example/ said no"}),
 		"/api/v1/namespaces/default/events": listOf("Event", "v1"),
+		"/apis/csi.kubeveil.io/v1alpha1/veilvolumes": listOf("VeilVolume", "csi.kubeveil.io/v1alpha1", m{"kind": "VeilVolume", "apiVersion": "csi.kubeveil.io/v1alpha1",
+			"metadata": m{"name": "pvc-1", "annotations": m{"kubectl.kubernetes.io/last-applied-configuration": plantedWrapped}}, "spec": m{"cluster": "c", "node": "node-1"},
+			"status": m{"phase": "Ready", "key": m{"provider": "kms", "keyID": "key-7", "blob": plantedWrapped, "annotations": m{"version": plantedWrapped}}}}),
+		"/apis/storage.k8s.io/v1/storageclasses": listOf("StorageClass", "storage.k8s.io/v1", m{"metadata": m{"name": "kubeveil"}, "provisioner": "csi.kubeveil.io"},
+			m{"metadata": m{"name": "private-name"}, "provisioner": "elsewhere"}),
+		"/api/v1/persistentvolumes": listOf("PersistentVolume", "v1", m{"metadata": m{"name": "pvc-1"}, "spec": m{
+			"csi": m{"driver": "csi.kubeveil.io", "volumeHandle": "pvc-1"}, "claimRef": m{"namespace": "private-name", "name": "private-name"}}}),
 		"/api/v1/namespaces/kube-system/pods/veild-a/log": "level=INFO msg=started\nprivate_key=" + plantedHex + "\nkey " + plantedKey + "\npublic " + publishedKey +
 			"\nAuthorization: Bearer " + plantedToken + "\nkubeadm join --token " + plantedBootstrap + "\n" + plantedBlock + "own " + plantedOwn + "\n",
 		"/api/v1/namespaces/kube-system/pods/veild-a/log?previous": "panic: " + plantedKey + "\n" + plantedBlock[:60],
@@ -119,7 +127,7 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 	}
 	files := unpackDump(t, file)
 	for name, text := range files {
-		for _, secret := range []string{plantedKey, plantedHex, plantedToken, plantedBootstrap, plantedPassword, plantedOwn, plantedPEM,
+		for _, secret := range []string{plantedKey, plantedHex, plantedToken, plantedBootstrap, plantedPassword, plantedOwn, plantedPEM, plantedWrapped,
 			base64.StdEncoding.EncodeToString([]byte(plantedBlock))[40:80], "private-name"} {
 			if strings.Contains(text, secret) {
 				t.Errorf("%s holds %q:\n%s", name, secret, text)
@@ -131,6 +139,9 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 		"cluster/configmap-kubeveil.yaml":        "mtu: 1400",
 		"cluster/events.txt":                     "registry.example/ said no",
 		"cluster/pods.txt":                       "node-1: 1 pods of other namespaces",
+		"cluster/veilvolumes.yaml":               "keyID: key-7",
+		"cluster/storageclasses.yaml":            "name: kubeveil",
+		"cluster/volumes.txt":                    "somebody",
 		"logs/node-1/veild-a-veild.log":          "public " + publishedKey,
 		"logs/node-1/veild-a-veild.previous.log": "panic: REDACTED",
 		"status.txt":                             "node-1",

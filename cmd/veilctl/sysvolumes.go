@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
+	"github.com/kubeveil/kubeveil/csi/kubestore"
+)
+
+// volumeObjects are the objects of a sysdump that are of encrypted volumes, a file for each line. The driver's pods, logs, policies and rights are among
+// Kubeveil's own.
+var volumeObjects = []struct {
+	file             string
+	resource         schema.GroupVersionResource
+	namespace, named string
+	// of is the field that must name the driver; empty takes all.
+	of []string
+}{
+	{"definition-veilvolumes", schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}, "", "veilvolumes.csi.kubeveil.io", nil},
+	{"csidriver", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "csidrivers"}, "", csiDriver, nil},
+	{"csinodes", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "csinodes"}, "", "", nil},
+	{"storageclasses", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"}, "", "", []string{"provisioner"}},
+	{"csistoragecapacities", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "csistoragecapacities"}, remote.Namespace, "", nil},
+	{"volumesnapshotclasses", schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotclasses"}, "", "", []string{"driver"}},
+}
+
+// veilVolumes is the resource of trusted states.
+var veilVolumes = schema.GroupVersionResource{Group: "csi.kubeveil.io", Version: "v1alpha1", Resource: "veilvolumes"}
+
+// volumes adds what is known of encrypted volumes, without their keys, wrapped ones neither, and without the names of what they are for. A cluster that
+// has no definition of them lacks nothing.
+func (d *dump) volumes(ctx context.Context) {
+	const name = "cluster/veilvolumes.yaml"
+	list, err := d.cluster.Dynamic.Resource(veilVolumes).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return
+	}
+	if err != nil {
+		d.lacks(name, err)
+		return
+	}
+	items := []any{}
+	for _, item := range list.Items {
+		for _, secret := range []string{"blob", "annotations"} {
+			unstructured.RemoveNestedField(item.Object, "status", "key", secret)
+		}
+		items = append(items, plainObject(item))
+	}
+	d.object(name, "list "+veilVolumes.GroupResource().String(), items)
+	for _, o := range volumeObjects {
+		d.volumeObject(ctx, "cluster/"+o.file+".yaml", o.resource, o.namespace, o.named, o.of)
+	}
+	d.volumeTable(ctx)
+}
+
+func (d *dump) volumeObject(ctx context.Context, name string, resource schema.GroupVersionResource, namespace, named string, of []string) {
+	var options metav1.ListOptions
+	if named != "" {
+		options.FieldSelector = "metadata.name=" + named
+	}
+	list, err := d.cluster.Dynamic.Resource(resource).Namespace(namespace).List(ctx, options)
+	if err != nil {
+		d.lacks(name, err)
+		return
+	}
+	items := []any{}
+	for _, item := range list.Items {
+		if len(of) > 0 {
+			if driver, _, _ := unstructured.NestedString(item.Object, of...); driver != csiDriver {
+				continue
+			}
+		}
+		items = append(items, plainObject(item))
+	}
+	d.object(name, "list "+resource.GroupResource().String(), items)
+}
+
+// volumeTable is what veilctl volume list says, without the names of claims and snapshots: they are of other namespaces.
+func (d *dump) volumeTable(ctx context.Context) {
+	const name = "cluster/volumes.txt"
+	objects, err := kubestore.NewForClient(d.cluster.Dynamic, "").Objects(ctx)
+	if err != nil {
+		d.lacks(name, err)
+		return
+	}
+	a, err := surroundings(ctx, d.cluster)
+	if err != nil {
+		d.lacks(name, err)
+		return
+	}
+	for id := range a.users {
+		a.users[id] = "somebody"
+	}
+	var b bytes.Buffer
+	c := d.c
+	c.out = &b
+	if err := showVolumes(c, assessVolumes(objects, a)); err != nil {
+		d.lacks(name, err)
+		return
+	}
+	d.text(name, "veilctl volume list", b.Bytes())
+}
