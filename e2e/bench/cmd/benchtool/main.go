@@ -4,6 +4,7 @@
 //	benchtool agent      the process of a node's privileged pod: waits, and cleans up at its end
 //	benchtool session    serves package remote on its standard input and output (by exec, in either pod)
 //	benchtool first      connects to a session that awaits it, again and again until it answers
+//	benchtool disk       fills a file of a volume, or reads or writes it at random places, and says how fast
 //
 // Start reading at sessions in session.go.
 package main
@@ -23,11 +24,12 @@ var programs = map[string]func(ctx context.Context, args []string) error{
 	"agent":   agent,
 	"session": session,
 	"first":   first,
+	"disk":    diskLoad,
 }
 
 func main() {
 	if len(os.Args) < 2 || programs[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: benchtool pod|agent|session|first [flags]")
+		fmt.Fprintln(os.Stderr, "usage: benchtool pod|agent|session|first|disk [flags]")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)

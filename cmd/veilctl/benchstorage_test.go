@@ -1,0 +1,31 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/volumes"
+)
+
+func TestBenchStorageFlags(t *testing.T) {
+	good := benchStorageFlags{options: volumes.Options{Class: "a", Baseline: "b", Rounds: 1}, seconds: 1, size: 64}
+	if o, err := good.parse(); err != nil || o.Size != 64<<20 || o.Sample.Seconds() != 1 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	for name, tt := range map[string]struct {
+		change func(*benchStorageFlags)
+		want   string
+	}{
+		"no baseline": {func(f *benchStorageFlags) { f.options.Baseline = "" }, "-baseline-class"},
+		"one class":   {func(f *benchStorageFlags) { f.options.Baseline = "a" }, "both a"},
+		"no round":    {func(f *benchStorageFlags) { f.options.Rounds = 0 }, "at least one round"},
+		"too small":   {func(f *benchStorageFlags) { f.size = 1 }, "64 MiB"},
+	} {
+		f := good
+		tt.change(&f)
+		if _, err := f.parse(); !errors.Is(err, errUsage) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
