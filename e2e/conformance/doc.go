@@ -1,10 +1,10 @@
-// Package conformance runs Kubernetes' own end-to-end tests of networking against a cluster and accounts for
+// Package conformance runs Kubernetes' own end-to-end tests of networking, or those of volumes, against a cluster and accounts for
 // every one of them.
 //
 // # What it promises
 //
-// All specs whose name begins with [sig-network] are in the result: each has passed, failed or been skipped, and each that did not pass
-// has a reason. The reasons are one reviewed table, reasons.go: why a spec is not run on a cluster like this one, and why one
+// All specs of a Suite, those whose name begins with [sig-network] or with the name of the driver, are in the result: each has passed, failed or been skipped, and each that did not pass
+// has a reason. The reasons are one reviewed table for each, reasons.go and volumereasons.go: why a spec is not run on a cluster like this one, and why one
 // that is run is known to fail, with whose fault that is. A spec that skips itself gives its own reason. What
 // fails and is not in the table has failed for no known reason, and Report.Unexplained has it: that is what a
 // run is judged by. A known failure that passes is told as well, and so is an entry of the table that no spec's name matches,

@@ -3,6 +3,9 @@ package conformance
 import (
 	"fmt"
 	"regexp"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
 // Facts are what of a cluster decides which specs can run.
@@ -36,8 +39,29 @@ type reason struct {
 	expr *regexp.Regexp
 }
 
-// table is reasons.go, compiled.
-var table = compile(reasons)
+// table is reasons.go, compiled; volumeTable is volumereasons.go.
+var (
+	table       = compile(reasons)
+	volumeTable = compile(volumeReasons)
+)
+
+// Suite is a group of the upstream's specs with what is known of them.
+type Suite struct {
+	// Group begins the names of its specs.
+	Group string
+	// Arguments are more of e2e.test's, with which it has them.
+	Arguments []string
+
+	reasons []reason
+}
+
+// Network gives the specs of networking.
+func Network() Suite { return Suite{Group: upstream.Group, reasons: table} }
+
+// Volumes gives the specs of drivers outside Kubernetes for Kubeveil's, which the file definition describes.
+func Volumes(definition string) Suite {
+	return Suite{Group: upstream.Volumes, Arguments: []string{"--storage.testdriver=" + definition}, reasons: volumeTable}
+}
 
 func compile(reasons []reason) []reason {
 	for i := range reasons {
@@ -47,8 +71,8 @@ func compile(reasons []reason) []reason {
 }
 
 // find gives the first reason of this kind that applies to a spec on such a cluster.
-func find(fate fate, spec string, facts Facts) (why string, found bool) {
-	for _, r := range table {
+func (s Suite) find(fate fate, spec string, facts Facts) (why string, found bool) {
+	for _, r := range s.reasons {
 		if r.fate == fate && r.expr.MatchString(spec) && (r.when == nil || r.when(facts)) {
 			return r.why, true
 		}
@@ -57,14 +81,10 @@ func find(fate fate, spec string, facts Facts) (why string, found bool) {
 }
 
 // Unmatched gives the patterns of the table that match none of the specs: the upstream has renamed or removed them.
-func Unmatched(specs []string) error {
-	for _, r := range table {
-		matches := false
-		for _, s := range specs {
-			matches = matches || r.expr.MatchString(s)
-		}
-		if !matches {
-			return fmt.Errorf("reasons.go: %q matches no spec", r.pattern)
+func (s Suite) Unmatched(specs []string) error {
+	for _, r := range s.reasons {
+		if !slices.ContainsFunc(specs, r.expr.MatchString) {
+			return fmt.Errorf("reasons of %s: %q matches no spec", s.Group, r.pattern)
 		}
 	}
 	return nil

@@ -30,16 +30,17 @@ type Report struct {
 	Started time.Time
 	Elapsed time.Duration
 
+	suite    Suite
 	verdicts map[string]*Verdict
 	todo     []string
 	waiting  map[string]bool
 }
 
 // newReport decides which specs are run.
-func newReport(specs []string, facts Facts) *Report {
-	r := &Report{Facts: facts, Started: time.Now(), verdicts: map[string]*Verdict{}, waiting: map[string]bool{}}
+func newReport(suite Suite, specs []string, facts Facts) *Report {
+	r := &Report{suite: suite, Facts: facts, Started: time.Now(), verdicts: map[string]*Verdict{}, waiting: map[string]bool{}}
 	for _, s := range specs {
-		if why, found := find(notRun, s, facts); found {
+		if why, found := suite.find(notRun, s, facts); found {
 			r.verdicts[s] = &Verdict{Outcome: upstream.Outcome{Name: s, Status: upstream.Skipped, Message: why}, Reason: why}
 			continue
 		}
@@ -56,13 +57,16 @@ func (r *Report) add(o upstream.Outcome) {
 	}
 	switch o.Status {
 	case upstream.Failed:
-		v.Reason, v.Known = find(fails, o.Name, r.Facts)
+		v.Reason, v.Known = r.suite.find(fails, o.Name, r.Facts)
 	case upstream.Skipped:
 		v.Reason = "the test skips itself: " + o.Message
 	}
 	r.verdicts[o.Name] = v
 	delete(r.waiting, o.Name)
 }
+
+// Group is what the names of its specs begin with.
+func (r *Report) Group() string { return r.suite.Group }
 
 // leaveOut skips the specs that have no outcome.
 func (r *Report) leaveOut(why string) {
@@ -150,7 +154,7 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 	passed := r.only(func(v Verdict) bool { return v.Status == upstream.Passed })
 	failed := r.only(func(v Verdict) bool { return v.Status == upstream.Failed })
 	skipped := r.only(func(v Verdict) bool { return v.Status == upstream.Skipped })
-	fmt.Fprintf(&b, "# Upstream conformance, %s\n\n%s. %d nodes take pods", upstream.Group, on, r.Facts.Nodes)
+	fmt.Fprintf(&b, "# Upstream conformance, %s\n\n%s. %d nodes take pods", r.suite.Group, on, r.Facts.Nodes)
 	fmt.Fprintf(&b, "; begun %s, %s.\n\n", r.Started.UTC().Format(time.RFC3339), r.Elapsed.Round(time.Second))
 	fmt.Fprintf(&b, "| passed | failed, known | failed, no reason | skipped |\n|---|---|---|---|\n| %d | %d | %d | %d |\n",
 		len(passed), len(failed)-len(r.Unexplained()), len(r.Unexplained()), len(skipped))
@@ -162,7 +166,7 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 	section(&b, "Failed, and no reason is listed", r.Unexplained(), func(v Verdict) string { return firstWords(v.Message, 300) })
 	section(&b, "Failed, as known", r.only(func(v Verdict) bool { return v.Known }), func(v Verdict) string { return v.Reason })
 	section(&b, "Listed as failing, and passed", r.only(func(v Verdict) bool {
-		_, listed := find(fails, v.Name, r.Facts)
+		_, listed := r.suite.find(fails, v.Name, r.Facts)
 		return listed && v.Status == upstream.Passed
 	}), func(Verdict) string { return "take it off the list, or say when it fails" })
 	section(&b, "Passed on the second try, alone", r.only(func(v Verdict) bool { return v.Status == upstream.Passed && v.First != "" }),
@@ -195,4 +199,7 @@ func section(b *strings.Builder, title string, verdicts []Verdict, remark func(V
 }
 
 // short is the spec's name without the group that all have.
-func (v Verdict) short() string { return strings.TrimSpace(strings.TrimPrefix(v.Name, upstream.Group)) }
+func (v Verdict) short() string {
+	name := strings.TrimPrefix(v.Name, upstream.Volumes)
+	return strings.TrimSpace(strings.TrimPrefix(name, upstream.Group))
+}

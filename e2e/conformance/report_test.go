@@ -2,11 +2,13 @@ package conformance
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
@@ -26,7 +28,7 @@ func allSpecs(t *testing.T) []string {
 var labFacts = Facts{Nodes: 2, Others: 1, DNS: true, Emulated: true}
 
 func TestEveryReasonMatchesASpec(t *testing.T) {
-	if err := Unmatched(allSpecs(t)); err != nil {
+	if err := Network().Unmatched(allSpecs(t)); err != nil {
 		t.Error(err)
 	}
 	for _, r := range reasons {
@@ -34,8 +36,71 @@ func TestEveryReasonMatchesASpec(t *testing.T) {
 			t.Errorf("%q says no reason", r.pattern)
 		}
 	}
-	if err := Unmatched([]string{"[sig-network] renamed"}); err == nil || !strings.Contains(err.Error(), "matches no spec") {
+	if err := Network().Unmatched([]string{"[sig-network] renamed"}); err == nil || !strings.Contains(err.Error(), "matches no spec") {
 		t.Errorf("a spec that the upstream has renamed: %v", err)
+	}
+}
+
+// volumeSpecs are those of the version that is run, with testdriver.yaml.
+func volumeSpecs(t *testing.T) []string {
+	t.Helper()
+	b, err := os.ReadFile("testdata/volumespecs.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(b)), "\n")
+}
+
+func TestVolumes(t *testing.T) {
+	suite := Volumes("/definition")
+	if err := suite.Unmatched(volumeSpecs(t)); err != nil {
+		t.Error(err)
+	}
+	r := newReport(suite, volumeSpecs(t), labFacts)
+	// Fewer than before is a change somebody must want.
+	if len(r.todo) < 180 {
+		t.Errorf("%d of %d specs are run", len(r.todo), len(volumeSpecs(t)))
+	}
+	for _, want := range []string{"volumes should store data", "ReadWriteOncePod", "Dynamic Snapshot (delete policy)", "volume-expand", "subPath should support readOnly"} {
+		if !slices.ContainsFunc(r.todo, func(s string) bool { return strings.Contains(s, want) }) {
+			t.Errorf("no spec that has %q is run", want)
+		}
+	}
+	if args := (Options{Suite: suite}).arguments("/dir", r.todo[:1], labFacts, time.Minute); !slices.Contains(args, "--storage.testdriver=/definition") {
+		t.Errorf("arguments %q", args)
+	}
+}
+
+// The upstream takes no notice of fields that it does not know.
+func TestDefinition(t *testing.T) {
+	text, err := os.ReadFile("testdriver.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of driverDefinition and DriverInfo, as far as they are used (test/e2e/storage/external/external.go, test/e2e/storage/framework/testdriver.go).
+	var definition struct {
+		StorageClass, SnapshotClass struct{ FromExistingClassName string }
+		DriverInfo                  struct {
+			Name                                  string
+			SupportedSizeRange                    struct{ Min, Max string }
+			MaxFileSize                           int64
+			SupportedFsType, SupportedMountOption map[string]struct{}
+			TopologyKeys, RequiredAccessModes     []string
+			Capabilities                          map[string]bool
+		}
+	}
+	if err := yaml.UnmarshalStrict(text, &definition); err != nil {
+		t.Fatal(err)
+	}
+	known := []string{"persistence", "block", "fsGroup", "exec", "snapshotDataSource", "pvcDataSource", "multipods", "readWriteOncePod", "controllerExpansion", "nodeExpansion",
+		"onlineExpansion", "offlineExpansion", "singleNodeVolume", "topology", "capacity"}
+	for name := range definition.DriverInfo.Capabilities {
+		if !slices.Contains(known, name) {
+			t.Errorf("capability %s: the upstream has none of that name", name)
+		}
+	}
+	if !strings.Contains(upstream.Volumes, definition.DriverInfo.Name) {
+		t.Errorf("driver %s, specs %s", definition.DriverInfo.Name, upstream.Volumes)
 	}
 }
 
@@ -52,7 +117,7 @@ func TestSpecsThatRun(t *testing.T) {
 		"one node only": {Facts{Nodes: 1, DNS: true}, []string{"Services should serve a basic endpoint from pods [Conformance]"}, []string{"Services should be able to create a functioning NodePort service [Conformance]"}, 80},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newReport(allSpecs(t), tt.facts)
+			r := newReport(Network(), allSpecs(t), tt.facts)
 			run := strings.Join(r.todo, "\n") + "\n"
 			for _, s := range tt.run {
 				if !strings.Contains(run, upstream.Group+" "+s+"\n") {
@@ -85,7 +150,7 @@ func someReport(t *testing.T) *Report {
 	for i := range names {
 		names[i] = upstream.Group + " " + names[i]
 	}
-	r := newReport(names, labFacts)
+	r := newReport(Network(), names, labFacts)
 	for name, status := range map[string]upstream.Status{
 		"passes": upstream.Passed, "is known": upstream.Failed, "is known and passes": upstream.Passed, "breaks": upstream.Failed, "recovers": upstream.Failed, "skips itself": upstream.Skipped, "breaks elsewhere": upstream.Failed,
 	} {

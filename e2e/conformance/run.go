@@ -25,6 +25,8 @@ import (
 
 // Options say what is run, and against what.
 type Options struct {
+	// Suite is which specs; the zero value is Network.
+	Suite Suite
 	// Program is e2e.test, Kubectl the kubectl that some specs run.
 	Program, Kubectl string
 	// Kubeconfig is a file.
@@ -63,6 +65,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Suite.Group == "" {
+		o.Suite = Network()
+	}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -70,7 +75,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := Unmatched(specs); err != nil {
+	if err := o.Suite.Unmatched(specs); err != nil {
 		return nil, err
 	}
 	facts, err := o.facts(ctx)
@@ -85,8 +90,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	wanted := slices.DeleteFunc(slices.Clone(specs), func(s string) bool {
 		return o.Focus != nil && !o.Focus.MatchString(s) || o.Skip != nil && o.Skip.MatchString(s)
 	})
-	r := newReport(wanted, facts)
-	o.Log.Info("specs of "+upstream.Group, "all", len(specs), "wanted", len(wanted), "run", len(r.todo), "nodes", facts.Nodes, "dns", facts.DNS)
+	r := newReport(o.Suite, wanted, facts)
+	o.Log.Info("specs of "+o.Suite.Group, "all", len(specs), "wanted", len(wanted), "run", len(r.todo), "nodes", facts.Nodes, "dns", facts.DNS)
 	err = o.account(ctx, r)
 	if err != nil && ctx.Err() == nil {
 		return nil, err
@@ -112,14 +117,14 @@ func (o Options) repoList() string { return filepath.Join(o.Dir, "repo-list.yaml
 func (o Options) list(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, o.Program, "--list-tests")
+	cmd := exec.CommandContext(ctx, o.Program, append([]string{"--list-tests"}, o.Suite.Arguments...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	printed, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("%s --list-tests: %w: %s", o.Program, err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	return upstream.ParseSpecs(printed)
+	return upstream.ParseSpecs(printed, o.Suite.Group)
 }
 
 // facts looks at the cluster.
@@ -281,12 +286,12 @@ func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts
 }
 
 func (o Options) arguments(dir string, specs []string, facts Facts, limit time.Duration) []string {
-	return []string{
+	return append([]string{
 		"--kubeconfig=" + o.Kubeconfig, "--kubectl-path=" + o.Kubectl, "--provider=skeleton",
 		fmt.Sprintf("--num-nodes=%d", facts.Nodes), fmt.Sprintf("--allowed-not-ready-nodes=%d", facts.Others),
 		"--report-dir=" + dir, "--e2e-output-dir=" + dir, "--disable-log-dump", "--max-nodes-to-gather-from=0",
 		"--ginkgo.no-color", "--ginkgo.succinct", "--ginkgo.focus=" + upstream.Focus(specs), "--ginkgo.timeout=" + limit.String(),
-	}
+	}, o.Suite.Arguments...)
 }
 
 // collect reads the report of a process. A spec that it does not have has failed: the process has ended too early.

@@ -74,7 +74,7 @@ func TestBatch(t *testing.T) {
 func TestClusterIsNotReady(t *testing.T) {
 	const report = `<testsuites><testsuite><testcase name="[SynchronizedBeforeSuite]"><failure>no nodes</failure></testcase></testsuite></testsuites>`
 	o := Options{Program: fakeProgram(t, "echo '"+report+"' >$dir/junit_01.xml; exit 1"), Dir: t.TempDir()}
-	r := newReport([]string{"a", "b"}, labFacts)
+	r := newReport(Network(), []string{"a", "b"}, labFacts)
 	err := o.runAll(t.Context(), r)
 	if err == nil || !strings.Contains(err.Error(), "no spec could be run: [SynchronizedBeforeSuite]: no nodes") {
 		t.Errorf("error %v", err)
@@ -90,7 +90,7 @@ func TestSecondTry(t *testing.T) {
 		return `echo '<testsuites><testsuite><testcase name="[It] a">` + body + `</testcase></testsuite></testsuites>' >$dir/junit_01.xml`
 	}
 	o := Options{Program: fakeProgram(t, "case $dir in */again-01) "+report("")+";; *) "+report("<failure>slow</failure>")+"; exit 1;; esac"), Dir: t.TempDir(), Parallel: 2, Log: slog.New(slog.DiscardHandler)}
-	r := newReport([]string{"a"}, labFacts)
+	r := newReport(Network(), []string{"a"}, labFacts)
 	if err := o.runAll(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestSecondTry(t *testing.T) {
 // A run whose time is over has begun nothing, and says so of each spec.
 func TestLimit(t *testing.T) {
 	o := Options{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(), Limit: time.Minute}
-	r := newReport([]string{"a", "b [Serial]"}, labFacts)
+	r := newReport(Network(), []string{"a", "b [Serial]"}, labFacts)
 	r.Started = time.Now().Add(-time.Hour)
 	if err := o.runAll(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestLimit(t *testing.T) {
 // An interrupted run says what became of each spec.
 func TestInterrupted(t *testing.T) {
 	o := Options{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
-	r := newReport([]string{"a", "b [Serial]"}, labFacts)
+	r := newReport(Network(), []string{"a", "b [Serial]"}, labFacts)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := o.account(ctx, r); !errors.Is(err, context.Canceled) {
@@ -148,7 +148,7 @@ func TestConformanceComesFirst(t *testing.T) {
 func TestBatchesInOrder(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "order")
 	o := Options{Program: fakeProgram(t, "basename $dir >>"+log), Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
-	r := newReport([]string{"a", "b", "c"}, labFacts)
+	r := newReport(Network(), []string{"a", "b", "c"}, labFacts)
 	if err := o.runBatches(t.Context(), r, "batch", 1, [][]string{{"c"}, {"a"}, {"b"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,13 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
+	"github.com/kubeveil/kubeveil/e2e/storage"
+	"github.com/kubeveil/kubeveil/e2e/storage/cluster"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
+
+// diskSize is that of the disk for volumes, bytes; it is a sparse file.
+const diskSize = 16 << 30
 
 // onMachines runs the specs on machines that are there for this run alone. It gives the report also when the machines
 // could not be removed in good order.
@@ -19,7 +24,21 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 	if _, err := os.Stat(archive); err != nil {
 		return nil, "", fmt.Errorf("%w: run `hack/build-conformance.sh` first", err)
 	}
-	c, err := vm.New(ctx, vm.Options{Nodes: a.nodes, Images: []string{archive}, Dir: filepath.Join(a.out, "machines"), Log: o.Log})
+	m := vm.Options{Nodes: a.nodes, Images: []string{archive}, Dir: filepath.Join(a.out, "machines"), Log: o.Log}
+	disk := storage.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"), Size: diskSize}
+	if a.volumes {
+		driver := filepath.Join(root, "out/images/kubeveil-csi.tar")
+		if _, err := os.Stat(driver); err != nil {
+			return nil, "", fmt.Errorf("%w: run `make image-csi` first", err)
+		}
+		if err := disk.Make(); err != nil {
+			return nil, "", err
+		}
+		defer func() { err = errors.Join(err, os.Remove(disk.Path)) }()
+		// One machine: the disk is one, and a volume does not leave its node.
+		m.Nodes, m.Images, m.QEMU = 1, append(m.Images, driver), disk.Arguments()
+	}
+	c, err := vm.New(ctx, m)
 	if err != nil {
 		return nil, "", err
 	}
@@ -35,6 +54,11 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 	}
 	o.Emulated = platform == bench.Emulated
 	o.Kubeconfig, o.Registry = c.Kubeconfig(), conformance.Registry
+	if a.volumes {
+		if err := cluster.Prepare(ctx, &cluster.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}); err != nil {
+			return nil, "", err
+		}
+	}
 	report, err = conformance.Run(ctx, o)
 	return report, platform, err
 }

@@ -1,8 +1,10 @@
-// Command conformance runs Kubernetes' own end-to-end tests of networking and accounts for each of them.
+// Command conformance runs Kubernetes' own end-to-end tests of networking, or with -volumes those of storage drivers against Kubeveil's, and accounts for
+// each of them.
 //
 // Usage:
 //
 //	conformance [-nodes N] [-focus REGEXP] [-skip REGEXP] [-parallel N] [-out DIR]   on virtual machines that it makes and removes
+//	conformance -volumes […]                                                         the same of volumes, on one machine
 //	conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]            on a cluster where Kubeveil is installed
 //
 // It writes result.json (schema of e2e/bench; each failure and each skip with its reason), junit.xml and report.md below -out, with the logs of the
@@ -34,6 +36,8 @@ import (
 // arguments are those of the command line.
 type arguments struct {
 	kubeconfig, out, registry, platform string
+	testdriver                          string
+	volumes                             bool
 	nodes, parallel                     int
 	limit                               time.Duration
 	focus, skip                         *regexp.Regexp
@@ -48,6 +52,7 @@ Examples:
   conformance                                   all of them
   conformance -focus 'nodePort: udp'            some, and no report on the others
   conformance -kubeconfig admin.conf            on that cluster
+  conformance -volumes -focus subPath           tests of volumes, with the driver installed on one machine
 
 Flags:
 `
@@ -59,6 +64,8 @@ func main() {
 	flags.StringVar(&a.out, "out", "out/conformance", "`folder` of result.json, junit.xml and report.md; emptied first")
 	flags.StringVar(&a.registry, "registry", "", "what the `names` of the tests' images begin with, for -kubeconfig (default: the upstream's own)")
 	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+	flags.BoolVar(&a.volumes, "volumes", false, "the tests of volumes in place of those of networking, on one machine")
+	flags.StringVar(&a.testdriver, "testdriver", "e2e/conformance/testdriver.yaml", "`file` that says what the driver can and which classes are its, for -volumes")
 	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
 	flags.IntVar(&a.parallel, "parallel", 3, "how many specs run at a time; those marked as serial always run alone")
 	flags.DurationVar(&a.limit, "limit", 0, "begin specs for so `long`, those marked [Conformance] first, and report the rest as skipped (default: no limit)")
@@ -91,6 +98,12 @@ func run(ctx context.Context, a arguments) error {
 		Program: filepath.Join(root, "out/bin/e2e.test"), Kubectl: filepath.Join(root, "out/bin/kubectl"),
 		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated, Registry: a.registry, Dir: filepath.Join(a.out, "logs"),
 		Parallel: a.parallel, Limit: a.limit, Focus: a.focus, Skip: a.skip, Log: log,
+	}
+	if a.volumes {
+		if !filepath.IsAbs(a.testdriver) {
+			a.testdriver = filepath.Join(root, a.testdriver)
+		}
+		o.Suite = conformance.Volumes(a.testdriver)
 	}
 	if _, err := os.Stat(o.Program); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s is missing: run `hack/build-conformance.sh` first", o.Program)
@@ -143,7 +156,7 @@ func writeTexts(dir string, result *bench.Result, report *conformance.Report) er
 	if err != nil {
 		return err
 	}
-	err = upstream.WriteJUnit(junit, "Kubernetes e2e "+upstream.Group, report.Outcomes())
+	err = upstream.WriteJUnit(junit, "Kubernetes e2e "+report.Group(), report.Outcomes())
 	if err := errors.Join(err, junit.Close()); err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func TestParseSpecs(t *testing.T) {
 		"a line without end":  {"  c.go:3: [sig-network] " + strings.Repeat("a", 2<<20), nil, "token too long"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := ParseSpecs([]byte(tt.printed))
+			got, err := ParseSpecs([]byte(tt.printed), Group)
 			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want %q", err, tt.wantErr)
 			}
@@ -42,7 +42,7 @@ func FuzzParseSpecs(f *testing.F) {
 	f.Add([]byte("    a/b.go:12: [sig-network] DNS works [Conformance]\n"))
 	f.Add([]byte("x.go:1: [sig-network]\n\n y.go:2: [sig-network] \n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		specs, err := ParseSpecs(b)
+		specs, err := ParseSpecs(b, Group)
 		if err != nil {
 			return
 		}

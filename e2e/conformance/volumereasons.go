@@ -1,0 +1,25 @@
+package conformance
+
+// volumeReasons is the reviewed table of the specs of volumes: the first match wins. Specs that skip themselves, as testdriver.yaml has it, say why.
+var volumeReasons = []reason{
+	{fate: notRun, pattern: `\[Feature:Windows\]`,
+		why: "it is for nodes with Windows"},
+	{fate: notRun, pattern: `\[Feature:volumegroupsnapshot\]`,
+		why: "the driver's volumes have no groups"},
+	{fate: notRun, pattern: `\[Feature:snapshotmetadata\]`,
+		why: "the driver does not say which blocks a snapshot has: that is the access pattern, which it does not give away"},
+	{fate: notRun, pattern: `\[Feature:VolumeAttributesClass\]`,
+		why: "no parameter of a volume can be changed"},
+	{fate: notRun, pattern: `\[Feature:SELinux\]`,
+		why: "the nodes of the lab have no SELinux"},
+	{fate: notRun, pattern: `\[Disruptive\]`,
+		why: "it restarts kubelets by the SSH of a cloud's provider; make e2e-storage kills the driver and takes the node's power"},
+	{fate: notRun, pattern: `\(immediate binding\)`,
+		why: "a volume is made on the node of its first pod, so claims that do not wait for one are not provisioned"},
+	{fate: notRun, pattern: `any volume data source`,
+		why: "it installs a populator whose image is not among those of hack/conformance"},
+	{fate: notRun, pattern: `Pre-provisioned Snapshot`,
+		why: "a snapshot that a person brings is of no node until he labels it (distributed snapshots), which the test does not"},
+	{fate: notRun, pattern: `volumeLimits`,
+		why: "nothing is attached, so there is no limit to be tested"},
+}
