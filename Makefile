@@ -23,7 +23,7 @@ images: ## container images as OCI archives: out/images/kubeveil.tar, and kubeve
 	@$(GO) run ./hack/image -image kubeveil-tools -out $(OUT)/images/kubeveil-tools.tar
 
 .PHONY: image-csi
-image-csi: deps ## container image of the CSI driver and its side-cars: out/images/kubeveil-csi.tar (5 minutes cold)
+image-csi: deps ## container image of the CSI driver and its side-cars: out/images/kubeveil-csi.tar (9 minutes cold)
 	@$(GO) run ./hack/image -image kubeveil-csi -out $(OUT)/images/kubeveil-csi.tar
 
 .PHONY: kubernetes
@@ -129,6 +129,12 @@ conformance: cluster-image ## the upstream's own tests of networking on virtual 
 	@hack/build-conformance.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/conformance ./e2e/cmd/conformance
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -nodes $(or $(NODES),2) $(if $(FOCUS),-focus '$(FOCUS)')
+
+.PHONY: conformance-storage
+conformance-storage: cluster-image image-csi ## the upstream's own tests of storage drivers on a virtual machine, out/conformance-storage/result.json (FOCUS=REGEXP)
+	@hack/build-conformance.sh
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/conformance ./e2e/cmd/conformance
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -volumes -parallel 1 -out $(OUT)/conformance-storage $(if $(FOCUS),-focus '$(FOCUS)')
 
 .PHONY: test-volumes
 test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)
