@@ -98,6 +98,12 @@ bench-storage: cluster-image volumetool ## measure volumes beside a plain device
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-storage ./e2e/cmd/bench-storage
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/bench-storage -out $(OUT)/bench-storage $(BENCH)
 
+.PHONY: bench-service
+bench-service: deps ## measure services beside kube-proxy's rules, haproxy and the direct way, out/bench-service/report.html
+	@hack/service/deps.sh
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-service ./e2e/cmd/bench-service
+	@$(OUT)/bin/bench-service -out $(OUT)/bench-service $(BENCH)
+
 .PHONY: gates
 gates: ## judge all results below out/ by e2e/bench/gates.json, in the profile of their platform
 	@$(GO) run ./e2e/cmd/gates -in $(OUT)

@@ -25,12 +25,17 @@ const (
 	IOPS Unit = "IOPS"
 	// Count is a number of things.
 	Count Unit = "count"
+	// PerSecond is things that were done a second, such as requests.
+	PerSecond Unit = "/s"
+	// Microsecond and Nanosecond are latencies or durations of single operations.
+	Microsecond Unit = "µs"
+	Nanosecond  Unit = "ns"
 )
 
-var units = []Unit{Mbps, Millisecond, CoreSecondsPerGB, MiB, Percent, IOPS, Count}
+var units = []Unit{Mbps, Millisecond, CoreSecondsPerGB, MiB, Percent, IOPS, Count, PerSecond, Microsecond, Nanosecond}
 
 // MoreIsBetter is whether a larger value of the unit is the better one.
-func (u Unit) MoreIsBetter() bool { return u == Mbps || u == IOPS || u == Count }
+func (u Unit) MoreIsBetter() bool { return u == Mbps || u == IOPS || u == Count || u == PerSecond }
 
 // Format gives a value for people, with three significant digits and the unit.
 func (u Unit) Format(v float64) string {

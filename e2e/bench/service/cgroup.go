@@ -1,0 +1,97 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// groupPrefix begins the names of our cgroups; the number of the process that made it follows.
+const groupPrefix = "kubeveil-bench-service-"
+
+// groups is a cgroup of this run, with one for each lane that wants one.
+type groups struct{ dir string }
+
+// newGroups makes the cgroup, and takes away those that runs left which were killed.
+func newGroups() (*groups, error) {
+	root, err := table.FindCgroup()
+	if err != nil {
+		return nil, err
+	}
+	old, err := filepath.Glob(filepath.Join(root, groupPrefix+"*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range old {
+		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), groupPrefix))
+		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			_ = (&groups{dir}).close()
+		}
+	}
+	g := &groups{filepath.Join(root, groupPrefix+strconv.Itoa(os.Getpid()))}
+	return g, os.Mkdir(g.dir, 0o755)
+}
+
+// add makes a cgroup below.
+func (g *groups) add(name string) (*os.File, error) {
+	dir := filepath.Join(g.dir, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("cgroup: %w", err)
+	}
+	return os.Open(dir)
+}
+
+// close takes all of them away; no process may be in them.
+func (g *groups) close() error {
+	entries, err := os.ReadDir(g.dir)
+	if err != nil {
+		return fmt.Errorf("cgroup: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.IsDir() {
+			errs = append(errs, remove(filepath.Join(g.dir, e.Name())))
+		}
+	}
+	return errors.Join(append(errs, remove(g.dir))...)
+}
+
+func remove(dir string) error {
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove cgroup %s: %w", dir, err)
+	}
+	return nil
+}
+
+// pins is a bpffs that is mounted nowhere: what is pinned in it goes when the descriptor is closed.
+type pins struct{ fd int }
+
+func newPins() (*pins, error) {
+	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make bpffs: %w", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return nil, fmt.Errorf("make bpffs: %w", err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("make bpffs: %w", err)
+	}
+	return &pins{fd}, nil
+}
+
+// dir is a folder in it, by a path that is good in this process.
+func (p *pins) dir(name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", p.fd, name) }
+
+func (p *pins) close() { _ = unix.Close(p.fd) }

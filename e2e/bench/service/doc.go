@@ -1,0 +1,29 @@
+// Package service measures what it costs to reach a service: through the table of Kubeveil, and beside it through the rules of
+// kube-proxy (nftables, iptables), through haproxy, and directly.
+//
+// # The ground
+//
+// Each side has a lane of its own, all of them in network namespaces that nobody else sees:
+//
+//	client ── node ──┬── endpoint 1     an empty HTTP handler, an echo,
+//	198.18.k.2       ├── endpoint 2     iperf3 and sockperf, on all
+//	                 └── endpoint 3     addresses of 198.19.128.0/17
+//
+// Client and node are the lane's own, so that the tables of one side cannot cost another anything, the endpoints are
+// shared. The client is a pod of the node when it uses the ClusterIP of a service, and somebody outside when it uses the
+// address of a balancer; in the lane "direct" the node has no rules, and the client uses the endpoints' addresses.
+// Programs at sockets are attached to a cgroup that the run has made, with the lane's clients in it.
+//
+// # What it promises
+//
+// It touches no namespace, no rule and no cgroup but those it has made. All of them are held by descriptors of
+// this process and go with it, however it ends, and so do the processes it started; only the cgroup, an empty directory, is left when it is
+// killed, and taken away by the next run. Before a lane is measured, its service must have answered from all three endpoints.
+// Sides of one quantity are measured directly after one another, in random order, in each round (bench.Runner).
+// Nothing is left out: what cannot be measured is a missed gate with the reason.
+//
+// It refuses IPVS, which has no namespace-wise home on kernels without the module: that comparison is for a virtual machine.
+//
+// Start reading at Run in suite.go; lane.go has the ground, quantity.go what is measured, programming.go how fast a table is filled.
+// Package rules writes the others' configuration, package openloop is the tool for latencies.
+package service

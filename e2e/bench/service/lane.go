@@ -1,0 +1,235 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// ground is the endpoints and the lanes.
+type ground struct {
+	ends   [endpoints]*space
+	lanes  []*lane
+	groups *groups
+	pins   *pins
+	// dir has files of programs.
+	dir string
+	// self is this executable, haproxyPath that of haproxy.
+	self, haproxyPath string
+
+	daemons []*daemon
+}
+
+// lane is a client and a node of its own.
+type lane struct {
+	side   string
+	size   size
+	number int
+	client *space
+	node   *space
+	// group is the cgroup whose sockets are translated, nil where none is.
+	group *os.File
+	undo  []func() error
+}
+
+// newGround makes the endpoints and starts what they serve. The ground must be closed also after an error.
+func newGround(ctx context.Context, haproxy string) (*ground, error) {
+	g := &ground{haproxyPath: haproxy}
+	var err error
+	if g.self, err = os.Executable(); err != nil {
+		return g, err
+	}
+	if g.dir, err = os.MkdirTemp("", "bench-service-"); err != nil {
+		return g, err
+	}
+	if g.pins, err = newPins(); err != nil {
+		return g, err
+	}
+	if g.groups, err = newGroups(); err != nil {
+		return g, err
+	}
+	for i := range g.ends {
+		if g.ends[i], err = newSpace(endpointName(i)); err != nil {
+			return g, err
+		}
+		if err := g.ends[i].ip(ctx, fmt.Sprintf("route add local %s dev lo", block(i))); err != nil {
+			return g, err
+		}
+		if err := g.serve(ctx, g.ends[i]); err != nil {
+			return g, err
+		}
+	}
+	return g, nil
+}
+
+func endpointName(i int) string { return fmt.Sprintf("endpoint-%d", i+1) }
+
+// serve starts the servers of an endpoint.
+func (g *ground) serve(ctx context.Context, s *space) error {
+	for _, p := range []struct {
+		ports []uint16
+		argv  []string
+	}{
+		{[]uint16{portHTTP, portEcho}, []string{g.self, "serve", s.name}},
+		{[]uint16{portIperf}, []string{"iperf3", "-s", "-p", fmt.Sprint(portIperf)}},
+		{[]uint16{portSockperf}, []string{"sockperf", "server", "--tcp", "-i", "0.0.0.0", "-p", fmt.Sprint(portSockperf)}},
+	} {
+		if err := g.daemon(ctx, s, p.ports, p.argv...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// daemon starts a program that lives as long as the ground.
+func (g *ground) daemon(ctx context.Context, s *space, ports []uint16, argv ...string) error {
+	d, err := s.start(ctx, ports, argv[0], argv[1:]...)
+	if err != nil {
+		return err
+	}
+	g.daemons = append(g.daemons, d)
+	return nil
+}
+
+// close takes everything away.
+func (g *ground) close() error {
+	for _, d := range g.daemons {
+		d.close()
+	}
+	var errs []error
+	for _, l := range g.lanes {
+		errs = append(errs, l.close())
+	}
+	for _, s := range g.ends {
+		if s != nil {
+			s.close()
+		}
+	}
+	if g.pins != nil {
+		g.pins.close()
+	}
+	if g.groups != nil {
+		errs = append(errs, g.groups.close())
+	}
+	if g.dir != "" {
+		errs = append(errs, os.RemoveAll(g.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// newLane wires a lane; the side's table is not filled yet.
+func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error) {
+	l := &lane{side: side, size: s, number: len(g.lanes)}
+	if l.number >= maxLanes {
+		return nil, fmt.Errorf("more than %d lanes", maxLanes)
+	}
+	g.lanes = append(g.lanes, l)
+	var err error
+	if l.client, err = newSpace("client of " + l.String()); err != nil {
+		return nil, err
+	}
+	if l.node, err = newSpace("node of " + l.String()); err != nil {
+		return nil, err
+	}
+	lines := []string{
+		"link add client type veth peer name eth0 netns " + l.client.path(),
+		fmt.Sprintf("address add %s/24 dev client", nodeAddr(l.number)),
+		"link set client up",
+	}
+	for i, end := range g.ends {
+		node, far := wire(l.number, i)
+		lines = append(lines,
+			fmt.Sprintf("link add end%d type veth peer name lane%d netns %s", i, l.number, end.path()),
+			fmt.Sprintf("address add %s/30 dev end%d", node, i),
+			fmt.Sprintf("link set end%d up", i),
+			fmt.Sprintf("route add %s via %s", block(i), far))
+	}
+	// A route's gateway is reachable when the link is up; the far end may still be down.
+	if err := l.node.ip(ctx, lines...); err != nil {
+		return nil, err
+	}
+	for i, end := range g.ends {
+		node, far := wire(l.number, i)
+		err := end.ip(ctx,
+			fmt.Sprintf("address add %s/30 dev lane%d", far, l.number),
+			fmt.Sprintf("link set lane%d up", l.number),
+			fmt.Sprintf("route add %s via %s", clientNet(l.number), node))
+		if err != nil {
+			return nil, err
+		}
+	}
+	err = l.client.ip(ctx, fmt.Sprintf("address add %s/24 dev eth0", clientAddr(l.number)), "link set eth0 up",
+		fmt.Sprintf("route add default via %s", nodeAddr(l.number)))
+	return l, errors.Join(err, l.node.sysctl("net/ipv4/ip_forward", "1"), l.client.sysctl("net/ipv4/ip_local_port_range", "1024 65535"))
+}
+
+// String names the lane.
+func (l *lane) String() string { return l.side + ", " + l.size.String() }
+
+func (l *lane) close() error {
+	var errs []error
+	for i := len(l.undo) - 1; i >= 0; i-- {
+		errs = append(errs, l.undo[i]())
+	}
+	if l.group != nil {
+		errs = append(errs, l.group.Close())
+	}
+	for _, s := range []*space{l.client, l.node} {
+		if s != nil {
+			s.close()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reach is by which of its addresses a service is used.
+type reach int
+
+const (
+	// pod is a pod of the node that uses the ClusterIP.
+	pod reach = iota
+	// outside is somebody that uses the address of a balancer.
+	outside
+)
+
+func (r reach) String() string {
+	if r == pod {
+		return "pod"
+	}
+	return "outside"
+}
+
+// command prepares a program at the client: translated at its sockets as a pod, and not from outside.
+func (l *lane) command(ctx context.Context, r reach, name string, args ...string) *exec.Cmd {
+	if r == pod {
+		return l.client.command(ctx, l.group, name, args...)
+	}
+	return l.client.command(ctx, nil, name, args...)
+}
+
+// target gives what a client uses to get to a measured service: one address, or, directly, those of all its backends.
+func (l *lane) target(r reach, service int) []netip.AddrPort {
+	m := measured[service]
+	switch {
+	case l.side == sideDirect && m.single:
+		return []netip.AddrPort{netip.AddrPortFrom(backend(0), m.port)}
+	case l.side == sideDirect:
+		var all []netip.AddrPort
+		for i := range endpoints {
+			all = append(all, netip.AddrPortFrom(backend(i), m.port))
+		}
+		return all
+	case r == pod:
+		return []netip.AddrPort{netip.AddrPortFrom(virtualAddr(service), m.port)}
+	}
+	return []netip.AddrPort{netip.AddrPortFrom(externalAddr(service), m.port)}
+}
+
+// file is a path for a file of the lane's.
+func (g *ground) file(l *lane, name string) string {
+	return filepath.Join(g.dir, fmt.Sprintf("%d-%s", l.number, name))
+}

@@ -1,0 +1,71 @@
+package service
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Options are those of a run. The zero value is not valid.
+type Options struct {
+	// Rounds is how often each side of each quantity is measured; Turns how often in a round, of which the mean counts.
+	Rounds, Turns int
+	// Seed is that of the order; bench.NewSeed gives one.
+	Seed uint64
+	// Sample is how long each measurement takes, whole seconds.
+	Sample time.Duration
+	// Parts are names of Parts, in any order; Sizes are numbers of services that are loaded, ascending, of which the first is what others are compared with.
+	Parts []string
+	Sizes []int
+	// HAProxy is the path of haproxy, Root that of the tree for the commit in the result.
+	HAProxy, Root string
+	// Progress is told each step.
+	Progress func(format string, args ...any)
+
+	// only are names of the quantities of parts pod and outside; empty are all.
+	only []string
+}
+
+// Sizes are the numbers of services that are loaded unless Options say otherwise.
+var Sizes = []int{10, 1000, 10000, 30000}
+
+// Check says what is wrong, nil for nothing.
+func (o Options) Check() error {
+	switch {
+	case o.Rounds < 1 || o.Turns < 1:
+		return fmt.Errorf("%d rounds of %d turns: want at least one", o.Rounds, o.Turns)
+	case o.Sample < time.Second || o.Sample%time.Second != 0:
+		return fmt.Errorf("samples of %v: want whole seconds", o.Sample)
+	case len(o.Sizes) == 0 || !slices.IsSorted(o.Sizes) || o.Sizes[0] < len(measured) || o.Sizes[len(o.Sizes)-1] > maxServices || len(slices.Compact(slices.Clone(o.Sizes))) != len(o.Sizes):
+		return fmt.Errorf("sizes %v: want different numbers from %d to %d, ascending", o.Sizes, len(measured), maxServices)
+	}
+	for _, p := range o.Parts {
+		if !slices.Contains(Parts(), p) {
+			return fmt.Errorf("part %q is none of %v", p, Parts())
+		}
+	}
+	return nil
+}
+
+// overhead is what a measurement costs besides its sample.
+const overhead = 500 * time.Millisecond
+
+// Estimate is about how long a run takes.
+func (o Options) Estimate() time.Duration {
+	n := 0
+	for _, p := range o.Parts {
+		switch p {
+		case partPod, partOutside:
+			n += len(quantities) * len(sidesOf(reachOf(p)))
+		case partScale:
+			for _, r := range reaches() {
+				n += len(scaled) * len(o.scaleSides(r))
+			}
+		}
+	}
+	set := time.Duration(0)
+	if slices.Contains(o.Parts, partScale) {
+		set = time.Minute
+	}
+	return set + 20*time.Second + time.Duration(n*o.Rounds*o.Turns)*(o.Sample+overhead)
+}

@@ -1,0 +1,170 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+const (
+	fillServices  = 10000
+	fillEndpoints = 100000
+	// oursChanges and theirChanges are how many endpoints are changed in a round, one after the other.
+	oursChanges  = 300
+	theirChanges = 20
+	fillRounds   = 3
+
+	caseFill   = "programming_list"
+	caseEntry  = "programming_entry"
+	caseChange = "programming_change"
+	suffixP99  = "_p99"
+	toNFTables = "_to_nftables"
+)
+
+// programming measures how fast tables are written: ours, and beside it the same rules by nft(8).
+func (s *suite) programming(ctx context.Context) error {
+	plan := manyServices(fillServices, fillEndpoints/fillServices)
+	l, err := s.ground.newLane(ctx, "programming", size{fillServices, fillEndpoints / fillServices})
+	if err != nil {
+		return err
+	}
+	var fill, entry, change, change99, theirFill, theirChange, theirChange99 []float64
+	for round := range min(fillRounds, s.Rounds) {
+		o, err := s.fillOurs(ctx, round, plan)
+		if err != nil {
+			return err
+		}
+		t, err := fillTheirs(ctx, l, plan)
+		if err != nil {
+			return err
+		}
+		s.Progress("round %d  list: ours %.0f ms (%.2f µs an entry of a map), nftables %.0f ms; one endpoint, p99: ours %.2f ms, nftables %.1f ms",
+			round+1, o.list, o.entry, t.list, quantile99(o.changes), quantile99(t.changes))
+		fill, entry, theirFill = append(fill, o.list), append(entry, o.entry), append(theirFill, t.list)
+		change, theirChange = append(change, bench.Quantile(o.changes, 0.5)), append(theirChange, bench.Quantile(t.changes, 0.5))
+		change99, theirChange99 = append(change99, quantile99(o.changes)), append(theirChange99, quantile99(t.changes))
+	}
+	s.one(caseEntry, bench.Microsecond, entry...)
+	for _, c := range []struct {
+		name       string
+		ours, base []float64
+	}{{caseFill, fill, theirFill}, {caseChange, change, theirChange}, {caseChange + suffixP99, change99, theirChange99}} {
+		made, err := newCase(c.name+toNFTables, bench.Millisecond, c.ours, c.base, bench.Pair{Base: sideNFTables})
+		if err != nil {
+			return err
+		}
+		s.result.Cases = append(s.result.Cases, made)
+	}
+	return nil
+}
+
+// manyServices are services with as many endpoints each.
+func manyServices(n, each int) []rules.Service {
+	out := make([]rules.Service, n)
+	for i := range out {
+		out[i] = rules.Service{Namespace: "bench", Name: fmt.Sprintf("s%d", i), Port: "p80", Number: 80, Target: 80, ClusterIP: virtualAddr(i)}
+		for e := range each {
+			out[i].Backends = append(out[i].Backends, backend((i*each+e)%maxBackends))
+		}
+	}
+	return out
+}
+
+// filled is what it took to write a table, milliseconds, and microseconds an entry.
+type filled struct {
+	list, entry float64
+	changes     []float64
+}
+
+// fillOurs writes a new table of the default sizes and changes an endpoint after another.
+func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (f filled, err error) {
+	dir := s.ground.pins.dir(fmt.Sprintf("programming%d", round))
+	t, p, err := newTable(dir, service.DefaultLimits)
+	if err != nil {
+		return f, err
+	}
+	defer func() {
+		_, gone := table.Remove(dir)
+		err = errors.Join(err, t.Close(), gone)
+	}()
+	services, endpointSlices := make([]service.Service, len(plan)), make([]service.Slice, len(plan))
+	for i := range plan {
+		services[i], endpointSlices[i] = decoded(plan[i])
+	}
+	start := time.Now()
+	for i := range services {
+		p.PutService(services[i])
+		p.PutSlice(endpointSlices[i])
+	}
+	c := p.Plan()
+	planned := time.Now()
+	if err := t.Apply(c); err != nil {
+		return f, err
+	}
+	f.list, f.entry = millis(time.Since(start)), micros(time.Since(planned))/float64(c.Writes())
+	if problems := p.Problems(); len(problems) > 0 {
+		return f, errors.Join(problems...)
+	}
+	for i := range oursChanges {
+		if ctx.Err() != nil {
+			return f, context.Cause(ctx)
+		}
+		_, slice := decoded(changed(plan[i*len(plan)/oursChanges], i))
+		start := time.Now()
+		p.PutSlice(slice)
+		if err := apply(p, t); err != nil {
+			return f, err
+		}
+		f.changes = append(f.changes, millis(time.Since(start)))
+	}
+	return f, nil
+}
+
+// changed is a service with another first endpoint.
+func changed(s rules.Service, i int) rules.Service {
+	s.Backends = slices.Clone(s.Backends)
+	s.Backends[0] = backend((i + 7) % maxBackends)
+	return s
+}
+
+// fillTheirs does the same by nft(8), in one transaction each time, as kube-proxy does.
+func fillTheirs(ctx context.Context, l *lane, plan []rules.Service) (f filled, err error) {
+	nft := func(b *bytes.Buffer) (float64, error) {
+		cmd := l.node.command(ctx, nil, "nft", "-f", "-")
+		cmd.Stdin = b
+		start := time.Now()
+		_, err := run(cmd)
+		return millis(time.Since(start)), err
+	}
+	var b bytes.Buffer
+	if err := rules.NFTables(&b, rulesNode(l.number), plan); err != nil {
+		return f, err
+	}
+	if f.list, err = nft(&b); err != nil {
+		return f, err
+	}
+	for i := range theirChanges {
+		var b bytes.Buffer
+		if err := rules.NFTablesChange(&b, changed(plan[i*len(plan)/theirChanges], i)); err != nil {
+			return f, err
+		}
+		took, err := nft(&b)
+		if err != nil {
+			return f, err
+		}
+		f.changes = append(f.changes, took)
+	}
+	return f, nil
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func quantile99(values []float64) float64 { return bench.Quantile(values, 0.99) }

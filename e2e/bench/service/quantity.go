@@ -1,0 +1,127 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/load"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
+)
+
+// quantity is something that is measured of each side.
+type quantity struct {
+	name, title string
+	unit        bench.Unit
+	// published is loxilb's ratio over IPVS, 0 where there is none.
+	published float64
+	measure   func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error)
+	// extras are the names and titles of what else comes of it.
+	extras []extra
+}
+
+// extra is another quantity of the same measurement.
+type extra struct {
+	suffix, title string
+	unit          bench.Unit
+	published     float64
+}
+
+// extras are values by suffix.
+type extras map[string]float64
+
+// Names of quantities.
+const (
+	qCPS        = "connections"
+	qCRR        = "connect_request_response"
+	qCRRLatency = "connect_request_response_latency"
+	qRPS        = "requests"
+	qRRLatency  = "request_response_latency"
+	qRTT        = "round_trip"
+	qStream     = "tcp_8_streams"
+
+	suffixCPU   = "_processor"
+	suffixLeast = "_least"
+)
+
+const (
+	crrSlots = 16  // clients of the closed loop
+	crrRate  = 971 // no divisor of a clock's rate: processor time is sampled by it
+	rrRate   = 1949
+	rrSlots  = 8
+	openMax  = 256 // operations at once in an open loop
+	streams  = 8
+	warm     = 200 * time.Millisecond
+)
+
+var quantities = []quantity{
+	{
+		name: qCPS, title: "Connections, wrk with Connection: close", unit: bench.PerSecond, published: 1.16,
+		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
+			v, err := s.ground.wrk(ctx, l, r, true, s.Sample)
+			return bench.Sample{Value: v}, nil, err
+		},
+	},
+	{
+		name: qCRR, title: fmt.Sprintf("Connect, request, response: %d clients", crrSlots), unit: bench.PerSecond, published: 1.18,
+		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
+			res, err := s.ground.openLoop(ctx, l, r, openloop.Load{Kind: openloop.Connect, To: l.target(r, 1), Slots: crrSlots, Warm: warm, Duration: s.Sample})
+			return bench.Sample{Value: res.PerSecond}, nil, err
+		},
+	},
+	{
+		name: qCRRLatency, title: fmt.Sprintf("Connect, request, response at %d a second", crrRate), unit: bench.Microsecond,
+		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
+			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Connect, Rate: crrRate, Slots: openMax})
+		},
+		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
+	},
+	{
+		name: qRPS, title: "Requests, wrk over connections that stay", unit: bench.PerSecond, published: 1.12,
+		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
+			v, err := s.ground.wrk(ctx, l, r, false, s.Sample)
+			return bench.Sample{Value: v}, nil, err
+		},
+	},
+	{
+		name: qRRLatency, title: fmt.Sprintf("Request and response at %d a second", rrRate), unit: bench.Microsecond, published: 0.60,
+		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
+			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Request, Rate: rrRate, Slots: rrSlots})
+		},
+		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
+	},
+	{
+		name: qRTT, title: "Round trip, sockperf, mean", unit: bench.Microsecond, published: 0.60,
+		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
+			p, err := s.ground.sockperf(ctx, l, r, s.Sample)
+			return bench.Sample{Value: p.mean}, extras{suffixLeast: p.least}, err
+		},
+		extras: []extra{{suffixLeast, "the least", bench.Microsecond, 0.77}},
+	},
+	{
+		name: qStream, title: fmt.Sprintf("TCP, %d streams of iperf3", streams), unit: bench.Mbps, published: 1.20,
+		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
+			v, err := s.ground.stream(ctx, l, r, streams, s.Sample)
+			return bench.Sample{Value: v}, nil, err
+		},
+	},
+}
+
+// latency runs an open loop and counts the processor time that the whole machine spent meanwhile.
+func (s *suite) latency(ctx context.Context, l *lane, r reach, o openloop.Load) (bench.Sample, extras, error) {
+	o.To, o.Warm, o.Duration = l.target(r, 1), warm, s.Sample
+	before, err := load.Busy()
+	if err != nil {
+		return bench.Sample{}, nil, err
+	}
+	res, err := s.ground.openLoop(ctx, l, r, o)
+	if err != nil {
+		return bench.Sample{}, nil, err
+	}
+	after, err := load.Busy()
+	each := micros(after-before) / (o.Rate * (o.Warm + o.Duration).Seconds())
+	return bench.Sample{Value: micros(res.P50), P99: micros(res.P99)}, extras{suffixCPU: each}, err
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -1,0 +1,66 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+)
+
+// base is the size of the tables with which quantities are compared.
+func (o Options) base() size { return size{o.Sizes[0], endpoints} }
+
+// sidesOf are the sides of a reach: what there is for it. Kubeveil's table translates at sockets; for packets from outside nothing is attached yet.
+func sidesOf(r reach) []string {
+	if r == pod {
+		return []string{sideOurs, sideDirect, sideNFTables, sideIPTables}
+	}
+	return []string{sideDirect, sideNFTables, sideIPTables, sideHAProxy}
+}
+
+// reaches are those that ours serves.
+func reaches() []reach { return []reach{pod} }
+
+// pairs are the cases of a group: the first side against each other, and nftables, which users have, against the direct way.
+func pairs(group string, sides []string) []bench.Pair {
+	var out []bench.Pair
+	if sides[0] == sideOurs {
+		for _, base := range sides[1:] {
+			out = append(out, bench.Pair{Name: group + "_to_" + base, Ours: sideOurs, Base: base})
+		}
+	}
+	for _, side := range sides {
+		if side != sideDirect && side != sideOurs {
+			out = append(out, bench.Pair{Name: group + "_" + side + "_to_direct", Ours: side, Base: sideDirect})
+		}
+	}
+	return out
+}
+
+// reach measures all quantities of all sides by one of the services' addresses.
+func (s *suite) reach(ctx context.Context, r reach) error {
+	sides := sidesOf(r)
+	lanes := map[string]*lane{}
+	for _, side := range sides {
+		l, err := s.lane(ctx, side, s.base(), 0, r)
+		if err != nil {
+			return err
+		}
+		lanes[side] = l
+	}
+	var groups []bench.Group
+	of := map[string]quantity{}
+	for _, q := range quantities {
+		if len(s.only) > 0 && !slices.Contains(s.only, q.name) {
+			continue
+		}
+		g := bench.Group{Name: fmt.Sprintf("%s_%s", r, q.name), Unit: q.unit, Turns: s.Turns}
+		for _, side := range sides {
+			g.Sides = append(g.Sides, s.side(side, lanes[side], r, q, g.Name))
+		}
+		g.Pairs = pairs(g.Name, sides)
+		groups, of[g.Name] = append(groups, g), q
+	}
+	return s.measure(ctx, groups, of)
+}

@@ -1,0 +1,144 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+)
+
+// scaled are the names of the quantities that are measured with tables of many sizes: new connections, which is
+// what a table costs.
+var scaled = []string{qCRR, qCRRLatency}
+
+// manyEndpoints is how many endpoints a service has besides three.
+const manyEndpoints = 1000
+
+// scaleSide is a side of the part scale.
+type scaleSide struct {
+	side string
+	size size
+	// again is that there is another of the same.
+	again bool
+}
+
+func (c scaleSide) String() string {
+	text := fmt.Sprintf("%s with %s", c.side, c.size)
+	if c.again {
+		text += ", again"
+	}
+	return text
+}
+
+// scaleSides are ours and what kube-proxy has, with each number of services, with many endpoints, and ours twice with the
+// first number.
+func (o Options) scaleSides(reach) []scaleSide {
+	var out []scaleSide
+	for _, side := range []string{sideOurs, sideNFTables, sideIPTables} {
+		for _, n := range o.Sizes {
+			out = append(out, scaleSide{side, size{n, endpoints}, false})
+		}
+		out = append(out, scaleSide{side, size{o.Sizes[0], manyEndpoints}, false})
+	}
+	return append(out, scaleSide{sideOurs, o.base(), true})
+}
+
+// scalePairs compares each size with the first of its side, and ours with the others of that size.
+func (o Options) scalePairs(group string, sides []scaleSide) []bench.Pair {
+	var out []bench.Pair
+	for _, c := range sides {
+		first := scaleSide{c.side, o.base(), false}
+		what := fmt.Sprintf("%d_services", c.size.services)
+		if c.size.backends != endpoints {
+			what = fmt.Sprintf("%d_endpoints", c.size.backends)
+		}
+		switch {
+		case c.again:
+			out = append(out, bench.Pair{Name: group + suffixTwice, Ours: c.String(), Base: first.String()})
+			continue
+		case c != first:
+			out = append(out, bench.Pair{Name: fmt.Sprintf("%s_%s_%s_to_%d", group, c.side, what, o.firstOf(c)), Ours: c.String(), Base: first.String()})
+		}
+		if c.side == sideOurs {
+			for _, other := range []string{sideNFTables, sideIPTables} {
+				out = append(out, bench.Pair{Name: fmt.Sprintf("%s_%s_to_%s", group, what, other), Ours: c.String(), Base: scaleSide{other, c.size, false}.String()})
+			}
+		}
+	}
+	return out
+}
+
+// firstOf is the number with which a side's is compared.
+func (o Options) firstOf(c scaleSide) int {
+	if c.size.backends != endpoints {
+		return endpoints
+	}
+	return o.Sizes[0]
+}
+
+const (
+	suffixTwice = "_twice"
+	suffixLoss  = "_loss"
+)
+
+// scale measures new connections with tables of many sizes.
+func (s *suite) scale(ctx context.Context) error {
+	for _, r := range reaches() {
+		sides := s.scaleSides(r)
+		lanes := map[string]*lane{}
+		for _, c := range sides {
+			number := 0
+			if c.again {
+				number = 1
+			}
+			l, err := s.lane(ctx, c.side, c.size, number, r)
+			if err != nil {
+				return err
+			}
+			lanes[c.String()] = l
+		}
+		var groups []bench.Group
+		of := map[string]quantity{}
+		for _, q := range quantities {
+			if !slices.Contains(scaled, q.name) {
+				continue
+			}
+			g := bench.Group{Name: fmt.Sprintf("%s_%s_%s", partScale, r, q.name), Unit: q.unit, Turns: s.Turns}
+			for _, c := range sides {
+				g.Sides = append(g.Sides, s.side(c.String(), lanes[c.String()], r, q, g.Name))
+			}
+			g.Pairs = s.scalePairs(g.Name, sides)
+			groups, of[g.Name] = append(groups, g), q
+		}
+		if err := s.measure(ctx, groups, of); err != nil {
+			return err
+		}
+		s.losses(r)
+	}
+	return nil
+}
+
+// losses adds, for each size, how many per cent of new connections a second ours loses against the first size, 0 where
+// that is no more than by what two tables of the first size differ.
+func (s *suite) losses(r reach) {
+	group := fmt.Sprintf("%s_%s_%s", partScale, r, qCRR)
+	twice := s.result.Find(group+suffixTwice, 0)
+	if twice == nil {
+		return
+	}
+	for _, n := range s.Sizes[1:] {
+		if c := s.result.Find(fmt.Sprintf("%s_%s_%d_services_to_%d", group, sideOurs, n, s.Sizes[0]), 0); c != nil {
+			s.one(fmt.Sprintf("%s_%d_services%s", group, n, suffixLoss), bench.Percent, loss(c.Ratio.Median, twice.Ratio.Median))
+		}
+	}
+}
+
+// loss is what is missing to a ratio of 1, per cent, 0 when it is no more than a ratio that should have been 1 is off.
+func loss(ratio, shouldBe1 float64) float64 {
+	if l := 1 - ratio; l > math.Abs(1-shouldBe1) {
+		return 100 * l
+	}
+	return 0
+}

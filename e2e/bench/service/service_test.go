@@ -1,0 +1,405 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+func TestMain(m *testing.M) {
+	if status, is := Child(); is {
+		os.Exit(status)
+	}
+	os.Exit(nettest.Run(m))
+}
+
+func TestAddressesAreOfTheLab(t *testing.T) {
+	lab := netip.MustParsePrefix("198.18.0.0/15")
+	seen := map[netip.Addr]string{}
+	note := func(a netip.Addr, what string) {
+		t.Helper()
+		if !lab.Contains(a) {
+			t.Errorf("%s is %s", what, a)
+		}
+		if other := seen[a]; other != "" {
+			t.Errorf("%s is %s and %s", a, what, other)
+		}
+		seen[a] = what
+	}
+	for lane := range maxLanes {
+		note(clientAddr(lane), fmt.Sprintf("client %d", lane))
+		note(nodeAddr(lane), fmt.Sprintf("node %d", lane))
+		if !clients.Contains(clientAddr(lane)) || !clientNet(lane).Contains(clientAddr(lane)) {
+			t.Errorf("client %d is in no network of clients", lane)
+		}
+		for e := range endpoints {
+			node, far := wire(lane, e)
+			note(node, fmt.Sprintf("link %d of node %d", e, lane))
+			note(far, fmt.Sprintf("link %d of endpoint %d", lane, e))
+		}
+	}
+	for i := range maxBackends {
+		note(backend(i), fmt.Sprintf("backend %d", i))
+		if !block(i % endpoints).Contains(backend(i)) {
+			t.Errorf("backend %d is not of endpoint %d", i, i%endpoints)
+		}
+	}
+	for i := range measured {
+		note(externalAddr(i), fmt.Sprintf("balancer %d", i))
+	}
+	for i := range maxServices {
+		note(virtualAddr(i), fmt.Sprintf("service %d", i))
+		if !virtual.Contains(virtualAddr(i)) {
+			t.Errorf("service %d is at %s", i, virtualAddr(i))
+		}
+	}
+}
+
+func TestPlanHasAllServicesAndTheMeasuredInTheMiddle(t *testing.T) {
+	for _, z := range []size{{4, 3}, {5, 3}, {10, 3}, {1000, 1000}, {maxServices, 3}} {
+		plan := z.plan()
+		if len(plan) != z.services {
+			t.Errorf("%s: %d planned", z, len(plan))
+		}
+		at := slices.IndexFunc(plan, func(s rules.Service) bool { return s.Name == "http" })
+		if fill := z.services - len(measured); at != fill/2 {
+			t.Errorf("%s: the measured begin at %d", z, at)
+		}
+		if got := len(plan[at].Backends); got != z.backends {
+			t.Errorf("%s: http has %d endpoints", z, got)
+		}
+		if got := len(plan[at+3].Backends); got != 1 || plan[at+3].Name != "stream" {
+			t.Errorf("%s: %s has %d endpoints, want stream with one", z, plan[at+3].Name, got)
+		}
+	}
+}
+
+// TestOursHasThePlanOfTheOthers wants the table to hold what rules are written from.
+func TestOursHasThePlanOfTheOthers(t *testing.T) {
+	z := size{50, 1000}
+	p, err := service.New("node", laneLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fronts := 0
+	for _, s := range z.plan() {
+		put(p, s)
+		fronts++
+		if s.External.IsValid() {
+			fronts += 2 // from inside and from outside
+		}
+	}
+	c := p.Plan()
+	if len(p.Problems()) > 0 || len(c.Fronts.Keys) != fronts {
+		t.Errorf("%d frontends, want %d; %v", len(c.Fronts.Keys), fronts, p.Problems())
+	}
+}
+
+func TestParseWrk(t *testing.T) {
+	const good = "Running 1s test @ http://198.19.0.1:8080/\n  3 threads and 99 connections\n  60000 requests in 1.00s, 7.3MB read\nRequests/sec:  59876.54\nTransfer/sec:      7.3MB\n"
+	for name, tt := range map[string]struct {
+		out     string
+		want    float64
+		wantErr string
+	}{
+		"a rate":               {good, 59876.54, ""},
+		"ends that are errors": {good + "  Socket errors: connect 0, read 12, write 0, timeout 0\n", 59876.54, ""},
+		"no connection":        {good + "  Socket errors: connect 3, read 0, write 0, timeout 0\n", 0, "connect 3"},
+		"answers that failed":  {good + "  Non-2xx or 3xx responses: 7\n", 0, "responses: 7"},
+		"nothing":              {"unable to connect", 0, "unable to connect"},
+		"a rate of nothing":    {"Requests/sec:      0.00\n", 0, "no rate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := parseWrk(tt.out)
+			if tt.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+					t.Errorf("error %v, want one with %q", err, tt.wantErr)
+				}
+				return
+			}
+			if err != nil || got != tt.want {
+				t.Errorf("%v, %v, want %v", got, err, tt.want)
+			}
+		})
+	}
+}
+
+const sockperfOut = "sockperf: Summary: Round trip is 19.876 usec\nsockperf: Total 49999 observations\n---> <MAX> observation = 1234.5\n---> percentile 50.000 =   19.1\n---> <MIN> observation =   16.015\n"
+
+func TestParseSockperf(t *testing.T) {
+	got, err := parseSockperf(sockperfOut)
+	if err != nil || got != (pingPong{19.876, 16.015}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, bad := range []string{"", "sockperf: ERROR: connection refused", "Summary: Round trip is 1 usec"} {
+		if _, err := parseSockperf(bad); err == nil {
+			t.Errorf("%q gave no error", bad)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(sockperfOut)
+	f.Add("Requests/sec:  59876.54\n")
+	f.Fuzz(func(t *testing.T, out string) {
+		if v, err := parseWrk(out); err == nil && v <= 0 {
+			t.Errorf("wrk: %v of %q", v, out)
+		}
+		if p, err := parseSockperf(out); err == nil && (p.mean <= 0 || p.least <= 0) {
+			t.Errorf("sockperf: %v of %q", p, out)
+		}
+	})
+}
+
+func TestEachThreadOfWrkHasAServer(t *testing.T) {
+	got := wrkScript([]netip.AddrPort{netip.MustParseAddrPort("198.19.128.1:8080"), netip.MustParseAddrPort("198.19.160.1:8080")})
+	for _, want := range []string{`wrk.lookup("198.19.128.1", "8080")[1]`, `wrk.lookup("198.19.160.1", "8080")[1]`, "thread.addr = servers"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in %s", want, got)
+		}
+	}
+}
+
+func TestSound(t *testing.T) {
+	for name, tt := range map[string]struct {
+		r       openloop.Result
+		wantErr string
+	}{
+		"all done":         {openloop.Result{Done: 1000}, ""},
+		"a few unfinished": {openloop.Result{Done: 1000, Unfinished: 10}, ""},
+		"many unfinished":  {openloop.Result{Done: 1000, Unfinished: 11}, "did not end"},
+		"one failed":       {openloop.Result{Done: 1000, Failed: 1, Error: "refused"}, "refused"},
+		"nothing done":     {openloop.Result{}, "did not end"},
+	} {
+		err := sound(tt.r)
+		if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+			t.Errorf("%s: %v, want %q", name, err, tt.wantErr)
+		}
+	}
+}
+
+func TestBalanced(t *testing.T) {
+	for name, tt := range map[string]struct {
+		seen map[string]int
+		ok   bool
+	}{
+		"all three":        {map[string]int{"endpoint-1": 20, "endpoint-2": 15, "endpoint-3": 25}, true},
+		"one is missing":   {map[string]int{"endpoint-1": 30, "endpoint-2": 30}, false},
+		"one has too few":  {map[string]int{"endpoint-1": 1, "endpoint-2": 30, "endpoint-3": 29}, false},
+		"somebody else is": {map[string]int{"endpoint-1": 30, "endpoint-2": 29, "stranger": 1}, false},
+	} {
+		if err := balanced(tt.seen); (err == nil) != tt.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestLoss(t *testing.T) {
+	for _, tt := range []struct{ ratio, twice, want float64 }{{0.9, 1, 10}, {0.9, 0.85, 0}, {0.9, 1.2, 0}, {1.1, 1, 0}, {0.97, 0.98, 3}} {
+		if got := loss(tt.ratio, tt.twice); got < tt.want-1e-9 || got > tt.want+1e-9 {
+			t.Errorf("ratio %v where twice the same is %v: loss %v, want %v", tt.ratio, tt.twice, got, tt.want)
+		}
+	}
+}
+
+func TestTurnsAreMeans(t *testing.T) {
+	if got := turns([]float64{1, 3, 5, 7}, 2); !slices.Equal(got, []float64{2, 6}) {
+		t.Errorf("%v", got)
+	}
+	if got := turns(nil, 2); got != nil {
+		t.Errorf("%v of nothing", got)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	good := Options{Rounds: 1, Turns: 1, Sample: time.Second, Parts: Parts(), Sizes: Sizes}
+	if err := good.Check(); err != nil {
+		t.Error(err)
+	}
+	if e := good.Estimate(); e < time.Minute || e > time.Hour {
+		t.Errorf("estimate %v", e)
+	}
+	for want, spoil := range map[string]func(*Options){
+		"0 rounds":       func(o *Options) { o.Rounds = 0 },
+		"of 0 turns":     func(o *Options) { o.Turns = 0 },
+		"whole seconds":  func(o *Options) { o.Sample = 1500 * time.Millisecond },
+		`part "other"`:   func(o *Options) { o.Parts = []string{"other"} },
+		"sizes []":       func(o *Options) { o.Sizes = nil },
+		"sizes [3]":      func(o *Options) { o.Sizes = []int{3} },
+		"sizes [20 10]":  func(o *Options) { o.Sizes = []int{20, 10} },
+		"sizes [10 10]":  func(o *Options) { o.Sizes = []int{10, 10} },
+		"sizes [100000]": func(o *Options) { o.Sizes = []int{100000} },
+	} {
+		o := good
+		spoil(&o)
+		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+// TestGatesAreOfCasesThatAreMeasured wants each case that gates.json names for this suite among those that the parts give.
+func TestGatesAreOfCasesThatAreMeasured(t *testing.T) {
+	o := Options{Sizes: Sizes}
+	known := map[string]bool{caseEntry: true, caseFill + toNFTables: true, caseChange + suffixP99 + toNFTables: true}
+	for _, r := range []reach{pod, outside} {
+		for _, q := range quantities {
+			for _, p := range pairs(fmt.Sprintf("%s_%s", r, q.name), []string{sideOurs, sideDirect, sideNFTables, sideIPTables, sideHAProxy}) {
+				known[p.Name] = true
+			}
+		}
+		for _, n := range o.Sizes[1:] {
+			known[fmt.Sprintf("%s_%s_%s_%d_services%s", partScale, r, qCRR, n, suffixLoss)] = true
+		}
+	}
+	result := &bench.Result{Platform: bench.Namespaces}
+	for name := range known {
+		ratio, base := bench.Ratio{Median: 1, Min: 1, Max: 1}, bench.Stat{Median: 1, Min: 1, Max: 1, N: 1}
+		result.Cases = append(result.Cases, bench.Case{Name: name, Unit: bench.PerSecond, Ours: base, Base: &base, BaseName: "base", Ratio: &ratio})
+	}
+	gates, err := bench.Judge(result, Suite)
+	if err != nil || len(gates) < 30 {
+		t.Fatalf("%d gates, %v", len(gates), err)
+	}
+	for _, g := range gates {
+		if !g.OK {
+			t.Errorf("%s: want %s, got %s", g.Name, g.Want, g.Got)
+		}
+	}
+}
+
+func TestPairs(t *testing.T) {
+	names := func(sides ...string) string {
+		var out []string
+		for _, p := range pairs("g", sides) {
+			out = append(out, p.Name)
+		}
+		return strings.Join(out, " ")
+	}
+	if got, want := names(sideOurs, sideDirect, sideNFTables), "g_to_direct g_to_nftables g_nftables_to_direct"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got, want := names(sideDirect, sideHAProxy), "g_haproxy_to_direct"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	// Each case of sizes has a name of its own, and sides that there are.
+	o := Options{Sizes: Sizes}
+	sides := map[string]bool{}
+	for _, c := range o.scaleSides(pod) {
+		sides[c.String()] = true
+	}
+	seen := map[string]bool{}
+	for _, p := range o.scalePairs("g", o.scaleSides(pod)) {
+		if seen[p.Name] || !sides[p.Ours] || !sides[p.Base] {
+			t.Errorf("%+v is there twice, or of sides that are not", p)
+		}
+		seen[p.Name] = true
+	}
+}
+
+// TestRun measures a second of some of what pods see, with small tables, and looks at what is left.
+func TestRun(t *testing.T) {
+	nettest.NeedRoot(t)
+	nettest.NeedBPF(t)
+	for _, p := range needed {
+		nettest.NeedProgram(t, p[0])
+	}
+	// Whatever is there: no part of this test starts it.
+	o := Options{
+		Rounds: 1, Turns: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod, partCost}, Sizes: []int{4, 20}, HAProxy: "true", Root: ".",
+		Progress: func(format string, args ...any) { t.Logf(format, args...) },
+		only:     []string{qCPS, qCRRLatency, qRTT},
+	}
+	rep, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rep.Result.Validate(); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{
+		"pod_connections_to_direct", "pod_connections_to_nftables", "pod_connections_to_iptables", "pod_connections_nftables_to_direct",
+		"pod_connect_request_response_latency_to_direct", "pod_connect_request_response_latency_to_direct_p99",
+		"pod_connect_request_response_latency_to_direct_processor", "pod_round_trip_to_nftables_least",
+		"cost_service_connect4_4_services", "cost_service_connect4_20_services",
+	} {
+		c := rep.Result.Find(name, 0)
+		if c == nil || c.Ours.Median <= 0 {
+			t.Errorf("%s: %+v", name, c)
+		}
+		if rep.Labels[name] == "" {
+			t.Errorf("%s has no label", name)
+		}
+	}
+	for _, g := range rep.Result.Gates {
+		if strings.HasPrefix(g.Name, "part ") {
+			t.Errorf("%s: %s", g.Name, g.Got)
+		}
+	}
+	nothingLeft(t)
+}
+
+// TestInterruptedRunLeavesNothing ends a run in the middle.
+func TestInterruptedRunLeavesNothing(t *testing.T) {
+	nettest.NeedRoot(t)
+	nettest.NeedBPF(t)
+	for _, p := range needed {
+		nettest.NeedProgram(t, p[0])
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	o := Options{
+		Rounds: 9, Turns: 1, Seed: 1, Sample: 5 * time.Second, Parts: []string{partCost}, Sizes: []int{4}, HAProxy: "true", Root: ".",
+		Progress: func(format string, _ ...any) {
+			if strings.HasPrefix(format, "part") {
+				time.AfterFunc(time.Second, cancel)
+			}
+		},
+	}
+	start := time.Now()
+	if _, err := Run(ctx, o); err == nil || !strings.Contains(err.Error(), "canceled") {
+		t.Errorf("error %v, want that of the context", err)
+	}
+	if took := time.Since(start); took > 30*time.Second {
+		t.Errorf("it ended after %v", took)
+	}
+	nothingLeft(t)
+}
+
+// nothingLeft looks for cgroups, files and namespaces; processes and descriptors are looked for when the tests end.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	for _, pattern := range []string{fmt.Sprintf("/sys/fs/cgroup/%s%d", groupPrefix, os.Getpid()), fmt.Sprintf("/sys/fs/cgroup/unified/%s%d", groupPrefix, os.Getpid()), filepath.Join(os.TempDir(), "bench-service-*")} {
+		if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	}
+}
+
+func TestChildSaysWhatItDoesNotKnow(t *testing.T) {
+	if err := child(t.Context(), "other", "", nil); err == nil {
+		t.Error("no error")
+	}
+	if err := child(t.Context(), "load", "{", nil); err == nil {
+		t.Error("no error for half an object")
+	}
+	b, err := json.Marshal(openloop.Load{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child(t.Context(), "load", string(b), nil); err == nil {
+		t.Error("no error for a load of nothing")
+	}
+}

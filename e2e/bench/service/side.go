@@ -1,0 +1,172 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// Names of sides.
+const (
+	sideOurs     = "ours"
+	sideDirect   = "direct"
+	sideNFTables = "nftables"
+	sideIPTables = "iptables"
+	sideHAProxy  = "haproxy"
+)
+
+// lane makes a lane of a side and fills its table.
+func (g *ground) lane(ctx context.Context, side string, s size) (*lane, error) {
+	l, err := g.newLane(ctx, side, s)
+	if err != nil {
+		return nil, fmt.Errorf("lane %s: %w", side, err)
+	}
+	switch side {
+	case sideDirect:
+	case sideNFTables:
+		err = l.load(ctx, rules.NFTables, "nft", "-f", "-")
+	case sideIPTables:
+		err = l.load(ctx, rules.IPTables, "iptables-restore")
+	case sideHAProxy:
+		err = g.haproxy(ctx, l)
+	case sideOurs:
+		err = g.ours(l)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lane %s: %w", l, err)
+	}
+	return l, nil
+}
+
+// load gives rules to a program of the node.
+func (l *lane) load(ctx context.Context, write func(io.Writer, rules.Node, []rules.Service) error, name string, args ...string) error {
+	var b bytes.Buffer
+	if err := write(&b, rulesNode(l.number), l.size.plan()); err != nil {
+		return err
+	}
+	cmd := l.node.command(ctx, nil, name, args...)
+	cmd.Stdin = &b
+	if _, err := run(cmd); err != nil {
+		return err
+	}
+	// What has been closed is forgotten soon, so that its number stays that of a cluster with less load: it is
+	// bounded for the whole machine, and one more reason for a rule walk to be slow.
+	return l.node.sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "2", "net/netfilter/nf_conntrack_tcp_timeout_close", "2")
+}
+
+// haproxy serves the addresses of balancers from a proxy in the node.
+func (g *ground) haproxy(ctx context.Context, l *lane) error {
+	var b bytes.Buffer
+	if err := rules.HAProxy(&b, l.size.plan(), runtime.NumCPU()); err != nil {
+		return err
+	}
+	config := g.file(l, "haproxy.cfg")
+	if err := os.WriteFile(config, b.Bytes(), 0o644); err != nil {
+		return err
+	}
+	var lines []string
+	var ports []uint16
+	for i, m := range measured {
+		lines = append(lines, fmt.Sprintf("address add %s/32 dev lo", externalAddr(i)))
+		ports = append(ports, m.port)
+	}
+	if err := l.node.ip(ctx, lines...); err != nil {
+		return err
+	}
+	if err := l.node.sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_tw_reuse", "1"); err != nil {
+		return err
+	}
+	return g.daemon(ctx, l.node, ports, g.haproxyPath, "-db", "-f", config)
+}
+
+// laneLimits are the sizes of a lane's tables: room for the largest, without that for a million backends in each of them.
+var laneLimits = service.Limits{Fronts: service.DefaultLimits.Fronts, Slots: 1 << 18, Members: 1 << 12, Sources: 1 << 10}
+
+// ours fills a table of the lane's own, and attaches the programs at sockets to the lane's cgroup.
+func (g *ground) ours(l *lane) error {
+	t, p, err := newTable(g.pins.dir(fmt.Sprintf("lane%d", l.number)), laneLimits)
+	if err != nil {
+		return err
+	}
+	l.undo = append(l.undo, t.Close)
+	for _, s := range l.size.plan() {
+		put(p, s)
+	}
+	if err := apply(p, t); err != nil {
+		return err
+	}
+	if l.group, err = g.groups.add(fmt.Sprintf("lane%d", l.number)); err != nil {
+		return err
+	}
+	_, err = t.AttachSockets(l.group.Name())
+	return err
+}
+
+func newTable(dir string, limits service.Limits) (*table.Table, *service.Planner, error) {
+	t, err := table.Open(table.Config{Dir: dir, Limits: limits, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := service.New("node", limits)
+	if err != nil {
+		return nil, nil, errors.Join(err, t.Close())
+	}
+	return t, p, nil
+}
+
+func put(p *service.Planner, s rules.Service) {
+	svc, slice := decoded(s)
+	p.PutService(svc)
+	p.PutSlice(slice)
+}
+
+// apply brings a table to what was put.
+func apply(p *service.Planner, t *table.Table) error {
+	c := p.Plan()
+	if err := t.Apply(c); err != nil {
+		return err
+	}
+	return errors.Join(p.Problems()...)
+}
+
+// proof wants answers from all three endpoints, about as many from each.
+func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
+	if l.side == sideDirect {
+		return nil
+	}
+	cmd := l.command(ctx, r, g.self, "who", l.target(r, 0)[0].String())
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	out, err := run(cmd)
+	if err != nil {
+		return fmt.Errorf("%s: %w", l, err)
+	}
+	var seen map[string]int
+	if err := json.Unmarshal(out, &seen); err != nil {
+		return fmt.Errorf("%s: %w", l, err)
+	}
+	return balanced(seen)
+}
+
+// balanced wants at least a twelfth of the answers from each endpoint, and none from anybody else. One fair choice in
+// 100,000 misses that.
+func balanced(seen map[string]int) error {
+	if len(seen) != endpoints {
+		return fmt.Errorf("answers from %d endpoints, want %d: %v", len(seen), endpoints, seen)
+	}
+	for i := range endpoints {
+		if n := seen[endpointName(i)]; n < asks/12 {
+			return fmt.Errorf("%d of %d answers from %s: %v", n, asks, endpointName(i), seen)
+		}
+	}
+	return nil
+}

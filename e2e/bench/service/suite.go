@@ -1,0 +1,252 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/load"
+	"github.com/kubeveil/kubeveil/e2e/bench/report"
+)
+
+// Suite is its name in gates.json.
+const Suite = "bench-service"
+
+// Names of parts.
+const (
+	partPod         = "pod"
+	partOutside     = "outside"
+	partScale       = "scale"
+	partProgramming = "programming"
+	partCost        = "cost"
+)
+
+// part is a group of cases.
+type part struct {
+	name string
+	run  func(*suite, context.Context) error
+}
+
+var parts = []part{
+	{partPod, func(s *suite, ctx context.Context) error { return s.reach(ctx, pod) }},
+	{partOutside, func(s *suite, ctx context.Context) error { return s.reach(ctx, outside) }},
+	{partScale, (*suite).scale},
+	{partProgramming, (*suite).programming},
+	{partCost, (*suite).cost},
+}
+
+// Parts are the names of the parts, in the order in which they are run.
+func Parts() []string {
+	var out []string
+	for _, p := range parts {
+		out = append(out, p.name)
+	}
+	return out
+}
+
+func reachOf(part string) reach {
+	if part == partPod {
+		return pod
+	}
+	return outside
+}
+
+// suite is a run.
+type suite struct {
+	Options
+	runner bench.Runner
+	result *bench.Result
+	ground *ground
+	// built are lanes by side, size and number.
+	built map[string]*lane
+	notes []string
+	// besides are the extras of the group that is measured, by suffix and side.
+	besides map[string]map[string][]float64
+	// labels name cases for people.
+	labels map[string]string
+}
+
+// Run measures. The report is there, with what was measured, whenever measuring began, also with an error. Missed gates are no error.
+// It needs root, and a program that calls Child first.
+func Run(ctx context.Context, o Options) (*report.Report, error) {
+	if err := o.Check(); err != nil {
+		return nil, err
+	}
+	if err := findPrograms(o.HAProxy); err != nil {
+		return nil, err
+	}
+	s := &suite{Options: o, built: map[string]*lane{}, labels: ownLabels(), runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
+	var err error
+	if s.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
+		return nil, err
+	}
+	if err := s.lookAround(ctx); err != nil {
+		return nil, err
+	}
+	s.ground, err = newGround(ctx, o.HAProxy)
+	if err == nil {
+		err = s.parts(ctx)
+	}
+	err = errors.Join(err, s.ground.close())
+	if e := s.judge(); err == nil {
+		err = e
+	}
+	return s.report(), err
+}
+
+// lookAround notes how busy the machine is with other things.
+func (s *suite) lookAround(ctx context.Context) error {
+	cores, err := load.Others(ctx, 2*time.Second)
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("Before the run others kept %.2f of %d cores busy.", cores, s.result.CPUs)
+	if cores > 0.1*float64(s.result.CPUs) {
+		text += " That is too much: figures and gates are not to be trusted."
+	}
+	s.notes = append(s.notes, text)
+	s.Progress("%s", text)
+	return nil
+}
+
+// parts runs the parts. One that cannot be measured is a missed gate, and the others still run.
+func (s *suite) parts(ctx context.Context) error {
+	for _, p := range parts {
+		if !slices.Contains(s.Parts, p.name) {
+			continue
+		}
+		s.Progress("part %s", p.name)
+		err := p.run(s, ctx)
+		if ctx.Err() != nil {
+			return fmt.Errorf("part %s: %w", p.name, context.Cause(ctx))
+		}
+		if err != nil {
+			s.Progress("part %s failed: %v", p.name, err)
+			s.result.Gates = append(s.result.Gates, bench.Gate{Name: "part " + p.name, Want: "measured", Got: err.Error()})
+		}
+	}
+	return nil
+}
+
+// judge adds the gates of gates.json, but for those of parts that were not chosen: cases begin with the name of their part.
+func (s *suite) judge() error {
+	gates, err := bench.Judge(s.result, Suite)
+	for _, g := range gates {
+		part, _, _ := strings.Cut(g.Name, "_")
+		if slices.Contains(s.Parts, part) {
+			s.result.Gates = append(s.result.Gates, g)
+		}
+	}
+	return err
+}
+
+// lane gives the lane of a side, made at its first use; number tells lanes of one side and size apart. Before it is given
+// the first time for a reach, its service must answer.
+func (s *suite) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {
+	key := fmt.Sprintf("%s, %s, %d", side, z, number)
+	l := s.built[key]
+	if l == nil {
+		start := time.Now()
+		var err error
+		if l, err = s.ground.lane(ctx, side, z); err != nil {
+			return nil, err
+		}
+		s.built[key] = l
+		if took := time.Since(start); took > 2*time.Second {
+			s.Progress("%s: ready in %.1f s", l, took.Seconds())
+		}
+	}
+	if proven := fmt.Sprintf("%s from %s", key, r); s.built[proven] == nil {
+		if err := s.ground.proof(ctx, l, r); err != nil {
+			return nil, err
+		}
+		s.built[proven] = l
+	}
+	return l, nil
+}
+
+// side makes a side of a group from a quantity of a lane.
+func (s *suite) side(name string, l *lane, r reach, q quantity, g string) bench.Side {
+	return bench.Side{Name: name, Measure: func(ctx context.Context) (bench.Sample, error) {
+		sample, more, err := q.measure(ctx, s, l, r)
+		if err != nil {
+			return sample, err
+		}
+		for suffix, v := range more {
+			s.beside(g+suffix, name, v)
+		}
+		return sample, nil
+	}}
+}
+
+func (s *suite) beside(what, side string, v float64) {
+	if s.besides[what] == nil {
+		s.besides[what] = map[string][]float64{}
+	}
+	s.besides[what][side] = append(s.besides[what][side], v)
+}
+
+// measure runs groups and adds their cases, and those of what else was measured with them. quantityOf has the
+// quantity of each group.
+func (s *suite) measure(ctx context.Context, groups []bench.Group, quantityOf map[string]quantity) error {
+	s.besides = map[string]map[string][]float64{}
+	cases, err := s.runner.RunGroups(ctx, groups)
+	if err != nil {
+		return err
+	}
+	s.result.Cases = append(s.result.Cases, cases...)
+	for _, g := range groups {
+		s.label(g, quantityOf[g.Name])
+		for _, e := range quantityOf[g.Name].extras {
+			for _, p := range g.Pairs {
+				sides := s.besides[g.Name+e.suffix]
+				c, err := newCase(p.Name+e.suffix, e.unit, turns(sides[p.Ours], s.Turns), turns(sides[p.Base], s.Turns), p)
+				if err != nil {
+					return err
+				}
+				s.result.Cases = append(s.result.Cases, c)
+			}
+		}
+	}
+	return nil
+}
+
+// turns gives the mean of each n values.
+func turns(values []float64, n int) []float64 {
+	var out []float64
+	for round := range slices.Chunk(values, n) {
+		sum := 0.0
+		for _, v := range round {
+			sum += v
+		}
+		out = append(out, sum/float64(len(round)))
+	}
+	return out
+}
+
+// newCase makes a case of values of each round.
+func newCase(name string, unit bench.Unit, ours, base []float64, p bench.Pair) (bench.Case, error) {
+	c := bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(ours)}
+	if len(base) == 0 {
+		return c, nil
+	}
+	ratio, err := bench.Ratios(ours, base)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", name, err)
+	}
+	b := bench.Summarize(base)
+	c.Base, c.BaseName, c.Ratio = &b, p.BaseName, &ratio
+	if c.BaseName == "" {
+		c.BaseName = p.Base
+	}
+	return c, nil
+}
+
+// one adds a case without another side.
+func (s *suite) one(name string, unit bench.Unit, values ...float64) {
+	s.result.Cases = append(s.result.Cases, bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
+}

@@ -1,0 +1,128 @@
+package service
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/report"
+)
+
+// ownLabels name the cases that are of no quantity.
+func ownLabels() map[string]string {
+	return map[string]string{
+		caseFill + toNFTables:               "10,000 services with 100,000 endpoints, from the decoded list to the written table",
+		caseEntry:                           "An entry of a map, when all are written",
+		caseChange + toNFTables:             "One endpoint changed, from the decoded event to the written table",
+		caseChange + suffixP99 + toNFTables: "One endpoint changed, 99th percentile",
+	}
+}
+
+// label names the cases of a group.
+func (s *suite) label(g bench.Group, q quantity) {
+	where := "pod to ClusterIP"
+	if strings.Contains(g.Name, outside.String()) {
+		where = "from outside to a balancer's address"
+	}
+	for _, p := range g.Pairs {
+		text := fmt.Sprintf("%s: %s (%s)", strings.ToUpper(p.Ours[:1])+p.Ours[1:], q.title, where)
+		s.labels[p.Name], s.labels[p.Name+suffixP99] = text, text+", 99th percentile"
+		for _, e := range q.extras {
+			s.labels[p.Name+e.suffix] = text + ", " + e.title
+		}
+	}
+}
+
+func (s *suite) report() *report.Report {
+	for _, c := range s.result.Cases {
+		if name, is := strings.CutPrefix(c.Name, prefixCost); is {
+			s.labels[c.Name] = "A run of " + name
+		}
+		if strings.HasSuffix(c.Name, suffixLoss) {
+			s.labels[c.Name] = strings.ReplaceAll(strings.TrimSuffix(c.Name, suffixLoss), "_", " ") + ": loss against the first size beyond the noise"
+		}
+	}
+	return &report.Report{
+		Title:  "Kubeveil's table of services beside kube-proxy's rules, haproxy, and the direct way",
+		Lead:   fmt.Sprintf("Network namespaces of one machine, kernel %s, %d CPUs. All sides of a row were measured directly after one another, in random order, in each round.", s.result.Kernel, s.result.CPUs),
+		Banner: "Namespaces", Result: s.result, Labels: s.labels, Tables: []report.Table{s.published(), s.sizes()},
+		Notes: append(append([]string{}, notes...), append(s.notes, fmt.Sprintf("%d rounds of %d samples of %v, order drawn with seed %d.", s.Rounds, s.Turns, s.Sample, s.Seed))...),
+	}
+}
+
+// published is a line for each quantity for which loxilb has published a ratio.
+func (s *suite) published() report.Table {
+	others := []string{sideNFTables, sideIPTables, sideHAProxy, sideDirect}
+	t := report.Table{
+		Title: "Beside the ratios that loxilb published over IPVS",
+		Note: "loxilb's are of its document, on three cores, and over IPVS, which this kernel has not; ours are medians of the ratios of each round, over what is named. " +
+			"Above 1 is better for rates, below 1 for times.",
+		Head: append([]string{"", "by", "loxilb to IPVS"}, "ours to nftables", "to iptables", "to haproxy", "to direct", "nftables to direct"),
+	}
+	for _, r := range []reach{pod, outside} {
+		for _, q := range quantities {
+			rows := append([]extra{{"", "", q.unit, q.published}}, q.extras...)
+			for _, e := range rows {
+				if e.published == 0 {
+					continue
+				}
+				title := q.title
+				if e.title != "" {
+					title += ", " + e.title
+				}
+				row := []string{title, r.String(), fmt.Sprintf("%.2f", e.published)}
+				group := fmt.Sprintf("%s_%s", r, q.name)
+				for _, other := range others {
+					row = append(row, s.ratio(group+"_to_"+other+e.suffix))
+				}
+				t.Rows = append(t.Rows, append(row, s.ratio(group+"_"+sideNFTables+"_to_direct"+e.suffix)))
+			}
+		}
+	}
+	return t
+}
+
+// ratio is a case's for a table, a dash where there is none.
+func (s *suite) ratio(name string) string {
+	c := s.result.Find(name, 0)
+	if c == nil || c.Ratio == nil {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
+}
+
+// sizes is new connections a second by the number of services, each side against itself with the first number.
+func (s *suite) sizes() report.Table {
+	t := report.Table{
+		Title: "New connections a second, by the number of services",
+		Note:  "Each against its own with the first number of services; the last line is two tables of the same size, so it is noise.",
+		Head:  []string{"services", "ours", "nftables", "iptables", "ours to nftables", "ours to iptables"},
+	}
+	for _, r := range reaches() {
+		group := fmt.Sprintf("%s_%s_%s", partScale, r, qCRR)
+		line := func(title, what string, first int) {
+			row := []string{title}
+			for _, side := range []string{sideOurs, sideNFTables, sideIPTables} {
+				row = append(row, s.ratio(fmt.Sprintf("%s_%s_%s_to_%d", group, side, what, first)))
+			}
+			t.Rows = append(t.Rows, append(row, s.ratio(group+"_"+what+toNFTables), s.ratio(group+"_"+what+"_to_"+sideIPTables)))
+		}
+		for _, n := range s.Sizes {
+			line(fmt.Sprint(n), fmt.Sprintf("%d_services", n), s.Sizes[0])
+		}
+		line(fmt.Sprintf("%d, %d endpoints each", s.Sizes[0], manyEndpoints), fmt.Sprintf("%d_endpoints", manyEndpoints), endpoints)
+		t.Rows = append(t.Rows, []string{fmt.Sprintf("%d, again", s.Sizes[0]), s.ratio(group + suffixTwice), "–", "–", "–", "–"})
+	}
+	return t
+}
+
+var notes = []string{
+	"Each side has a client and a node of its own, and all share three endpoints; the lanes' links, routes and kernel are the same. In the lane \"direct\" the node has no rules and no connection tracking, and the client takes the endpoints in turns.",
+	"nftables and iptables have the rules of kube-proxy 1.36 (package rules), loaded by nft(8) and Debian's iptables-restore, which is that of nf_tables. Their connection tracking forgets what is closed after 2 s instead of 10 and 120: in their favour, and so that its table does not fill. " +
+		"From outside they translate the source too (externalTrafficPolicy Cluster). haproxy is a proxy of TCP with a thread for each CPU.",
+	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it; no packet is rewritten.",
+	"Connect, request, response: a byte each way over a connection of its own, closed by a reset. Latencies are from the moment at which an operation was to begin, in an open loop, so that waiting for a slot counts; p50, and p99 beside it.",
+	"Processor time is busy time of the whole machine, load and endpoints included, from /proc/stat, by the operations that were due. Where latencies are the noise of the scheduler, it is the better figure.",
+	"Clients, nodes and endpoints share the CPUs, so rates are bounded by wrk and the endpoints as much as by the path; ratios are smaller than on machines of their own.",
+	"A written table is one whose batch calls have returned: new connections are translated by it. Lists are decoded before. kube-proxy's own work before nft(8) is not counted.",
+}

@@ -1,0 +1,183 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/load"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
+)
+
+// openLoop runs the tool of ours at the client.
+func (g *ground) openLoop(ctx context.Context, l *lane, r reach, o openloop.Load) (openloop.Result, error) {
+	arg, err := json.Marshal(o)
+	if err != nil {
+		return openloop.Result{}, err
+	}
+	cmd := l.command(ctx, r, g.self, "load", string(arg))
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	out, err := run(cmd)
+	if err != nil {
+		return openloop.Result{}, err
+	}
+	var res openloop.Result
+	if err := json.Unmarshal(out, &res); err != nil {
+		return res, fmt.Errorf("read the load's answer: %w", err)
+	}
+	return res, sound(res)
+}
+
+// sound wants a result without failures, and with fewer unfinished operations than would hide in the 99th percentile.
+func sound(r openloop.Result) error {
+	switch {
+	case r.Failed > 0:
+		return fmt.Errorf("%d of %d operations failed, the first: %s", r.Failed, r.Failed+r.Done, r.Error)
+	case r.Done == 0 || r.Unfinished > r.Done/100:
+		return fmt.Errorf("%d operations did not end, %d did", r.Unfinished, r.Done)
+	}
+	return nil
+}
+
+const (
+	wrkThreads     = 3 // one for each endpoint in the lane without a balancer
+	wrkConnections = 99
+)
+
+// wrk runs wrk at the client and gives requests a second; short is a connection for each request.
+func (g *ground) wrk(ctx context.Context, l *lane, r reach, short bool, d time.Duration) (float64, error) {
+	to := l.target(r, 0)
+	args := []string{"-t", fmt.Sprint(wrkThreads), "-c", fmt.Sprint(wrkConnections), "-d", fmt.Sprintf("%ds", int(d.Seconds()))}
+	if short {
+		args = append(args, "-H", "Connection: close")
+	}
+	if len(to) > 1 {
+		script := g.file(l, "wrk.lua")
+		if err := os.WriteFile(script, []byte(wrkScript(to)), 0o644); err != nil {
+			return 0, err
+		}
+		args = append(args, "-s", script)
+	}
+	out, err := run(l.command(ctx, r, "wrk", append(args, "http://"+to[0].String()+"/")...))
+	if err != nil {
+		return 0, err
+	}
+	return parseWrk(string(out))
+}
+
+// wrkScript gives each thread of wrk a server of its own.
+func wrkScript(to []netip.AddrPort) string {
+	var b strings.Builder
+	b.WriteString("local servers = {\n")
+	for _, a := range to {
+		fmt.Fprintf(&b, "  wrk.lookup(%q, %q)[1],\n", a.Addr(), strconv.Itoa(int(a.Port())))
+	}
+	b.WriteString("}\nlocal n = 0\nfunction setup(thread)\n  n = n + 1\n  thread.addr = servers[(n - 1) % #servers + 1]\nend\n")
+	return b.String()
+}
+
+var (
+	wrkRate   = regexp.MustCompile(`(?m)^Requests/sec:\s+([0-9.]+)`)
+	wrkErrors = regexp.MustCompile(`(?m)^\s+Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)`)
+	wrkStatus = regexp.MustCompile(`(?m)^\s+Non-2xx or 3xx responses: (\d+)`)
+)
+
+// parseWrk reads what wrk prints. Errors of reading are allowed: wrk counts an answer's end by the server as one.
+func parseWrk(out string) (perSecond float64, err error) {
+	if m := wrkErrors.FindStringSubmatch(out); m != nil && (m[1] != "0" || m[3] != "0" || m[4] != "0") {
+		return 0, fmt.Errorf("wrk: %s", strings.TrimSpace(m[0]))
+	}
+	if m := wrkStatus.FindStringSubmatch(out); m != nil {
+		return 0, fmt.Errorf("wrk: %s", strings.TrimSpace(m[0]))
+	}
+	v, err := number(wrkRate, out)
+	if err != nil || v <= 0 {
+		return 0, fmt.Errorf("wrk printed no rate: %w: %s", errors.Join(err), tail(out, 300))
+	}
+	return v, nil
+}
+
+// pingPong is round trips of sockperf, microseconds.
+type pingPong struct{ mean, least float64 }
+
+// sockperf runs ping-pong at the client.
+func (g *ground) sockperf(ctx context.Context, l *lane, r reach, d time.Duration) (pingPong, error) {
+	to := l.target(r, 2)[0]
+	out, err := run(l.command(ctx, r, "sockperf", "ping-pong", "--tcp", "--full-rtt",
+		"-i", to.Addr().String(), "-p", fmt.Sprint(to.Port()), "-t", fmt.Sprint(int(d.Seconds()))))
+	if err != nil {
+		return pingPong{}, err
+	}
+	return parseSockperf(string(out))
+}
+
+var (
+	sockperfMean  = regexp.MustCompile(`Summary: Round trip is\s+([0-9.]+) usec`)
+	sockperfLeast = regexp.MustCompile(`<MIN> observation =\s+([0-9.]+)`)
+)
+
+// parseSockperf reads what sockperf prints.
+func parseSockperf(out string) (pingPong, error) {
+	mean, err1 := number(sockperfMean, out)
+	least, err2 := number(sockperfLeast, out)
+	if err := errors.Join(err1, err2); err != nil || mean <= 0 || least <= 0 {
+		return pingPong{}, fmt.Errorf("sockperf printed no round trips: %w: %s", errors.Join(err), tail(out, 300))
+	}
+	return pingPong{mean, least}, nil
+}
+
+// errNone is of an expression that is not there.
+var errNone = errors.New("not there")
+
+func number(e *regexp.Regexp, text string) (float64, error) {
+	m := e.FindStringSubmatch(text)
+	if m == nil {
+		return 0, errNone
+	}
+	return strconv.ParseFloat(m[1], 64)
+}
+
+// stream is bandwidth of that many parallel streams of iperf3, Mbit/s.
+func (g *ground) stream(ctx context.Context, l *lane, r reach, streams int, d time.Duration) (float64, error) {
+	f := load.Flow{To: l.target(r, 3)[0].Addr(), Duration: d, Run: func(ctx context.Context, args ...string) ([]byte, error) {
+		cmd := l.command(ctx, r, "iperf3", args...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, tail(stderr.String(), 300))
+		}
+		return out, err
+	}}
+	s, err := f.TCP(ctx, streams)
+	return s.Value, err
+}
+
+// needed are the programs, and the packages of Debian they are in.
+var needed = [][2]string{
+	{"ip", "iproute2"}, {"nsenter", "util-linux"}, {"nft", "nftables"}, {"iptables-restore", "iptables"},
+	{"wrk", "wrk"}, {"sockperf", "sockperf"}, {"iperf3", "iperf3"},
+}
+
+// findPrograms says which of the programs are not here.
+func findPrograms(haproxy string) error {
+	var errs []error
+	for _, n := range needed {
+		if _, err := exec.LookPath(n[0]); err != nil {
+			errs = append(errs, fmt.Errorf("no %s: install %s, or run hack/install-deps.sh", n[0], n[1]))
+		}
+	}
+	if _, err := exec.LookPath(haproxy); err != nil {
+		errs = append(errs, fmt.Errorf("no haproxy at %s: run hack/service/deps.sh", haproxy))
+	}
+	return errors.Join(errs...)
+}
