@@ -65,7 +65,7 @@ func main() {
 	flags.StringVar(&a.registry, "registry", "", "what the `names` of the tests' images begin with, for -kubeconfig (default: the upstream's own)")
 	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
 	flags.BoolVar(&a.volumes, "volumes", false, "the tests of volumes in place of those of networking, on one machine")
-	flags.StringVar(&a.testdriver, "testdriver", "e2e/conformance/testdriver.yaml", "`file` that says what the driver can and which classes are its, for -volumes")
+	flags.StringVar(&a.testdriver, "testdriver", "", "`file` that says what the driver can and which classes are its, for -volumes (default: e2e/conformance/testdriver.yaml of the repository)")
 	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
 	flags.IntVar(&a.parallel, "parallel", 3, "how many specs run at a time; those marked as serial always run alone")
 	flags.DurationVar(&a.limit, "limit", 0, "begin specs for so `long`, those marked [Conformance] first, and report the rest as skipped (default: no limit)")
@@ -100,10 +100,14 @@ func run(ctx context.Context, a arguments) error {
 		Parallel: a.parallel, Limit: a.limit, Focus: a.focus, Skip: a.skip, Log: log,
 	}
 	if a.volumes {
-		if !filepath.IsAbs(a.testdriver) {
-			a.testdriver = filepath.Join(root, a.testdriver)
+		definition := filepath.Join(root, "e2e/conformance/testdriver.yaml")
+		if a.testdriver != "" {
+			// The tests are run in folders of their own.
+			if definition, err = filepath.Abs(a.testdriver); err != nil {
+				return err
+			}
 		}
-		o.Suite = conformance.Volumes(a.testdriver)
+		o.Suite = conformance.Volumes(definition)
 	}
 	if _, err := os.Stat(o.Program); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s is missing: run `hack/build-conformance.sh` first", o.Program)
