@@ -56,6 +56,6 @@ func cleanup(ctx context.Context, flags *config.Flags) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d things removed; nothing of Kubeveil's is left on this node\n", n)
+	fmt.Printf("%d things removed; nothing of Kubeveil's network is left on this node\n", n)
 	return nil
 }

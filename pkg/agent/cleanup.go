@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -25,10 +27,10 @@ var ErrRunning = errors.New("veild is running on this node: stop it first, it wo
 // kubeLimit bounds the wait for an API server that may be away.
 const kubeLimit = 5 * time.Second
 
-// Cleanup takes everything of ours from this node, in the order that leaks
+// Cleanup takes everything of the network from this node, in the order that leaks
 // nothing: the CNI configuration first, so that no pod starts; then the pods'
 // links, tunnels, routing; the guard last. It does as much as it can, may be
-// repeated, and tells what it took, each thing once it is gone.
+// repeated, and tells what it took, each thing once it is gone. What is storage's stays.
 func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func(what string)) error {
 	if _, err := telemetry.Fetch(ctx, config.AdminSocket); err == nil {
 		return ErrRunning
@@ -57,7 +59,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 		step(func() ([]string, error) { return removeFile(what, path) })
 	}
 	if errors.Join(errs...) == nil {
-		step(func() ([]string, error) { return removeTree(config.RunDir) })
+		step(func() ([]string, error) { return removeRunFiles(config.RunDir) })
 		step(removeSocketDir)
 	}
 	return errors.Join(errs...)
@@ -136,9 +138,9 @@ func removeFile(what, path string) ([]string, error) {
 }
 
 // removeSocketDir removes the directory of userspace WireGuards' sockets when nobody has one
-// there, nor may want to: a veil-wg that runs keeps RunDir.
+// there, nor may want to: a veil-wg that runs keeps WorkerDir.
 func removeSocketDir() ([]string, error) {
-	if _, err := os.Stat(config.RunDir); err == nil {
+	if _, err := os.Stat(config.WorkerDir); err == nil {
 		return nil, nil
 	}
 	switch err := os.Remove(tunnel.SocketDir); {
@@ -151,17 +153,53 @@ func removeSocketDir() ([]string, error) {
 	}
 }
 
-func removeTree(path string) ([]string, error) {
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+// runFiles are what the network makes in RunDir. Storage keeps its locks and sockets beside them, and does not
+// need the network: they stay.
+var runFiles = []string{config.ReadyFile, config.PodDir, config.IPAMDir, config.WorkerDir, config.KeyFile, config.SnapshotFile, config.AdminSocket}
+
+// removeRunFiles takes what is the network's out of dir, which is RunDir, and dir itself when nothing else is in it.
+func removeRunFiles(dir string) ([]string, error) {
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	err := os.RemoveAll(path)
-	if errors.Is(err, syscall.ENOTEMPTY) {
-		// A veil-wg that still runs makes its folder of requests again.
-		return []string{path + ", less " + config.WorkerDir + ", which a running veil-wg keeps"}, nil
+	var taken []string
+	for _, f := range runFiles {
+		name := filepath.Base(f)
+		paths := []string{filepath.Join(dir, name)}
+		halfWritten, err := filepath.Glob(filepath.Join(dir, "."+name+".tmp-*"))
+		if err != nil {
+			return taken, err
+		}
+		for _, path := range append(paths, halfWritten...) {
+			if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			// A veil-wg that runs makes its folder of requests again at any time.
+			if err := os.RemoveAll(path); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
+				return taken, fmt.Errorf("remove %s: %w", path, err)
+			}
+			taken = append(taken, path)
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("remove %s: %w", path, err)
+	switch err := os.Remove(dir); {
+	case errors.Is(err, syscall.ENOTEMPTY):
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return taken, fmt.Errorf("remove %s: %w", dir, err)
+	default:
+		return []string{dir}, nil
 	}
-	return []string{path}, nil
+	if len(taken) == 0 {
+		return nil, nil
+	}
+	return []string{fmt.Sprintf("%s, less %s, which others keep there", dir, strings.Join(names(dir), ", "))}, nil
+}
+
+// names are what is in dir, as far as it can be read.
+func names(dir string) []string {
+	var out []string
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
 }
