@@ -1,7 +1,9 @@
 // Command testsummary reads the events of `go test -json` from standard input,
 // prints a line for each package, the output of each failed test, and at the
 // end how many tests passed, failed and were skipped, with the reason of each
-// skip. It exits 1 when a test or a package failed, or when none ran.
+// skip. It exits 1 when a test or a package failed or began and has no end, or
+// when none ran. That go test itself failed, before there were events, it cannot see:
+// whoever calls it keeps the status of go test.
 //
 //	go test -json ./... | testsummary -o out/test/result.json
 package main
@@ -12,8 +14,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -62,8 +66,7 @@ func main() {
 // summarize reads events from r until it ends and prints to w as they come.
 func summarize(r io.Reader, w io.Writer) (summary, error) {
 	s := summary{Skipped: []skip{}}
-	output := map[string]*strings.Builder{}
-	failedTests := map[string]bool{}
+	u := unfinished{output: map[string]*strings.Builder{}, failedTests: map[string]bool{}, tests: map[string][]string{}}
 	in := bufio.NewReaderSize(r, 1<<20)
 	for {
 		line, err := in.ReadString('\n')
@@ -72,10 +75,13 @@ func summarize(r io.Reader, w io.Writer) (summary, error) {
 			if json.Unmarshal([]byte(line), &e) != nil {
 				fmt.Fprint(w, line) // The compiler speaks plainly.
 			} else {
-				s.add(e, output, failedTests, w)
+				s.add(e, u, w)
 			}
 		}
 		if err == io.EOF {
+			for _, p := range slices.Sorted(maps.Keys(u.tests)) {
+				s.end(event{Action: "fail", Package: p, Output: ": it began and did not end"}, u, w)
+			}
 			return s, nil
 		}
 		if err != nil {
@@ -84,48 +90,76 @@ func summarize(r io.Reader, w io.Writer) (summary, error) {
 	}
 }
 
-func (s *summary) add(e event, output map[string]*strings.Builder, failedTests map[string]bool, w io.Writer) {
+// unfinished is what is known of packages and tests that have not ended.
+type unfinished struct {
+	// output is by package and test.
+	output map[string]*strings.Builder
+	// failedTests are packages with a test that failed.
+	failedTests map[string]bool
+	// tests are those that began, by package; a package that began is in it without any.
+	tests map[string][]string
+}
+
+func (s *summary) add(e event, u unfinished, w io.Writer) {
 	key := e.Package + " " + e.Test
 	switch e.Action {
 	case "build-output":
 		fmt.Fprint(w, e.Output)
+	case "start":
+		u.tests[e.Package] = nil
+	case "run":
+		u.tests[e.Package] = append(u.tests[e.Package], e.Test)
 	case "output":
-		if output[key] == nil {
-			output[key] = &strings.Builder{}
+		if u.output[key] == nil {
+			u.output[key] = &strings.Builder{}
 		}
-		output[key].WriteString(e.Output)
+		u.output[key].WriteString(e.Output)
 	case "pass", "skip", "fail":
-		s.end(e, key, output, failedTests, w)
-		delete(output, key)
+		s.end(e, u, w)
 	}
 }
 
-func (s *summary) end(e event, key string, output map[string]*strings.Builder, failedTests map[string]bool, w io.Writer) {
+// end counts the end of a test or of a package; with a package its tests end, and those that have not are failures.
+func (s *summary) end(e event, u unfinished, w io.Writer) {
+	key := e.Package + " " + e.Test
 	text := ""
-	if output[key] != nil {
-		text = output[key].String()
+	if u.output[key] != nil {
+		text = u.output[key].String()
+		delete(u.output, key)
 	}
 	if e.Test == "" {
-		if e.Action != "skip" { // A package without tests says "skip".
-			fmt.Fprintf(w, "%-4s %s (%.1fs)\n", e.Action, e.Package, e.Elapsed)
-		}
-		if e.Action == "fail" {
-			fmt.Fprint(w, text)
-			if !failedTests[e.Package] {
-				s.Failed++ // It did not build, or died outside a test.
-			}
-		}
+		s.endPackage(e, u, text, w)
 		return
+	}
+	if tests, ok := u.tests[e.Package]; ok {
+		u.tests[e.Package] = slices.DeleteFunc(tests, func(t string) bool { return t == e.Test })
 	}
 	switch e.Action {
 	case "pass":
 		s.Passed++
 	case "fail":
 		s.Failed++
-		failedTests[e.Package] = true
+		u.failedTests[e.Package] = true
 		fmt.Fprintf(w, "FAIL %s %s\n%s", e.Package, e.Test, text)
 	case "skip":
 		s.Skipped = append(s.Skipped, skip{Name: e.Package + "." + e.Test, Reason: reason(text)})
+	}
+}
+
+func (s *summary) endPackage(e event, u unfinished, text string, w io.Writer) {
+	for _, test := range slices.Clone(u.tests[e.Package]) {
+		fmt.Fprintf(w, "%s of %s began and did not end\n", test, e.Package)
+		s.end(event{Action: "fail", Package: e.Package, Test: test}, u, w)
+	}
+	delete(u.tests, e.Package)
+	if e.Action != "skip" { // A package without tests says "skip".
+		fmt.Fprintf(w, "%-4s %s (%.1fs)%s\n", e.Action, e.Package, e.Elapsed, e.Output)
+	}
+	if e.Action == "fail" {
+		fmt.Fprint(w, text)
+		if !u.failedTests[e.Package] {
+			s.Failed++ // It did not build, or died outside a test.
+		}
 	}
 }
 

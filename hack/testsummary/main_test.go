@@ -31,6 +31,47 @@ func TestSummarize(t *testing.T) {
 			want:   summary{Failed: 1, Skipped: []skip{}},
 		},
 		{
+			name: "a run that was killed has failed in the test that was running",
+			events: `{"Action":"start","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestB"}
+`,
+			want: summary{Passed: 1, Failed: 1, Skipped: []skip{}},
+		},
+		{
+			name: "a run that was killed between tests has failed in each package without end",
+			events: `{"Action":"start","Package":"p"}
+{"Action":"start","Package":"q"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+`,
+			want: summary{Passed: 1, Failed: 2, Skipped: []skip{}},
+		},
+		{
+			name: "a test that died with its package counts once",
+			events: `{"Action":"start","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/one"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}
+`,
+			want: summary{Failed: 2, Skipped: []skip{}},
+		},
+		{
+			name: "a package that passed all the same lost its test",
+			events: `{"Action":"start","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p"}
+`,
+			want: summary{Failed: 1, Skipped: []skip{}},
+		},
+		{
+			name:   "a package without tests is none",
+			events: "{\"Action\":\"start\",\"Package\":\"p\"}\n{\"Action\":\"skip\",\"Package\":\"p\"}\n",
+			want:   summary{Skipped: []skip{}},
+		},
+		{
 			name:   "a last line without its end still counts",
 			events: `{"Action":"pass","Package":"p","Test":"TestA"}`,
 			want:   summary{Passed: 1, Skipped: []skip{}},
