@@ -5,7 +5,7 @@
 // when none ran. That go test itself failed, before there were events, it cannot see:
 // whoever calls it keeps the status of go test.
 //
-//	go test -json ./... | testsummary -o out/test/result.json
+//	go test -json ./... | testsummary -o out/test/tests.json
 package main
 
 import (
