@@ -99,8 +99,8 @@ type Agent struct {
 	problems []string
 	podCount int
 	podTimed map[string]bool // pods whose ADD was observed; the loop's alone
-
-	restartOnce sync.Once
+	// configProblem is what is wrong with the configuration's file while another is in force; empty is nothing.
+	configProblem string
 }
 
 // seen is what the loop need not look at again until something changed the

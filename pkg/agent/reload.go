@@ -2,8 +2,11 @@ package agent
 
 import (
 	"context"
-	"reflect"
+	"fmt"
+	"strings"
 	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // reloadEvery is how often the configuration is read again. A mounted ConfigMap
@@ -16,7 +19,6 @@ func (a *Agent) watchConfig(ctx context.Context) error {
 	if a.reload == nil {
 		return nil
 	}
-	var complained string
 	tick := time.NewTicker(reloadEvery)
 	defer tick.Stop()
 	for {
@@ -24,36 +26,39 @@ func (a *Agent) watchConfig(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		}
-		next, err := a.reload()
-		if err != nil {
-			if err.Error() != complained {
-				a.log.Warn("the configuration was changed and is not valid; the old one stays in force", "error", err)
-				complained = err.Error()
-			}
-			continue
-		}
-		a.mu.Lock()
-		now := a.cfg
-		live := now
-		live.MTU, live.Masquerade = next.MTU, next.Masquerade
-		a.cfg = live
-		a.mu.Unlock()
-		if !reflect.DeepEqual(live, now) {
-			a.log.Info("configuration changed", "mtu", live.MTU, "masquerade", live.Masquerade)
-			a.poke()
-		}
-		complained = ""
-		if !reflect.DeepEqual(live, next) {
-			complained = "restart"
-			a.noteRestart()
+			a.takeConfig(a.reload())
 		}
 	}
 }
 
-// noteRestart says once that a restart is needed.
-func (a *Agent) noteRestart() {
-	a.restartOnce.Do(func() {
-		a.log.Warn("the configuration was changed in more than mtu and masquerade: restart veild to take the rest over; no packet is lost")
-	})
+// takeConfig takes over of next what can be. What cannot, and that it is not valid, is a
+// problem that is shown until the file is right again, or as it was.
+func (a *Agent) takeConfig(next config.Config, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		a.noteConfig(fmt.Sprintf("the configuration was changed and is not valid: the old one stays in force, and a restart of veild would fail: %v", err))
+		return
+	}
+	live := a.cfg
+	live.MTU, live.Masquerade = next.MTU, next.Masquerade
+	if len(config.Changed(live, a.cfg)) > 0 {
+		a.cfg = live
+		a.log.Info("configuration changed", "mtu", live.MTU, "masquerade", live.Masquerade)
+		a.poke()
+	}
+	problem := ""
+	if keys := config.Changed(live, next); len(keys) > 0 {
+		problem = fmt.Sprintf("the configuration was changed in %s, which is not in force before a restart of veild (kubectl -n kube-system rollout restart daemonset/veild); no packet is lost", strings.Join(keys, ", "))
+	}
+	a.noteConfig(problem)
+}
+
+// noteConfig remembers what is wrong with the file, nothing when problem is empty, and logs it when it is
+// new. Whoever calls it holds the lock.
+func (a *Agent) noteConfig(problem string) {
+	if problem != "" && problem != a.configProblem {
+		a.log.Warn("not as it should be", "problem", problem)
+	}
+	a.configProblem = problem
 }

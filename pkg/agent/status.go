@@ -35,6 +35,9 @@ func (a *Agent) Status() telemetry.Status {
 		Refused:  slices.Clone(a.refusals),
 		Problems: slices.Clone(a.problems),
 	}
+	if a.configProblem != "" {
+		s.Problems = append(s.Problems, a.configProblem)
+	}
 	if a.kube != nil {
 		s.Problems = append(s.Problems, a.kube.Problems()...)
 	}

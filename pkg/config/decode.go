@@ -137,6 +137,18 @@ func keysOf(t reflect.Type) []string {
 	return keys
 }
 
+// Changed names the keys of the file, outermost only, in which a and b differ.
+func Changed(a, b Config) []string {
+	var keys []string
+	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i, key := range keysOf(va.Type()) {
+		if !reflect.DeepEqual(va.Field(i).Interface(), vb.Field(i).Interface()) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
 func join(path, name string) string {
 	if path == "" {
 		return name

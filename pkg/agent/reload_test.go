@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// What of a changed file is not in force is shown for as long as that is so, and logged once.
+func TestTakeConfig(t *testing.T) {
+	var log bytes.Buffer
+	in := two(t)
+	a := &Agent{cfg: in.cfg, log: slog.New(slog.NewTextHandler(&log, nil)), wake: make(chan struct{}, 1)}
+	ranged := in.cfg
+	ranged.NodeRanges = prefixes("198.18.0.0/24")
+	both := ranged
+	both.MTU, both.LogLevel = 1400, "debug"
+	for _, step := range []struct {
+		name string
+		next config.Config
+		err  error
+		// says are words of the problem; none is no problem.
+		says []string
+		mtu  int
+		logs int
+	}{
+		{"as it was", in.cfg, nil, nil, 0, 0},
+		{"a typo", config.Default(), errors.New("mtuu: unknown key"), []string{"mtuu", "old one stays", "restart of veild would fail"}, 0, 1},
+		{"the same typo", config.Default(), errors.New("mtuu: unknown key"), []string{"mtuu"}, 0, 1},
+		{"another typo", config.Default(), errors.New("ntu: unknown key"), []string{"ntu"}, 0, 2},
+		{"what waits for a restart", ranged, nil, []string{"in nodeRanges, which", "rollout restart"}, 0, 3},
+		{"the same", ranged, nil, []string{"nodeRanges"}, 0, 3},
+		{"more, of which some is taken over", both, nil, []string{"in nodeRanges, logLevel, which"}, 1400, 4},
+		{"as it was, once more", in.cfg, nil, nil, 0, 4},
+		{"what waits for a restart, once more", ranged, nil, []string{"nodeRanges"}, 0, 5},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			a.takeConfig(step.next, step.err)
+			for _, want := range step.says {
+				if !strings.Contains(a.configProblem, want) {
+					t.Errorf("%q does not say %q", a.configProblem, want)
+				}
+			}
+			if len(step.says) == 0 && a.configProblem != "" {
+				t.Errorf("the problem stays: %s", a.configProblem)
+			}
+			if a.cfg.MTU != step.mtu || len(a.cfg.NodeRanges) > 0 {
+				t.Errorf("in force are mtu %d, nodeRanges %v", a.cfg.MTU, a.cfg.NodeRanges)
+			}
+			if n := strings.Count(log.String(), "level=WARN"); n != step.logs {
+				t.Errorf("%d warnings were logged, want %d:\n%s", n, step.logs, &log)
+			}
+		})
+	}
+}
