@@ -102,10 +102,13 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 }
 
 func syncedNote(s telemetry.Status) string {
-	if s.Source.Synced {
+	switch {
+	case s.Source.Synced:
 		return ""
+	case s.Ready: // without hearing from the source, by that table alone
+		return " (not heard from yet; the last good table is in force)"
 	}
-	return " (not heard from yet; the last good table is in force)"
+	return " (not heard from yet)"
 }
 
 func upOrDown(up bool) string {

@@ -80,6 +80,22 @@ func TestCommandsForPeople(t *testing.T) {
 	}
 }
 
+// A node that never heard of the cluster has no last good table.
+func TestStatusBeforeTheSourceIsHeard(t *testing.T) {
+	unheard := sample()
+	unheard.Source.Synced = false
+	const lastGood = "the last good table is in force"
+	for name, ready := range map[string]bool{"with a last good table": true, "without one": false} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			err := run(t.Context(), []string{"status", "-socket", daemon(t, unheard, ready)}, &out, io.Discard)
+			if (err == nil) != ready || strings.Contains(out.String(), lastGood) != ready || !strings.Contains(out.String(), "not heard from yet") {
+				t.Errorf("%v: %s", err, &out)
+			}
+		})
+	}
+}
+
 func TestCommandsForPrograms(t *testing.T) {
 	socket := daemon(t, sample(), true)
 	for _, command := range []string{"status", "peers", "mtu", "guard"} {

@@ -80,7 +80,7 @@ func decide(in inputs) decision {
 	}
 	self := in.table.Self
 	if self == nil {
-		d.problems = append(d.problems, fmt.Sprintf("node %q is not in the cluster: register it, or set `node` to the name that it has there", in.cfg.Node))
+		d.problems = append(d.problems, absent(in))
 		if self = in.lastSelf; self == nil {
 			return d
 		}
@@ -123,6 +123,17 @@ func decide(in inputs) decision {
 		d.claim = ownClaim(in, own)
 	}
 	return d
+}
+
+// absent says why nothing is known of this node.
+func absent(in inputs) string {
+	switch {
+	case in.complete:
+		return fmt.Sprintf("node %q is not in the cluster: register it, or set `node` to the name that it has there", in.cfg.Node)
+	case in.cfg.Source.Kind == config.SourceSnapshot:
+		return fmt.Sprintf("nothing has been read from source.file %s yet, and there is no last good table", in.cfg.Source.File)
+	}
+	return "nothing has been heard from the API server yet, and there is no last good table"
 }
 
 // among are those of addrs that are assigned.

@@ -93,6 +93,11 @@ func TestDecideNamesWhatKeepsTheNodeClosed(t *testing.T) {
 		want   string
 	}{
 		{"the node is not in the cluster", func(in *inputs) { in.table.Self = nil }, `node "a" is not in the cluster`},
+		{"nothing was heard of the cluster yet", func(in *inputs) { in.table.Self, in.complete = nil, false }, "nothing has been heard from the API server yet"},
+		{"there is no snapshot yet", func(in *inputs) {
+			in.table.Self, in.complete = nil, false
+			in.cfg.Source = config.Source{Kind: config.SourceSnapshot, File: "/run/s.json"}
+		}, "nothing has been read from source.file /run/s.json yet"},
 		{"the node has no pod prefix", func(in *inputs) { in.table.Self.PodPrefixes = nil }, "Node.spec.podCIDRs"},
 		{"its addresses are on no link", func(in *inputs) { in.localAddrs = addrs("198.18.0.99") }, "--node-ip"},
 		{"the underlay is too narrow for IPv6 pods", func(in *inputs) { in.underlayMTU = 1339 }, "1340"},
