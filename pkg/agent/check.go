@@ -64,7 +64,19 @@ func DescribeHost(cfg config.Config) ([]string, error) {
 	if err != nil {
 		return notes, fmt.Errorf("%s: %w", u.Name, err)
 	}
-	return append(notes, fmt.Sprintf("%s; pods get %d", from, pods)), nil
+	notes = append(notes, fmt.Sprintf("%s; pods get %d", from, pods))
+	if wide := wideMTU(cfg.MTU, u); wide != "" {
+		notes = append(notes, "warning: "+wide)
+	}
+	return notes, nil
+}
+
+// wideMTU says that configured, bytes, is more than the link between nodes has; empty is that it is not, or that there is no link.
+func wideMTU(configured int, u hostnet.Underlay) string {
+	if u.MTU == 0 || configured <= u.MTU {
+		return ""
+	}
+	return fmt.Sprintf("mtu %d of the configuration is more than the %d of %s: what pods send in full size is fragmented or lost; write 0, or a number that the link has", configured, u.MTU, u.Name)
 }
 
 // wireGuardNote looks for the module without loading it: what is built in is there, too.

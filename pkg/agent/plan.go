@@ -30,8 +30,10 @@ type inputs struct {
 	// complete is whether table holds every peer there was: without it nothing
 	// may be removed.
 	complete bool
-	// underlayMTU is the smallest MTU of the links that carry node traffic, bytes.
+	// underlayMTU is the smallest MTU of the links that carry node traffic, bytes, or that of the configuration.
 	underlayMTU int
+	// wideMTU says what is wrong with an MTU of the configuration that is more than the link's; else it is empty.
+	wideMTU string
 	// localAddrs are the addresses on the link that carries node traffic, otherAddrs
 	// those on any link: they count where the node has none of the former.
 	localAddrs, otherAddrs []netip.Addr
@@ -110,6 +112,9 @@ func decide(in inputs) decision {
 	d.self, d.podMTU = self, mtu
 	d.host.Devices = []hostnet.TunnelDevice{{Name: deviceName, MTU: mtu}}
 	d.host.Peers, d.notes = hostPeers(in, underlay, mtu)
+	if in.wideMTU != "" {
+		d.notes = append(d.notes, in.wideMTU)
+	}
 	d.tunnel = tunnel.Plan(tunnel.Inputs{
 		Devices:   []tunnel.Local{{Name: deviceName, ListenPort: in.cfg.Tunnel.Port, PrivateKey: in.key}},
 		Mark:      config.TunnelMark,

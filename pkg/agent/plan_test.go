@@ -161,6 +161,29 @@ func TestPathTooNarrowForIPv6CarriesIPv4Only(t *testing.T) {
 	}
 }
 
+func TestWideMTUIsNoted(t *testing.T) {
+	for name, tt := range map[string]struct {
+		configured int
+		link       hostnet.Underlay
+		noted      bool
+	}{
+		"none":           {0, hostnet.Underlay{Name: "eth9", MTU: 1500}, false},
+		"the link's":     {1500, hostnet.Underlay{Name: "eth9", MTU: 1500}, false},
+		"less":           {1400, hostnet.Underlay{Name: "eth9", MTU: 1500}, false},
+		"more":           {9000, hostnet.Underlay{Name: "eth9", MTU: 1500}, true},
+		"no link so far": {9000, hostnet.Underlay{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := two(t)
+			in.wideMTU = wideMTU(tt.configured, tt.link)
+			d := decide(in)
+			if noted := len(d.notes) == 1 && strings.Contains(d.notes[0], "more than the 1500 of eth9"); noted != tt.noted || len(d.problems) != 0 {
+				t.Errorf("notes %q, problems %q", d.notes, d.problems)
+			}
+		})
+	}
+}
+
 func TestPeerOnAnotherFamilyStaysUnreachable(t *testing.T) {
 	in := two(t)
 	in.localAddrs = addrs("198.18.0.11")

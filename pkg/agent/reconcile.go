@@ -64,6 +64,7 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	if in.cfg.MTU > 0 {
 		in.underlayMTU = in.cfg.MTU
 	}
+	in.wideMTU = wideMTU(in.cfg.MTU, underlay)
 	in.localAddrs, in.otherAddrs = underlay.Addrs, underlay.Assigned
 	var refusals []cluster.Refusal
 	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways), withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
