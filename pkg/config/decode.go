@@ -16,6 +16,9 @@ import (
 // path of the key it is about, or why the whole is unreadable. Keys that are
 // absent stay as they were.
 func decode(text []byte, c *Config) (unreadable error, problems []error) {
+	if n := documentsIn(string(text)); n > 1 {
+		return fmt.Errorf("it holds %d YAML documents (--- separates them), of which only the first would count: write all into one", n), nil
+	}
 	// Strict: a key given twice is an error.
 	converted, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {

@@ -49,20 +49,36 @@ func parseKubeadm(text string, configMap bool) (Ranges, error) {
 	return Ranges{}, fmt.Errorf("it holds no document of kind ClusterConfiguration and no ConfigMap with data.ClusterConfiguration; write what kubectl -n kube-system get configmap kubeadm-config -o yaml shows")
 }
 
-// splitDocuments splits YAML at its document markers, which begin a line.
+// splitDocuments splits YAML at its document markers, --- and ..., which begin a line (YAML 1.2, section 9.1).
 func splitDocuments(text string) []string {
 	var documents []string
 	var current strings.Builder
 	for line := range strings.Lines(text) {
-		if mark := strings.TrimRight(line, "\r\n \t"); mark == "---" || strings.HasPrefix(line, "--- ") {
+		rest, ok := strings.CutPrefix(line, "---")
+		if !ok {
+			rest, ok = strings.CutPrefix(line, "...")
+		}
+		if ok && strings.Trim(rest[:min(len(rest), 1)], " \t\r\n") == "" {
 			documents = append(documents, current.String())
 			current.Reset()
-			current.WriteString(strings.TrimPrefix(mark, "---") + "\n")
-			continue
+			line = rest
 		}
 		current.WriteString(line)
 	}
 	return append(documents, current.String())
+}
+
+// documentsIn counts the documents of text in which anything is written.
+func documentsIn(text string) (n int) {
+	for _, document := range splitDocuments(text) {
+		for line := range strings.Lines(document) {
+			if line = strings.TrimSpace(line); line != "" && line[0] != '#' && line[0] != '%' {
+				n++
+				break
+			}
+		}
+	}
+	return n
 }
 
 func (d kubeadmDocument) ranges() (r Ranges, err error) {
