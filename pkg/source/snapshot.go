@@ -159,7 +159,7 @@ func Read(path string, trustDisk bool) (cluster.Table, error) {
 	}
 	t, err := Parse(text)
 	if err != nil {
-		return cluster.Table{}, corrupt(path, err)
+		return cluster.Table{}, fmt.Errorf("%s: %w; move it away (mv %[1]s %[1]s.bad) and start again: veild writes a new one once it has reached the API server", path, err)
 	}
 	return t, nil
 }
@@ -188,7 +188,7 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0:
 		return nil, fmt.Errorf("%w: %s can be written by others (user %d, mode %04o), who could name keys of their own; check it, then chown it to this user and chmod 0600", ErrCorrupt, path, st.Uid, st.Mode&0o7777)
 	case st.Size > MaxSnapshot:
-		return nil, corrupt(path, fmt.Errorf("%w: it is larger than %d bytes", ErrCorrupt, MaxSnapshot))
+		return nil, fmt.Errorf("%w: %s is larger than %d bytes, more than any snapshot: move it away", ErrCorrupt, path, MaxSnapshot)
 	}
 	// What has grown since is cut short here, and refused by Parse.
 	text, err := io.ReadAll(io.LimitReader(f, MaxSnapshot))
@@ -196,10 +196,6 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 		return nil, fmt.Errorf("read snapshot %s: %w", path, err)
 	}
 	return text, nil
-}
-
-func corrupt(path string, err error) error {
-	return fmt.Errorf("%s: %w; move it away (mv %[1]s %[1]s.bad) and start again: veild writes a new one once it has reached the API server", path, err)
 }
 
 func requireMemory(path string) error {

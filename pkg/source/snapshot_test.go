@@ -227,7 +227,7 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 	}
 	// A corrupt file changes nothing, and is said.
 	must(t, atomicfile.Write(path, []byte("{"), 0o600))
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(log.String(), "move it away"); {
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(log.String(), "correct it"); {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing was said of a corrupt file: %s", log.String())
 		}
@@ -250,8 +250,8 @@ func TestSnapshotSourceRefusesACorruptStart(t *testing.T) {
 	path := filepath.Join(memoryDir(t), "snapshot.json")
 	must(t, os.WriteFile(path, []byte("{}"), 0o600))
 	s := source.NewSnapshot(path, false, slog.New(slog.DiscardHandler))
-	if err := s.Run(t.Context(), func(cluster.State) { t.Error("a state") }); !errors.Is(err, source.ErrCorrupt) {
-		t.Errorf("got %v, want ErrCorrupt", err)
+	if err := s.Run(t.Context(), func(cluster.State) { t.Error("a state") }); !errors.Is(err, source.ErrCorrupt) || strings.Contains(err.Error(), "writes a new one") || !strings.Contains(err.Error(), "correct it") {
+		t.Errorf("got %v, want ErrCorrupt, and nothing of a file that veild writes", err)
 	}
 }
 
