@@ -1,15 +1,18 @@
 package guard
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -240,6 +243,8 @@ func TestGuardOutlivesTheDaemonAndIsAdopted(t *testing.T) {
 func TestWatchGuardsLinksThatAppear(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
+		var log bytes.Buffer
+		n.g.log = slog.New(slog.NewTextHandler(&log, nil))
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- n.NS.Do(func() error { return n.g.Watch(ctx) }) }()
@@ -247,6 +252,9 @@ func TestWatchGuardsLinksThatAppear(t *testing.T) {
 			cancel()
 			if err := <-ended; err != nil {
 				t.Error(err)
+			}
+			if strings.Contains(log.String(), "lost") {
+				t.Errorf("an ordinary end is a warning: %s", &log)
 			}
 		})
 		has := func(link string, hook Hook, want ...string) {

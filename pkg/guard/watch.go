@@ -34,7 +34,11 @@ func (g *Guard) watchOnce(ctx context.Context) error {
 	defer h.Close()
 	ch := make(chan nl.LinkUpdate, events)
 	done := make(chan struct{})
-	broken := func(err error) { g.log.Warn("link changes were lost, looking at all links again", "error", err) }
+	broken := func(err error) {
+		if ctx.Err() == nil { // else it is the end of the subscription
+			g.log.Warn("link changes were lost, looking at all links again", "error", err)
+		}
+	}
 	if err := nl.SubscribeLinks(ch, done, true, broken); err != nil {
 		close(done)
 		return err
