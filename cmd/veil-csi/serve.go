@@ -164,8 +164,9 @@ func (o *options) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.Recover(ctx); err != nil {
-		return fmt.Errorf("recover from a process that died: %w", err)
+	// A machine that can open no volume is not registered; all else that Recover meets is tried again while it serves.
+	if err := d.Recover(ctx); errors.Is(err, crypt.ErrNotSupported) {
+		return fmt.Errorf("node %s can open no volume: %w", o.node, err)
 	}
 	log.Info("veil-csi starts", "version", version.String(), "node", o.node, "cluster", s.cluster, "endpoint", o.endpoint, "defaults", d.Defaults.String())
 	defer log.Info("veil-csi ends; what is mounted stays")
@@ -190,6 +191,11 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 		server := driver.NewServer(log, metrics.Observe)
 		d.Register(server)
 		return driver.Serve(ctx, server, l)
+	})
+	// Beside serving, and again until it is done: what it waits for may be mended only by a call that is served.
+	g.Go(func() error {
+		d.Until(ctx, again, "let go on what a process that died left suspended", d.Recover)
+		return nil
 	})
 	if o.registration != "" {
 		g.Go(func() error { return r.Serve(ctx, o.registration) })

@@ -105,5 +105,6 @@ func (d *Driver) set(st volume.State) (*volume.Set, error) {
 	return set, nil
 }
 
-// Recover undoes what a process left behind that died: mappings that wait. Call it before serving.
+// Recover undoes what a process left behind that died: mappings that wait. Call it when the driver starts, and again when it gives an error; calls may be served
+// meanwhile.
 func (d *Driver) Recover(ctx context.Context) error { return d.any.Resume(ctx) }

@@ -124,10 +124,23 @@ func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
 
 // Every calls do now, and again after each interval, until ctx ends. An error is logged, and what is asked for is asked for again.
 func (d *Driver) Every(ctx context.Context, interval time.Duration, what string, do func(context.Context) error) {
+	d.repeat(ctx, interval, what, false, do)
+}
+
+// Until is Every until do gives no error.
+func (d *Driver) Until(ctx context.Context, interval time.Duration, what string, do func(context.Context) error) {
+	d.repeat(ctx, interval, what, true, do)
+}
+
+func (d *Driver) repeat(ctx context.Context, interval time.Duration, what string, once bool, do func(context.Context) error) {
 	t := time.NewTicker(interval)
 	defer t.Stop()
 	for {
-		if err := do(ctx); err != nil && ctx.Err() == nil {
+		err := do(ctx)
+		if err == nil && once {
+			return
+		}
+		if err != nil && ctx.Err() == nil {
 			d.Log.Warn("upkeep ended with an error; it is tried again", "what", what, "next", interval, "error", err)
 		}
 		select {

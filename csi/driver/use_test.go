@@ -376,4 +376,14 @@ func TestRewrap(t *testing.T) {
 	if rounds != 1 {
 		t.Errorf("%d rounds", rounds)
 	}
+	rounds = 0
+	d.Until(t.Context(), time.Millisecond, "test", func(context.Context) error {
+		if rounds++; rounds < 3 {
+			return mount.ErrBusy
+		}
+		return nil
+	})
+	if rounds != 3 {
+		t.Errorf("%d rounds until there was no error", rounds)
+	}
 }

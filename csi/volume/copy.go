@@ -319,7 +319,7 @@ func (o *op) freeze(ctx context.Context, open string, opts CopyOptions) (thaw fu
 }
 
 // Resume lets mappings of volumes go on which a copy that died left suspended. Call it when the driver starts, and again when it gives an error. Volumes on
-// which another process works are left to it.
+// which another process works are left to it. A state that cannot be read is in nobody's way but its own volume's.
 func (s *Set) Resume(ctx context.Context) error {
 	names, err := s.Engine.List(ctx, crypt.NamePrefixAll)
 	if err != nil {
@@ -334,10 +334,7 @@ func (s *Set) Resume(ctx context.Context) error {
 	if len(suspended) == 0 {
 		return nil
 	}
-	states, err := s.Store.List(ctx)
-	if err != nil {
-		return fmt.Errorf("resume mappings %v: %w", suspended, err)
-	}
+	states, unread := s.Store.List(ctx)
 	volumeByName := map[string]string{}
 	for _, st := range states {
 		volumeByName[crypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
@@ -345,6 +342,10 @@ func (s *Set) Resume(ctx context.Context) error {
 	var errs []error
 	for _, name := range suspended {
 		volume, ok := volumeByName[name]
+		if !ok && unread != nil {
+			errs = append(errs, fmt.Errorf("resume mapping %s: its volume is not among the states that can be read: %w", name, unread))
+			continue
+		}
 		if !ok {
 			s.Log.Warn("suspended mapping is left: it is of no volume here", "mapping", name)
 			continue

@@ -23,7 +23,7 @@ type Revision string
 type Store interface {
 	// Get gives the state of a volume; ErrNotFound when there is none.
 	Get(ctx context.Context, volume string) (State, Revision, error)
-	// List gives all states, in no order.
+	// List gives all states, in no order. Those that cannot be read are left out, and are in an error beside the others.
 	List(ctx context.Context) ([]State, error)
 	// Create keeps the state of a volume that has none; else ErrExists.
 	Create(ctx context.Context, s State) error
@@ -97,17 +97,18 @@ func (f *FileStore) List(ctx context.Context) ([]State, error) {
 		return nil, err
 	}
 	var out []State
+	var refused []error
 	for _, name := range names {
 		s, _, err := f.Get(ctx, strings.TrimSuffix(filepath.Base(name), ".json"))
-		if errors.Is(err, ErrNotFound) {
-			continue
+		switch {
+		case errors.Is(err, ErrNotFound):
+		case err != nil:
+			refused = append(refused, err)
+		default:
+			out = append(out, s)
 		}
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, s)
 	}
-	return out, nil
+	return out, errors.Join(refused...)
 }
 
 // Create implements Store.

@@ -523,6 +523,13 @@ func TestFileStore(t *testing.T) {
 	if _, _, err := f.Get(ctx, id); !errors.Is(err, ErrState) {
 		t.Errorf("a field of another version: %v", err)
 	}
+	st = State{Volume: "pvc-2", Cluster: cluster, Phase: New, Payload: 4096, Content: Unmade}
+	if err := f.Create(ctx, st); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := f.List(ctx); !errors.Is(err, ErrState) || len(all) != 1 || !equal(all[0], st) {
+		t.Errorf("list beside one that is refused: %v, %v", all, err)
+	}
 }
 
 func equal(a, b State) bool { return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b) }
