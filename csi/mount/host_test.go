@@ -271,6 +271,34 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// Only e2fsck itself says that a file system is damaged, not that it was ended, nor that it could not begin.
+func TestHowCheckEnds(t *testing.T) {
+	dir := t.TempDir()
+	before := folders
+	t.Cleanup(func() { folders = before })
+	folders = append([]string{dir}, before...)
+	device := filepath.Join(dir, "device")
+	if err := os.WriteFile(device, make([]byte, 8192), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for end, c := range map[string]struct{ fails, damaged bool }{
+		"exit 0":     {false, false},
+		"exit 1":     {false, false},
+		"exit 4":     {true, true},
+		"exit 5":     {true, true},
+		"exit 8":     {true, false},
+		"kill -9 $$": {true, false},
+		"kill $$":    {true, false},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "e2fsck"), []byte("#!/bin/sh\n"+end+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := (Host{}).Check(t.Context(), device, Ext4); (err != nil) != c.fails || errors.Is(err, ErrDamaged) != c.damaged {
+			t.Errorf("%s: %v", end, err)
+		}
+	}
+}
+
 func TestOptions(t *testing.T) {
 	for option, ok := range map[string]bool{"noatime": true, "data=journal": true, "discard": false, "remount": false, "": false, "a,b": false, "bind": false} {
 		if err := CheckOptions([]string{option}); errors.Is(err, ErrOption) == ok {

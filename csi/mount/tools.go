@@ -108,7 +108,8 @@ func (Host) Check(ctx context.Context, device string, kind FS) error {
 		return nil
 	}
 	const uncorrected = 4
-	if code&uncorrected != 0 {
+	// A program that was ended by a signal, as for want of memory, has code -1, and has said nothing of the file system.
+	if code > 0 && code&uncorrected != 0 {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return err
