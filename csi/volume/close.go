@@ -170,7 +170,8 @@ type Removed struct {
 }
 
 // Delete destroys the wrapped key, then what of it is on the disk, then the backing. It may be called again. A volume that is in use, here or on
-// another node, is refused. What remains is a state in phase DELETED, until Forget.
+// another node, is refused. What remains is a state in phase DELETED, until Forget. A backing that says it is another volume is left alone, and that is an
+// error until somebody has moved it.
 func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	o, err := s.begin(ctx, volume, nil)
 	if errors.Is(err, ErrNotFound) {
@@ -199,6 +200,10 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	var r Removed
 	r.Why = o.shred(ctx)
 	r.Shredded = r.Why == nil
+	if errors.Is(r.Why, crypt.OtherVolume) {
+		return r, errors.Join(fmt.Errorf("volume %s is deleted, its key destroyed, and its backing left, because that holds another volume: "+
+			"move it to where it belongs, then delete again: %w", volume, r.Why), o.Backend.Detach(ctx, volume))
+	}
 	if r.Why != nil && !errors.As(r.Why, new(*crypt.RefusedError)) && !errors.Is(r.Why, backend.ErrMissing) {
 		return r, r.Why
 	}
@@ -216,7 +221,12 @@ func (o *op) shred(ctx context.Context) error {
 		return err
 	}
 	defer disk.Close()
-	return crypt.Shred(disk, o.Binding())
+	err = crypt.Shred(disk, o.Binding())
+	// A copy that never was READY says that it is its source. One that was, and says so, holds the source itself.
+	if errors.Is(err, crypt.OtherVolume) && o.isCopy() && o.Epoch == 0 && (o.Device == "" || o.Device == dev.ID) {
+		return crypt.Shred(disk, o.origin().Binding)
+	}
+	return err
 }
 
 // Forget removes the state of a deleted volume. Call it when nobody can ask for the volume any more.

@@ -331,6 +331,56 @@ func TestACopiedDiskOpensNoMoreAfterDeletion(t *testing.T) {
 	}
 }
 
+// Two volumes' disks were exchanged: deleting the one does not take the other's only ciphertext with it.
+func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
+	for name, copied := range map[string]bool{"another volume": false, "its own source": true} {
+		t.Run(name, func(t *testing.T) {
+			n := opened(t)
+			closeVolume(t, n)
+			if copied {
+				copyVolume(t, n.process(0), "pvc-2", id, CopyOptions{})
+			} else {
+				second(t, n)
+				if _, err := n.process(0).Close(t.Context(), "pvc-2", nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n.disks[id], n.disks["pvc-2"] = n.disks["pvc-2"], n.disks[id]
+			before := n.disks["pvc-2"].Writes()
+			for range 2 {
+				r, err := n.process(0).Delete(t.Context(), "pvc-2")
+				if !errors.Is(err, crypt.OtherVolume) || r.Shredded || n.disks["pvc-2"] == nil || n.disks["pvc-2"].Writes() != before {
+					t.Fatalf("%+v, %v", r, err)
+				}
+			}
+			if st := n.stateOf("pvc-2"); st.Phase != Deleted || !st.Key.IsZero() {
+				t.Errorf("%+v", st)
+			}
+			// Somebody exchanges them back.
+			n.disks[id], n.disks["pvc-2"] = n.disks["pvc-2"], n.disks[id]
+			if r, err := n.process(0).Delete(t.Context(), "pvc-2"); err != nil || !r.Shredded || n.disks["pvc-2"] != nil {
+				t.Errorf("%+v, %v", r, err)
+			}
+			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
+				t.Error(err)
+			}
+			n.intact()
+		})
+	}
+}
+
+// A copy that died before it was one of its own still says that it is its source, and goes.
+func TestDeleteAnUnfinishedCopy(t *testing.T) {
+	n := formattingCopy(t)(t)
+	if r, err := n.process(0).Delete(t.Context(), copyID); err != nil || !r.Shredded || n.disks[copyID] != nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
+		t.Error(err)
+	}
+	n.intact()
+}
+
 func create(n *node) error {
 	_, err := n.process(0).Create(n.t.Context(), id, size)
 	return err
