@@ -115,6 +115,13 @@ func Expected(u UUID, epoch uint64, payload int64, device uint64, class Class, d
 	}
 }
 
+// EpochOf gives the epoch of the volume's mapping of that name; ok is false for a name that Expected does not give.
+func EpochOf(u UUID, name string) (epoch uint64, ok bool) {
+	n, ok := strings.CutPrefix(name, NamePrefix(u))
+	epoch, err := strconv.ParseUint(n, 10, 64)
+	return epoch, ok && err == nil && n == strconv.FormatUint(epoch, 10)
+}
+
 // sectorBits: device-mapper counts in sectors of 512 bytes.
 const sectorBits = 9
 
@@ -195,6 +202,11 @@ func differs(want, have []string) string {
 		return fmt.Sprintf("options: expected %v, found %v", w, h)
 	}
 	return ""
+}
+
+// Dead is whether no request to the mapping reaches a disk: it was fenced, or never had a table.
+func (m Mapping) Dead() bool {
+	return !slices.ContainsFunc(m.Targets, func(t Target) bool { return t.Type != "error" })
 }
 
 func (m Mapping) kinds() []string {

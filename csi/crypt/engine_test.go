@@ -172,3 +172,42 @@ func FuzzReply(f *testing.F) {
 		}
 	})
 }
+
+func TestEpochOf(t *testing.T) {
+	u := UUID{1}
+	for name, want := range map[string]struct {
+		epoch uint64
+		ok    bool
+	}{
+		Expected(u, 7, 0, 0, "", false).Name:       {7, true},
+		Expected(u, 1<<64-1, 0, 0, "", false).Name: {1<<64 - 1, true},
+		Expected(UUID{2}, 7, 0, 0, "", false).Name: {0, false},
+		NamePrefix(u):                          {0, false},
+		NamePrefix(u) + "07":                   {7, false},
+		NamePrefix(u) + "+7":                   {0, false},
+		NamePrefix(u) + "7x":                   {0, false},
+		"kubeveil-":                            {0, false},
+		NamePrefix(u) + "18446744073709551616": {1<<64 - 1, false},
+	} {
+		if epoch, ok := EpochOf(u, name); ok != want.ok || ok && epoch != want.epoch {
+			t.Errorf("%q: %d, %v", name, epoch, ok)
+		}
+	}
+}
+
+func TestDead(t *testing.T) {
+	live := Expected(UUID{1}, 1, 4096, 0, "", false).Mapping()
+	for name, c := range map[string]struct {
+		targets []Target
+		want    bool
+	}{
+		"live":        {live.Targets, false},
+		"fenced":      {[]Target{{Type: "error"}}, true},
+		"no table":    {nil, true},
+		"half fenced": {[]Target{{Type: "error"}, {Type: "crypt"}}, false},
+	} {
+		if got := (Mapping{Targets: c.targets}).Dead(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -27,10 +27,8 @@ func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (
 		return Closed{}, err
 	}
 	defer o.unlock()
-	if o.UUID != (crypt.UUID{}) {
-		if err := o.unmap(ctx); err != nil {
-			return Closed{}, err
-		}
+	if err := o.unmap(ctx); err != nil {
+		return Closed{}, err
 	}
 	var c Closed
 	if o.Phase == Ready && o.Writer == o.Node {
@@ -43,20 +41,19 @@ func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (
 
 // unmap removes the mappings of the volume. The present one must not be open; former ones are fenced, and go when they can.
 func (o *op) unmap(ctx context.Context) error {
-	names, err := o.Engine.List(ctx, crypt.NamePrefix(o.UUID))
+	present, former, err := o.mappings(ctx, o.State)
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if name != crypt.Expected(o.UUID, o.Epoch, 0, 0, "", false).Name {
-			if err := o.discard(ctx, name); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := o.Engine.Remove(ctx, name, false); errors.Is(err, crypt.ErrInUse) {
+	if present != "" {
+		if err := o.Engine.Remove(ctx, present, false); errors.Is(err, crypt.ErrInUse) {
 			return fmt.Errorf("volume %s: %w: %w", o.Volume, ErrInUse, err)
 		} else if err != nil {
+			return err
+		}
+	}
+	for _, name := range former {
+		if err := o.discard(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -185,10 +182,8 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 		if err := o.claim(""); err != nil {
 			return Removed{}, err
 		}
-		if o.UUID != (crypt.UUID{}) {
-			if err := o.unmap(ctx); err != nil {
-				return Removed{}, err
-			}
+		if err := o.unmap(ctx); err != nil {
+			return Removed{}, err
 		}
 		next := o.State
 		next.Phase, next.Key, next.Writer = Deleted, keyring.Wrapped{}, ""

@@ -234,13 +234,8 @@ func (o *op) settle(ctx context.Context) (open string, err error) {
 	if o.isCopy() && o.Phase == New {
 		return "", o.usable("copy")
 	}
-	if o.UUID != (crypt.UUID{}) {
-		name := crypt.Expected(o.UUID, o.Epoch, 0, 0, "", false).Name
-		if _, err := o.Engine.Lookup(ctx, name); err == nil {
-			open = name
-		} else if !errors.Is(err, crypt.ErrNoMapping) {
-			return "", err
-		}
+	if open, _, err = o.mappings(ctx, o.State); err != nil {
+		return "", err
 	}
 	if o.Phase == Ready && o.PendingEpoch == 0 && o.PendingPayload == 0 {
 		return open, nil

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
@@ -14,11 +15,14 @@ func (s *Set) Get(ctx context.Context, volume string) (State, error) {
 }
 
 // Find gives the mapping that Open made for the volume, and the state. It changes nothing and waits for nobody. Without a mapping the error is
-// crypt.ErrNoMapping, beside the state.
+// crypt.ErrNoMapping, beside the state; with one that is ahead of the state it is that refusal (crypt.NewerThanState).
 func (s *Set) Find(ctx context.Context, volume string) (Opened, error) {
 	st, err := s.Get(ctx, volume)
 	if err != nil {
 		return Opened{}, err
+	}
+	if _, _, err := s.mappings(ctx, st); err != nil {
+		return Opened{State: st}, err
 	}
 	none := fmt.Errorf("volume %s: %w on this node", volume, crypt.ErrNoMapping)
 	if st.Phase != Ready || st.Writer != s.Node {
@@ -30,4 +34,35 @@ func (s *Set) Find(ctx context.Context, volume string) (Opened, error) {
 		err = none
 	}
 	return Opened{m, st, true}, err
+}
+
+// mappings gives the names of the volume's mappings: the one of the state's epoch, if there is one, and former ones. One of any other epoch that lives is
+// refused (crypt.NewerThanState): the state is from a backup, and what is mounted there is what came after. Nothing is done to any mapping then.
+func (s *Set) mappings(ctx context.Context, st State) (present string, former []string, err error) {
+	if st.UUID == (crypt.UUID{}) {
+		return "", nil, nil
+	}
+	names, err := s.Engine.List(ctx, crypt.NamePrefix(st.UUID))
+	if err != nil {
+		return "", nil, err
+	}
+	for _, name := range names {
+		epoch, ok := crypt.EpochOf(st.UUID, name)
+		if ok && epoch == st.Epoch {
+			present = name
+			continue
+		}
+		if !ok || epoch > st.Epoch {
+			m, err := s.Engine.Lookup(ctx, name)
+			if err != nil && !errors.Is(err, crypt.ErrNoMapping) {
+				return "", nil, err
+			}
+			if err == nil && !m.Dead() {
+				return "", nil, fmt.Errorf("volume %s: %w", st.Volume, &crypt.RefusedError{
+					Kind: crypt.NewerThanState, What: "mapping " + name, Expected: fmt.Sprintf("none after epoch %d", st.Epoch), Found: "it live"})
+			}
+		}
+		former = append(former, name)
+	}
+	return present, former, nil
 }

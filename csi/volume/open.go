@@ -135,13 +135,16 @@ func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device)
 // adopt looks for the mapping that a former process made. ok is whether there is one and it is as it would be made now. All others of the volume are
 // fenced and removed.
 func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m crypt.Mapping, ok bool, err error) {
-	names, err := o.Engine.List(ctx, crypt.NamePrefix(o.UUID))
+	present, names, err := o.mappings(ctx, o.State)
 	if err != nil {
 		return m, false, err
 	}
+	if present != "" {
+		names = append(names, present)
+	}
 	want := crypt.Expected(o.UUID, o.Epoch, o.Payload, dev.Number, opts.Class, opts.Discard)
 	for _, name := range names {
-		if name == want.Name && o.Writer == o.Node && o.PendingEpoch == 0 {
+		if name == present && o.Writer == o.Node && o.PendingEpoch == 0 {
 			found, why := o.inspect(ctx, want)
 			if why != "" && o.PendingPayload != 0 {
 				// An expansion that was cut short may have reached the mapping.

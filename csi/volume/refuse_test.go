@@ -135,6 +135,56 @@ func TestStateFromABackup(t *testing.T) {
 	n.intact()
 }
 
+// restoredWhileOpen is a volume that somebody has open, and whose state is from a backup of before it was opened.
+func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
+	n = opened(t)
+	store := n.store.(*memoryStore)
+	old := store.states[id]
+	closeVolume(t, n)
+	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	mapping = n.engine.Live()[0]
+	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+	store.states[id] = old
+	return n, mapping
+}
+
+// What is mounted is newer than a state from a backup: a person decides, and until then nothing is done to it.
+func TestStateFromABackupWhileOpen(t *testing.T) {
+	for name, do := range map[string]func(ctx context.Context, s *Set) error{
+		"open":   openAgain,
+		"close":  func(ctx context.Context, s *Set) error { _, err := s.Close(ctx, id, nil); return err },
+		"delete": func(ctx context.Context, s *Set) error { _, err := s.Delete(ctx, id); return err },
+		"copy":   func(ctx context.Context, s *Set) error { _, err := s.Copy(ctx, copyID, id, CopyOptions{}); return err },
+		"find":   func(ctx context.Context, s *Set) error { _, err := s.Find(ctx, id); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, mapping := restoredWhileOpen(t)
+			before, writes := n.state(), n.disks[id].Writes()
+			for range 2 {
+				if err := do(t.Context(), n.process(0)); !errors.Is(err, crypt.NewerThanState) {
+					t.Errorf("%v", err)
+				}
+			}
+			if live := n.engine.Live(); len(live) != 1 || live[0] != mapping || len(n.suspended()) != 0 {
+				t.Errorf("mappings %v, suspended %v", live, n.suspended())
+			}
+			if n.disks[id] == nil || n.disks[id].Writes() != writes || !equal(n.state(), before) {
+				t.Errorf("something was written: %+v", n.state())
+			}
+		})
+	}
+	// One that was fenced already keeps nothing: the disk says the rest.
+	n, mapping := restoredWhileOpen(t)
+	if err := n.engine.Fence(t.Context(), mapping); err != nil {
+		t.Fatal(err)
+	}
+	if err := openAgain(t.Context(), n.process(0)); !errors.Is(err, crypt.NewerThanState) {
+		t.Errorf("with a dead one: %v", err)
+	}
+}
+
 // While a volume is formatted its disk is exchanged, or somebody else writes there.
 func TestFormattingElsewhere(t *testing.T) {
 	interrupted := func(t *testing.T) *node {
