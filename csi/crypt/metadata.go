@@ -106,7 +106,11 @@ func (w Want) check(r Record) error {
 		return refuse(kind, what, w.epochs(), "%d", r.Epoch)
 	}
 	if r.Payload != w.Payload && (w.PendingPayload == 0 || r.Payload != w.PendingPayload) {
-		return refuse(OlderImage, "size in the sealed record", fmt.Sprintf("%d bytes", w.Payload), "%d", r.Payload)
+		kind := OlderImage
+		if r.Payload > max(w.Payload, w.PendingPayload) {
+			kind = NewerThanState // Volumes only grow.
+		}
+		return refuse(kind, "size in the sealed record", fmt.Sprintf("%d bytes", w.Payload), "%d", r.Payload)
 	}
 	return nil
 }

@@ -5,7 +5,8 @@
 //   - A disk is written only in FORMATTING, where it is blank or holds what formatting writes, and in READY after its record was verified.
 //     There is no way from READY back.
 //   - A mapping that is handed out is of the volume's record at the epoch of the trusted state; one that was found is used only
-//     when its uuid, device, table and size are as they would be made, and a read succeeds. Any other is fenced and replaced.
+//     when its uuid, device, table and size are as they would be made, and a read succeeds. Any other is fenced and replaced, once there are key and
+//     disk for the one that takes its place; one that is ahead of the state is refused and left.
 //   - An image of a disk from before the volume was last opened, cleanly closed or expanded is refused.
 //   - A copy is what its source was at one moment, which lasted no longer than a limit; it opens on no disk but its own, and its source on no copy's.
 //     A source that a dead process left standing still goes on (Set.Resume, Set.Open).

@@ -50,10 +50,11 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 	if err != nil {
 		return Opened{}, err
 	}
-	if m, ok, err := o.adopt(ctx, dev, opts); err != nil || ok {
-		return Opened{m, o.State, ok}, err
+	m, stale, err := o.adopt(ctx, dev, opts)
+	if err != nil || m.Name != "" {
+		return Opened{m, o.State, err == nil}, err
 	}
-	m, err := o.open(ctx, dev, opts)
+	m, err = o.open(ctx, dev, opts, stale)
 	return Opened{m, o.State, false}, err
 }
 
@@ -132,37 +133,35 @@ func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device)
 	return o.swap(ctx, next)
 }
 
-// adopt looks for the mapping that a former process made. ok is whether there is one and it is as it would be made now. All others of the volume are
-// fenced and removed.
-func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m crypt.Mapping, ok bool, err error) {
-	present, names, err := o.mappings(ctx, o.State)
+// adopt looks for the mapping that a former process made, and gives it when it is as it would be made now. One that is not, of the present epoch, is stale:
+// it may be mounted, so it stays until there is what takes its place. Those of former epochs are fenced and removed.
+func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m crypt.Mapping, stale string, err error) {
+	present, former, err := o.mappings(ctx, o.State)
 	if err != nil {
-		return m, false, err
+		return m, "", err
 	}
-	if present != "" {
-		names = append(names, present)
-	}
-	want := crypt.Expected(o.UUID, o.Epoch, o.Payload, dev.Number, opts.Class, opts.Discard)
-	for _, name := range names {
-		if name == present && o.Writer == o.Node && o.PendingEpoch == 0 {
-			found, why := o.inspect(ctx, want)
-			if why != "" && o.PendingPayload != 0 {
-				// An expansion that was cut short may have reached the mapping.
-				larger := want
-				larger.Payload = o.PendingPayload
-				found, why = o.inspect(ctx, larger)
-			}
-			if why == "" {
-				m, ok = found, true
-				continue
-			}
-			o.log.Warn("mapping is replaced: it is not as it should be", "mapping", name, "why", why)
-		}
+	for _, name := range former {
 		if err := o.discard(ctx, name); err != nil {
-			return m, false, err
+			return m, "", err
 		}
 	}
-	return m, ok, nil
+	if present == "" {
+		return m, "", nil
+	}
+	why := fmt.Sprintf("the state gives it to node %q, pending epoch %d", o.Writer, o.PendingEpoch)
+	if o.Writer == o.Node && o.PendingEpoch == 0 {
+		want := crypt.Expected(o.UUID, o.Epoch, o.Payload, dev.Number, opts.Class, opts.Discard)
+		if m, why = o.inspect(ctx, want); why != "" && o.PendingPayload != 0 {
+			// An expansion that was cut short may have reached the mapping.
+			want.Payload = o.PendingPayload
+			m, why = o.inspect(ctx, want)
+		}
+	}
+	if why == "" {
+		return m, "", nil
+	}
+	o.log.Warn("mapping is to be replaced: it is not as it should be", "mapping", present, "why", why)
+	return crypt.Mapping{}, present, nil
 }
 
 // inspect says why the mapping of that table cannot be used; empty when it can. One that is suspended, as a copy that was cut short leaves it, is resumed.
@@ -193,13 +192,22 @@ func (o *op) discard(ctx context.Context, name string) error {
 	return o.Engine.Remove(ctx, name, true)
 }
 
-// open verifies the disk, advances the epoch and makes the mapping.
-func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions) (crypt.Mapping, error) {
+// open verifies the disk, advances the epoch and makes the mapping, in the place of a stale one unless that is empty.
+func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions, stale string) (crypt.Mapping, error) {
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
 		return crypt.Mapping{}, err
 	}
 	defer keys.Wipe()
+	if stale != "" {
+		// With a key, and a disk that would be opened, and not before: what is mounted there may be well.
+		if err := o.verified(dev, keys, true, func(blk.Disk, *crypt.Metadata, crypt.Record) error { return nil }); err != nil {
+			return crypt.Mapping{}, fmt.Errorf("mapping %s is not as it should be, and is left, because nothing can take its place: %w", stale, err)
+		}
+		if err := o.discard(ctx, stale); err != nil {
+			return crypt.Mapping{}, err
+		}
+	}
 	record, err := o.advance(ctx, dev, keys, o.Node)
 	if err != nil {
 		return crypt.Mapping{}, err

@@ -252,6 +252,48 @@ func TestZombies(t *testing.T) {
 	}
 }
 
+// A mapping that is not as it should be may be mounted all the same: it is left when nothing could take its place.
+func TestZombiesThatCannotBeReplaced(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(n *node, s *Set)
+		want  error
+	}{
+		"key service away": {func(_ *node, s *Set) { s.Keys = awayProvider{} }, keyring.ErrUnavailable},
+		"another disk":     {func(n *node, _ *Set) { n.disks[id].Flip(4200, 1) }, crypt.Tampered},
+		// The same epoch: the backup is from before an expansion.
+		"state from a backup": {func(n *node, _ *Set) {
+			store := n.store.(*memoryStore)
+			old := store.states[id]
+			if _, err := n.process(0).Expand(n.t.Context(), id, 2*size, OpenOptions{}); err != nil {
+				n.t.Fatal(err)
+			}
+			store.states[id] = old
+		}, crypt.NewerThanState},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := opened(t)
+			mapping := n.engine.Live()[0]
+			n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+			s := n.process(0)
+			c.spoil(n, s)
+			hook := n.engine.Hook
+			n.engine.Hook = func(op, name string) error {
+				if op == "probe" {
+					return unix.EIO
+				}
+				return hook(op, name)
+			}
+			before := n.state()
+			if _, err := s.Open(t.Context(), id, OpenOptions{}); !errors.Is(err, c.want) {
+				t.Errorf("%v; want %v", err, c.want)
+			}
+			if live := n.engine.Live(); len(live) != 1 || live[0] != mapping || !equal(n.state(), before) {
+				t.Errorf("mappings %v, state %+v", live, n.state())
+			}
+		})
+	}
+}
+
 func TestCloseWhileBusy(t *testing.T) {
 	n := opened(t)
 	m := n.engine.Live()[0]
