@@ -27,6 +27,7 @@ const (
 	dmDevRemove   = 4
 	dmDevSuspend  = 6
 	dmTableLoad   = 9
+	dmTableClear  = 10
 	dmTableStatus = 12
 
 	dmReadOnlyFlag      = 1 << 0

@@ -60,10 +60,10 @@ type Engine interface {
 	List(ctx context.Context, prefix string) ([]string, error)
 	// Probe reads the first sectors of the mapping from its disk.
 	Probe(ctx context.Context, name string) error
-	// Resize replaces the table of t.Name by t, which differs in size alone.
+	// Resize replaces the table of t.Name by t, which differs in size alone. One that is cut short leaves the table as it was, and perhaps a second one.
 	Resize(ctx context.Context, t Table, key *keyring.Secret) error
 	// Suspend makes requests to the mapping wait, once those under way are on the disk; a file system on it is flushed and frozen. suspended false lets
-	// them go again, and is no error for a mapping that is live. It outlives the process.
+	// them go again, by the table that they went by before: a second one is dropped. It is no error for a mapping that is live. It outlives the process.
 	Suspend(ctx context.Context, name string, suspended bool) error
 	// Fence makes every request to the mapping fail, those that wait included, and makes the kernel forget the key.
 	Fence(ctx context.Context, name string) error

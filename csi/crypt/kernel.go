@@ -174,6 +174,10 @@ func swap(name string, flags uint32) error {
 // Suspend implements Engine.
 func (Kernel) Suspend(_ context.Context, name string, suspended bool) error {
 	if !suspended {
+		// Resuming makes a second table live, and whose that is, and whether anything is right with it, nobody knows any more.
+		if _, err := (dmRequest{command: dmTableClear, name: name}).call(); err != nil {
+			return err
+		}
 		return resume(name)
 	}
 	_, err := dmRequest{command: dmDevSuspend, name: name, flags: dmSuspendFlag}.call()

@@ -164,10 +164,11 @@ func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m
 	return crypt.Mapping{}, present, nil
 }
 
-// inspect says why the mapping of that table cannot be used; empty when it can. One that is suspended, as a copy that was cut short leaves it, is resumed.
+// inspect says why the mapping of that table cannot be used; empty when it can. One that is suspended, as a copy that was cut short leaves it, or
+// has a second table, as an expansion does, is resumed by the table that it has.
 func (o *op) inspect(ctx context.Context, want crypt.Table) (crypt.Mapping, string) {
 	m, err := o.Engine.Lookup(ctx, want.Name)
-	if err == nil && m.Suspended {
+	if err == nil && (m.Suspended || m.Inactive) {
 		if err = o.Engine.Suspend(ctx, want.Name, false); err == nil {
 			m, err = o.Engine.Lookup(ctx, want.Name)
 		}

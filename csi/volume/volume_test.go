@@ -432,6 +432,35 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
+// An expansion that was killed costs no mapping, whatever is asked for first: it may be mounted.
+func TestExpansionThatWasCutShortKeepsTheMapping(t *testing.T) {
+	for kill := 1; ; kill++ {
+		n := opened(t)
+		mapping := n.engine.Live()[0]
+		n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+		_, err := n.process(kill).Expand(t.Context(), id, 2*size, OpenOptions{})
+		killed := n.steps >= kill
+		when := fmt.Sprintf("killed at step %d after %v", kill, last(n.trace))
+		for range 2 {
+			if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil || !o.Adopted || o.Mapping.Name != mapping {
+				t.Fatalf("%s: %+v, %v", when, o, err)
+			}
+		}
+		if st, err := n.process(0).Expand(t.Context(), id, 2*size, OpenOptions{}); err != nil || st.Payload != 2*size {
+			t.Fatalf("%s: expanded: %+v, %v", when, st, err)
+		}
+		if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil || o.Mapping.Name != mapping || o.Mapping.Targets[0].Length != 2*size {
+			t.Fatalf("%s: then: %+v, %v", when, o, err)
+		}
+		if !killed {
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+}
+
 func last(trace []string) []string { return trace[max(0, len(trace)-3):] }
 
 func openAgain(ctx context.Context, s *Set) error {

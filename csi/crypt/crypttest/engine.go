@@ -20,7 +20,7 @@ type Engine struct {
 	mappings map[string]*mapping
 	created  int
 
-	// Hook, when set, is asked before each method ("create", "lookup", "list", "probe", "resize", "suspend", "resume", "fence", "remove") of a name; an error of it is the method's.
+	// Hook, when set, is asked before each method ("create", "lookup", "list", "probe", "load" and "resize", "suspend", "resume", "fence", "remove") of a name; an error of it is the method's.
 	Hook func(op, name string) error
 }
 
@@ -115,17 +115,23 @@ func (e *Engine) Probe(_ context.Context, name string) error {
 	return nil
 }
 
-// Resize implements crypt.Engine.
+// Resize implements crypt.Engine, in two steps: the table is loaded as a second one, then made the live one.
 func (e *Engine) Resize(_ context.Context, t crypt.Table, key *keyring.Secret) error {
-	m, end, err := e.need("resize", t.Name)
+	m, end, err := e.need("load", t.Name)
 	if err != nil {
 		return err
 	}
-	defer end()
-	if !slices.Equal(m.key, key.Bytes()) {
+	same := slices.Equal(m.key, key.Bytes())
+	m.Inactive = m.Inactive || same
+	end()
+	if !same {
 		return fmt.Errorf("resize %s: another key", t.Name)
 	}
-	m.table, m.Targets = t, t.Mapping().Targets
+	if m, end, err = e.need("resize", t.Name); err != nil {
+		return err
+	}
+	defer end()
+	m.table, m.Targets, m.Inactive, m.Suspended = t, t.Mapping().Targets, false, false
 	return nil
 }
 
@@ -141,6 +147,7 @@ func (e *Engine) Suspend(_ context.Context, name string, suspended bool) error {
 	}
 	defer end()
 	m.Suspended = suspended
+	m.Inactive = m.Inactive && suspended
 	return nil
 }
 
@@ -151,7 +158,7 @@ func (e *Engine) Fence(_ context.Context, name string) error {
 		return err
 	}
 	defer end()
-	m.key, m.Suspended = nil, false
+	m.key, m.Suspended, m.Inactive = nil, false, false
 	m.Targets = []crypt.Target{{Length: m.table.Payload, Type: "error"}}
 	return nil
 }
