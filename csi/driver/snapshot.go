@@ -150,8 +150,9 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	case from.Request.Backend != p.Backend:
 		return from, invalid("parameter %s: %s is on backend %s, and so is a copy of it", paramBackend, src, from.Request.Backend)
 	}
-	// Without a size it is as large as its source.
-	size, err := sizeOf(&csi.CapacityRange{RequiredBytes: max(r.GetCapacityRange().GetRequiredBytes(), from.Payload), LimitBytes: r.GetCapacityRange().GetLimitBytes()}, least)
+	// Without a size it is as large as its source, or as that is about to be.
+	source := max(from.Payload, from.PendingPayload)
+	size, err := sizeOf(&csi.CapacityRange{RequiredBytes: max(r.GetCapacityRange().GetRequiredBytes(), source), LimitBytes: r.GetCapacityRange().GetLimitBytes()}, least)
 	if err != nil {
 		return from, err
 	}

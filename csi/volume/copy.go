@@ -92,7 +92,7 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	if err != nil {
 		return fmt.Errorf("copy to volume %s: %w", dst, err)
 	}
-	size, err := copySize(from, opts.Size)
+	size, err := copySize(src, from.Payload, opts.Size)
 	if err != nil {
 		return fmt.Errorf("copy to volume %s: %w", dst, err)
 	}
@@ -103,15 +103,15 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	return s.Store.Create(ctx, st)
 }
 
-// copySize is the payload of a copy.
-func copySize(from State, want int64) (int64, error) {
+// copySize is the payload of a copy of a volume that has payload bytes.
+func copySize(from string, payload, want int64) (int64, error) {
 	if want == 0 {
-		return from.Payload, nil
+		return payload, nil
 	}
-	if size := crypt.PayloadSize(want); size >= from.Payload {
+	if size := crypt.PayloadSize(want); size >= payload {
 		return size, nil
 	}
-	return 0, fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", from.Volume, ErrSmaller, from.Payload, want)
+	return 0, fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", from, ErrSmaller, payload, want)
 }
 
 // copyFrom takes a copy from NEW to FORMATTING: its backing holds what the source's does. On an error there is neither backing nor state.
@@ -171,7 +171,7 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 		return err
 	}
 	defer from.unlock()
-	open, err := from.settle(ctx)
+	open, payload, err := from.settle(ctx)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	}
 	defer data.Wipe()
 	next := o.State
-	if next.Payload, err = copySize(from.State, opts.Size); err != nil {
+	if next.Payload, err = copySize(from.Volume, payload, opts.Size); err != nil {
 		return err
 	}
 	if next.Key, err = keyring.WrapChecked(ctx, o.keys, o.Binding(), data); err != nil {
@@ -226,43 +226,46 @@ func unwrapper(providers ...keyring.Provider) keyring.Provider {
 	return c
 }
 
-// settle makes the source one that can be copied: formatted, and with two equal records on its disk. open is the name of its mapping, if it has one.
-func (o *op) settle(ctx context.Context) (open string, err error) {
+// settle makes the source one that can be copied: formatted, and with two equal records on its disk. open is the name of its mapping, if it has one; payload is
+// its size, bytes, which is what its disk says where the state says that it may be larger.
+func (o *op) settle(ctx context.Context) (open string, payload int64, err error) {
 	if err := o.claim(""); err != nil {
-		return "", err
+		return "", 0, err
 	}
 	if o.isCopy() && o.Phase == New {
-		return "", o.usable("copy")
+		return "", 0, o.usable("copy")
 	}
 	if open, _, err = o.mappings(ctx, o.State); err != nil {
-		return "", err
+		return "", 0, err
 	}
 	if o.Phase == Ready && o.PendingEpoch == 0 && o.PendingPayload == 0 {
-		return open, nil
+		return open, o.Payload, nil
 	}
 	dev, err := o.ready(ctx, "")
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
-	if err := o.even(ctx, dev, open != ""); err != nil || open != "" {
-		return open, err
+	if payload, err = o.even(ctx, dev, open != ""); err != nil || open != "" {
+		return open, payload, err
 	}
-	return "", o.Backend.Detach(ctx, o.Volume)
+	return "", payload, o.Backend.Detach(ctx, o.Volume)
 }
 
-// even writes both copies of the record again as the one says that counts, after a writing that may have been cut short.
-func (o *op) even(ctx context.Context, dev backend.Device, shared bool) error {
+// even writes both copies of the record again as the one says that counts, after a writing that may have been cut short, and gives the size that it says.
+func (o *op) even(ctx context.Context, dev backend.Device, shared bool) (payload int64, err error) {
 	if o.PendingEpoch == 0 && o.PendingPayload == 0 {
-		return nil
+		return o.Payload, nil
 	}
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer keys.Wipe()
-	return o.verified(dev, keys, shared, func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
+	err = o.verified(dev, keys, shared, func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
+		payload = r.Payload
 		return metadata.Seal(disk, keys, r.Next(r.Epoch, r.Payload))
 	})
+	return payload, err
 }
 
 // copyStill copies the backing while nobody writes to it.

@@ -366,6 +366,31 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// A copy has all that its source has, also while the state has not heard yet that the source was expanded.
+func TestCopyDuringAnExpansionThatWasCutShort(t *testing.T) {
+	for kill := 1; ; kill++ {
+		n := opened(t)
+		_, cut := n.process(kill).Expand(t.Context(), id, 2*size, OpenOptions{})
+		when := fmt.Sprintf("killed at step %d after %v", kill, last(n.trace))
+		s := n.process(0)
+		m, err := n.engine.Lookup(t.Context(), n.engine.Live()[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := copyVolume(t, s, copyID, id, CopyOptions{Snapshot: true})
+		if st.Payload < m.Targets[0].Length {
+			t.Errorf("%s: the source has %d bytes, its snapshot %d", when, m.Targets[0].Length, st.Payload)
+		}
+		restored := copyVolume(t, s, "pvc-2", copyID, CopyOptions{})
+		if o, err := s.Open(t.Context(), "pvc-2", OpenOptions{}); err != nil || o.Mapping.Targets[0].Length != st.Payload || restored.Payload != st.Payload {
+			t.Errorf("%s: restored: %+v, %v", when, o, err)
+		}
+		if cut == nil {
+			return
+		}
+	}
+}
+
 // lame is a store with a state that cannot be read, beside the others; with none at all when it is away.
 type lame struct {
 	Store
