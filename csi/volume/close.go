@@ -136,7 +136,7 @@ func (o *op) expand(ctx context.Context, dev backend.Device, opts OpenOptions) e
 	}
 	defer keys.Wipe()
 	var record crypt.Record
-	err = o.verified(dev, keys, true, func(disk blk.Disk, metadata *crypt.Metadata, now crypt.Record) error {
+	err = o.verified(ctx, dev, keys, true, func(disk blk.Disk, metadata *crypt.Metadata, now crypt.Record) error {
 		record = now.Next(now.Epoch, o.PendingPayload)
 		return metadata.Seal(disk, keys, record)
 	})

@@ -199,7 +199,7 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 		return err
 	}
 	defer keys.Wipe()
-	if err := from.verified(dev, keys, false, func(_ blk.Disk, _ *crypt.Metadata, r crypt.Record) error {
+	if err := from.verified(ctx, dev, keys, false, func(_ blk.Disk, _ *crypt.Metadata, r crypt.Record) error {
 		next.Origin = Origin{r.UUID, r.Sequence, r.Epoch, r.Payload}
 		return nil
 	}); err != nil {
@@ -261,7 +261,7 @@ func (o *op) even(ctx context.Context, dev backend.Device, shared bool) (payload
 		return 0, err
 	}
 	defer keys.Wipe()
-	err = o.verified(dev, keys, shared, func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
+	err = o.verified(ctx, dev, keys, shared, func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
 		payload = r.Payload
 		return metadata.Seal(disk, keys, r.Next(r.Epoch, r.Payload))
 	})

@@ -74,8 +74,6 @@ func (o *op) ready(ctx context.Context, writer string) (backend.Device, error) {
 
 // format takes the volume from NEW or FORMATTING to READY, and to writer.
 func (o *op) format(ctx context.Context, dev backend.Device, writer string) error {
-	o.reading <- struct{}{}
-	defer func() { <-o.reading }()
 	disk, err := o.OpenDisk(dev.Path, false)
 	if err != nil {
 		return err
@@ -95,12 +93,7 @@ func (o *op) format(ctx context.Context, dev backend.Device, writer string) erro
 		return err
 	}
 	defer data.Wipe()
-	if o.isCopy() {
-		err = crypt.FormatCopy(disk, data, o.Identity(), o.Payload, o.origin())
-	} else {
-		err = crypt.Format(disk, data, o.Identity(), o.Payload)
-	}
-	if err != nil {
+	if err := o.write(ctx, disk, data); err != nil {
 		return err
 	}
 	next := o.State
@@ -110,6 +103,19 @@ func (o *op) format(ctx context.Context, dev backend.Device, writer string) erro
 	}
 	o.log.Info("volume formatted", "device", dev.ID, "bytes", o.Payload)
 	return nil
+}
+
+// write writes the metadata of a volume in FORMATTING.
+func (o *op) write(ctx context.Context, disk blk.Disk, data *keyring.Secret) error {
+	done, err := o.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if o.isCopy() {
+		return crypt.FormatCopy(disk, data, o.Identity(), o.Payload, o.origin())
+	}
+	return crypt.Format(disk, data, o.Identity(), o.Payload)
 }
 
 // beginFormat takes the volume from NEW to FORMATTING: the disk is blank, and a key is made that is known to unwrap.
@@ -202,7 +208,7 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions, sta
 	defer keys.Wipe()
 	if stale != "" {
 		// With a key, and a disk that would be opened, and not before: what is mounted there may be well.
-		if err := o.verified(dev, keys, true, func(blk.Disk, *crypt.Metadata, crypt.Record) error { return nil }); err != nil {
+		if err := o.verified(ctx, dev, keys, true, func(blk.Disk, *crypt.Metadata, crypt.Record) error { return nil }); err != nil {
 			return crypt.Mapping{}, fmt.Errorf("mapping %s is not as it should be, and is left, because nothing can take its place: %w", stale, err)
 		}
 		if err := o.discard(ctx, stale); err != nil {
@@ -228,7 +234,7 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions, sta
 // the disk does: a process that dies in between leaves a state that allows both.
 func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys, writer string) (crypt.Record, error) {
 	var sealed crypt.Record
-	err := o.verified(dev, keys, false, func(disk blk.Disk, metadata *crypt.Metadata, record crypt.Record) error {
+	err := o.verified(ctx, dev, keys, false, func(disk blk.Disk, metadata *crypt.Metadata, record crypt.Record) error {
 		next := o.State
 		next.PendingEpoch, next.Writer = o.Epoch+1, o.Node
 		if next.PendingEpoch != o.PendingEpoch || next.Writer != o.Writer {

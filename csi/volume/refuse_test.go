@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -373,6 +374,66 @@ func TestKeyServiceAway(t *testing.T) {
 	}
 	if _, err := s.Open(ctx, id, OpenOptions{Keys: newProvider(t, 1)}); err != nil {
 		t.Errorf("with the key: %v", err)
+	}
+	n.intact()
+}
+
+// idle is a provider that is asked only while no turn is held: it may be away for long.
+type idle struct {
+	keyring.Provider
+	t *testing.T
+	s *Set
+}
+
+func (i idle) Wrap(ctx context.Context, b keyring.Binding, key *keyring.Secret) (keyring.Wrapped, error) {
+	i.check("wrap")
+	return i.Provider.Wrap(ctx, b, key)
+}
+
+func (i idle) Unwrap(ctx context.Context, b keyring.Binding, w keyring.Wrapped) (*keyring.Secret, error) {
+	i.check("unwrap")
+	return i.Provider.Unwrap(ctx, b, w)
+}
+
+func (i idle) check(what string) {
+	if n := len(i.s.reading); n != 0 {
+		i.t.Errorf("%s while %d volumes are read", what, n)
+	}
+}
+
+// Disks that hang hold up others until these have waited long enough; a key service that hangs holds up nobody.
+func TestDisksThatHang(t *testing.T) {
+	n := opened(t)
+	closeVolume(t, n)
+	s := n.process(0)
+	keys := idle{newProvider(t, 1), t, s}
+	if _, err := s.Create(t.Context(), "new", size); err != nil {
+		t.Fatal(err)
+	}
+	for range readers {
+		s.reading <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := s.Open(ctx, id, OpenOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("opened: %v", err)
+	}
+	if _, err := s.Open(ctx, "new", OpenOptions{}); !errors.Is(err, context.DeadlineExceeded) || n.disks["new"].Writes() != 0 {
+		t.Errorf("formatted: %v", err)
+	}
+	for range readers {
+		<-s.reading
+	}
+	for _, v := range []string{id, "new"} {
+		if _, err := s.Open(t.Context(), v, OpenOptions{Keys: keys}); err != nil {
+			t.Errorf("then %s: %v", v, err)
+		}
+	}
+	if _, err := s.Create(t.Context(), "newer", size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Open(t.Context(), "newer", OpenOptions{Keys: keys}); err != nil {
+		t.Error(err)
 	}
 	n.intact()
 }

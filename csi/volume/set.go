@@ -222,10 +222,23 @@ func (o *op) deriveKeys(ctx context.Context) (*crypt.Keys, error) {
 	return crypt.DeriveKeys(data, o.Binding())
 }
 
+// turn waits until there is memory for one more volume's metadata, and gives it back with done. Nothing is to be waited for meanwhile but the volume's disk and its state.
+func (o *op) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case o.reading <- struct{}{}:
+		return func() { <-o.reading }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("volume %s: wait for the disks of others: %w", o.Volume, ctx.Err())
+	}
+}
+
 // verified reads the volume's disk, once, verifies it, and hands both to use. shared is for a disk that a mapping is on.
-func (o *op) verified(dev backend.Device, keys *crypt.Keys, shared bool, use func(blk.Disk, *crypt.Metadata, crypt.Record) error) error {
-	o.reading <- struct{}{}
-	defer func() { <-o.reading }()
+func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys, shared bool, use func(blk.Disk, *crypt.Metadata, crypt.Record) error) error {
+	done, err := o.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	disk, err := o.OpenDisk(dev.Path, shared)
 	if err != nil {
 		return err
