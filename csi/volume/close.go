@@ -211,7 +211,7 @@ func (o *op) shred(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	disk, err := o.OpenDisk(dev.Path, false)
+	disk, err := o.disk(dev, false)
 	if err != nil {
 		return err
 	}

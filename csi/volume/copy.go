@@ -147,7 +147,7 @@ func (o *op) discardUnfinished(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	disk, err := o.OpenDisk(dev.Path, false)
+	disk, err := o.disk(dev, false)
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func (o *op) ready(ctx context.Context, writer string) (backend.Device, error) {
 
 // format takes the volume from NEW or FORMATTING to READY, and to writer.
 func (o *op) format(ctx context.Context, dev backend.Device, writer string) error {
-	disk, err := o.OpenDisk(dev.Path, false)
+	disk, err := o.disk(dev, false)
 	if err != nil {
 		return err
 	}
@@ -206,6 +206,12 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions, sta
 		return crypt.Mapping{}, err
 	}
 	defer keys.Wipe()
+	// Held until the mapping holds the device, so that its number stays its own.
+	held, err := o.disk(dev, true)
+	if err != nil {
+		return crypt.Mapping{}, err
+	}
+	defer held.Close()
 	if stale != "" {
 		// With a key, and a disk that would be opened, and not before: what is mounted there may be well.
 		if err := o.verified(ctx, dev, keys, true, func(blk.Disk, *crypt.Metadata, crypt.Record) error { return nil }); err != nil {

@@ -222,6 +222,19 @@ func (o *op) deriveKeys(ctx context.Context) (*crypt.Keys, error) {
 	return crypt.DeriveKeys(data, o.Binding())
 }
 
+// disk opens what was attached; shared is for a disk that a mapping is on. A path that leads elsewhere by now, as that of a disk which was unplugged, is refused:
+// the table is made on the number, so the two must be one.
+func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
+	disk, err := o.OpenDisk(dev.Path, shared)
+	if err != nil {
+		return nil, err
+	}
+	if err := blk.CheckNumber(disk, dev.Number); err != nil {
+		return nil, errors.Join(fmt.Errorf("volume %s: device %s: %w", o.Volume, dev.ID, err), disk.Close())
+	}
+	return disk, nil
+}
+
 // turn waits until there is memory for one more volume's metadata, and gives it back with done. Nothing is to be waited for meanwhile but the volume's disk and its state.
 func (o *op) turn(ctx context.Context) (done func(), err error) {
 	select {
@@ -239,7 +252,7 @@ func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 		return err
 	}
 	defer done()
-	disk, err := o.OpenDisk(dev.Path, shared)
+	disk, err := o.disk(dev, shared)
 	if err != nil {
 		return err
 	}

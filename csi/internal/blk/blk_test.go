@@ -92,6 +92,7 @@ func TestLoop(t *testing.T) {
 	if n, err := blk.Number(l.Path); n != l.Number || err != nil {
 		t.Errorf("number %d, %v; want %d", n, err, l.Number)
 	}
+	moved(t, l, path)
 	detachWhileOpen(t, l, path)
 	if err := os.Truncate(path, 16<<20); err != nil {
 		t.Fatal(err)
@@ -132,6 +133,27 @@ func detachWhileOpen(t *testing.T, l blk.Loop, path string) {
 	user.Close()
 	if found, err := blk.FindLoops(path); err != nil || len(found) != 1 {
 		t.Errorf("it went with the last close: %v, %v", found, err)
+	}
+}
+
+// moved checks that a device is told from another at the same path.
+func moved(t *testing.T, l blk.Loop, file string) {
+	t.Helper()
+	for path, want := range map[string]error{l.Path: blk.ErrOther, file: nil} {
+		d, err := blk.OpenShared(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(blk.CheckNumber(d, l.Number+1), d.Close()); !errors.Is(err, want) {
+			t.Errorf("%s as another device: %v", path, err)
+		}
+	}
+	d, err := blk.OpenShared(l.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(blk.CheckNumber(d, l.Number), d.Close()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -17,6 +17,9 @@ const Align = 4096
 // ErrUnaligned matches errors of reads and writes whose offset or length is not a multiple of Align.
 var ErrUnaligned = errors.New("not a multiple of 4096 bytes")
 
+// ErrOther matches when a path leads to another device than it did.
+var ErrOther = errors.New("it is another device now")
+
 // Disk is a block device, or a file in its place. ReadAt and WriteAt want offsets and lengths that are multiples of Align;
 // their buffers may lie anywhere. They and Sync may be called from several goroutines.
 type Disk interface {
@@ -124,6 +127,23 @@ func (d *directDisk) Size() (int64, error) {
 
 // Close closes the descriptor.
 func (d *directDisk) Close() error { return d.f.Close() }
+
+// CheckNumber refuses an open block device that has another number than that (ErrOther): its path led elsewhere when it was opened. A regular file, and what
+// Open did not open, has none and is taken.
+func CheckNumber(d Disk, number uint64) error {
+	direct, ok := d.(*directDisk)
+	if !ok {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(direct.f.Fd()), &st); err != nil {
+		return &fs.PathError{Op: "fstat", Path: direct.f.Name(), Err: err}
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFBLK && st.Rdev != number {
+		return fmt.Errorf("%s: %w: expected %d:%d, found %d:%d", direct.f.Name(), ErrOther, unix.Major(number), unix.Minor(number), unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	}
+	return nil
+}
 
 // Number is the device number of the block device at path, as the kernel makes it (unix.Mkdev).
 func Number(path string) (uint64, error) {
