@@ -187,6 +187,8 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics := driver.NewMetrics(d, r.Registered, registry)
 	g, ctx := errgroup.WithContext(ctx)
+	// What a copy has brought to a standstill goes on before calls are waited for, which may be in vain.
+	defer context.AfterFunc(ctx, d.End)()
 	g.Go(func() error {
 		server := driver.NewServer(log, metrics.Observe)
 		d.Register(server)

@@ -47,6 +47,9 @@ type Driver struct {
 	Config
 	// any is one of the Sets, for what is the same with each.
 	any *volume.Set
+	// ending is closed when copies are to be given up.
+	ending  chan struct{}
+	endOnce sync.Once
 
 	mu   sync.Mutex
 	busy map[string]bool
@@ -54,7 +57,7 @@ type Driver struct {
 
 // New checks c and gives a driver. It touches nothing.
 func New(c Config) (*Driver, error) {
-	d := &Driver{Config: c, busy: map[string]bool{}}
+	d := &Driver{Config: c, busy: map[string]bool{}, ending: make(chan struct{})}
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
@@ -104,6 +107,10 @@ func (d *Driver) set(st volume.State) (*volume.Set, error) {
 	}
 	return set, nil
 }
+
+// End gives up copies that are under way, and all that are asked for from now on: what stands still for them goes on at once. Call it when the process is to end,
+// before calls are waited for.
+func (d *Driver) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
 // Recover undoes what a process left behind that died: mappings that wait. Call it when the driver starts, and again when it gives an error; calls may be served
 // meanwhile.

@@ -78,6 +78,7 @@ var table = []struct {
 	{crypt.ErrNotSupported, codes.FailedPrecondition},
 	{mount.ErrNoProgram, codes.FailedPrecondition},
 	{keyring.ErrCorrupt, codes.FailedPrecondition},
+	{errEnding, codes.Aborted},
 	{volume.ErrInProgress, codes.Aborted},
 	{volume.ErrConflict, codes.Aborted},
 	{context.Canceled, codes.Canceled},

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -77,4 +78,48 @@ func TestListen(t *testing.T) {
 	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("a file was replaced: %v", err)
 	}
+}
+
+// hanging is an identity service whose calls neither end nor heed their end.
+type hanging struct {
+	csi.UnimplementedIdentityServer
+	begun, let chan struct{}
+}
+
+func (h hanging) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	close(h.begun)
+	<-h.let
+	return &csi.ProbeResponse{}, nil
+}
+
+// A call that does not end keeps the server no longer than it is told to wait.
+func TestServeEndsBesideACallThatDoesNot(t *testing.T) {
+	l, err := Listen(filepath.Join(t.TempDir(), "csi.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := hanging{begun: make(chan struct{}), let: make(chan struct{})}
+	s := NewServer(slog.New(slog.DiscardHandler), nil)
+	csi.RegisterIdentityServer(s, h)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, s, l, 10*time.Millisecond) }()
+	conn, err := grpc.NewClient("unix:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	called := make(chan error, 1)
+	go func() {
+		_, err := csi.NewIdentityClient(conn).Probe(t.Context(), &csi.ProbeRequest{})
+		called <- err
+	}()
+	<-h.begun
+	stop()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "still under way") {
+		t.Errorf("%v", err)
+	}
+	close(h.let)
+	<-called
+	s.Stop()
 }

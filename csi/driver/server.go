@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// drain is how long calls that are under way may take to end when the server does.
-const drain = 20 * time.Second
+// drain is how long calls that are under way may take to end when the server does; a pod has a little longer (manifests/csi).
+const drain = 45 * time.Second
 
 // Observe is told of each call when it ends.
 type Observe func(method string, code codes.Code, took time.Duration)
@@ -82,8 +82,10 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers on l until ctx ends, then lets calls that are under way end for a while. It closes l.
-func Serve(ctx context.Context, s *grpc.Server, l net.Listener) error {
+// Serve answers on l until ctx ends, then lets calls that are under way end for a while: those that do not are left to the end of the process. It closes l.
+func Serve(ctx context.Context, s *grpc.Server, l net.Listener) error { return serve(ctx, s, l, drain) }
+
+func serve(ctx context.Context, s *grpc.Server, l net.Listener, patience time.Duration) error {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	select {
@@ -91,8 +93,13 @@ func Serve(ctx context.Context, s *grpc.Server, l net.Listener) error {
 		return err
 	case <-ctx.Done():
 	}
-	hard := time.AfterFunc(drain, s.Stop)
-	defer hard.Stop()
-	s.GracefulStop()
-	return <-done
+	// Neither way of stopping ends before all calls have.
+	go s.GracefulStop()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(patience):
+		go s.Stop()
+		return fmt.Errorf("calls were still under way after %v", patience)
+	}
 }

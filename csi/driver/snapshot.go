@@ -54,14 +54,27 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	return &csi.CreateSnapshotResponse{Snapshot: snapshot(snap)}, nil
 }
 
-// copy copies the volume src, which it locks. It is not ended with the request, whose patience is shorter than a copy may take: the next request waits for it.
+// errEnding is why a copy was given up when the driver ended.
+var errEnding = errors.New("the driver ends: ask again")
+
+// copy copies the volume src, which it locks. It is not ended with the request, whose patience is shorter than a copy may take: the next request waits for it. It is ended
+// with the process (End).
 func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string, opts volume.CopyOptions) (volume.State, error) {
 	unlock, err := d.lock(src)
 	if err != nil {
 		return volume.State{}, err
 	}
 	defer unlock()
-	return set.Copy(context.WithoutCancel(ctx), dst, src, opts)
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-d.ending:
+			cancel(errEnding)
+		case <-ctx.Done():
+		}
+	}()
+	return set.Copy(ctx, dst, src, opts)
 }
 
 // snapshot is a snapshot as CSI has it.

@@ -1,11 +1,15 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
 // A walk kills the driver before each step that a call takes, with and without a reboot after it, and then has a new process do the call again.
@@ -229,4 +233,42 @@ func TestKilledWhileDeleting(t *testing.T) {
 			}
 		},
 	}.run(t)
+}
+
+// endless is a backend whose copies are never done.
+type endless struct {
+	memory
+	begun chan struct{}
+}
+
+func (b endless) Copy(ctx context.Context, _, _ string, _ int64) error {
+	close(b.begun)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A process that ends leaves nothing at a standstill, however long its copy would take.
+func TestEndGivesUpCopies(t *testing.T) {
+	m, d := running(t, mounted(""), nil)
+	begun := make(chan struct{})
+	d.Sets[BackendFile].Backend = endless{memory{m}, begun}
+	done := make(chan error, 1)
+	go func() { done <- snapshotted(m, d) }()
+	<-begun
+	d.End()
+	d.End()
+	if err := <-done; Code(err) != codes.Aborted {
+		t.Errorf("%v", err)
+	}
+	for _, name := range m.engine.Live() {
+		if mapping, err := m.engine.Lookup(t.Context(), name); err != nil || mapping.Suspended {
+			t.Errorf("%+v, %v", mapping, err)
+		}
+	}
+	if _, _, err := m.store.Get(t.Context(), snap); !errors.Is(err, volume.ErrNotFound) {
+		t.Errorf("something is left of the snapshot: %v", err)
+	}
+	if err := snapshotted(m, m.process(0)); err != nil {
+		t.Errorf("by the next process: %v", err)
+	}
 }
