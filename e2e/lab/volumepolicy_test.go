@@ -3,6 +3,7 @@ package lab_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +81,8 @@ func TestStolenVolumeToken(t *testing.T) {
 		}
 	})
 	t.Run("persistent volumes", func(t *testing.T) { persistentVolumes(ctx, t, l, own, other) })
+	t.Run("claims", func(t *testing.T) { claims(ctx, t, l, own) })
+	t.Run("snapshots", func(t *testing.T) { snapshots(ctx, t, l, own, other) })
 	t.Run("keys are kept", func(t *testing.T) { keysAreKept(ctx, t, l, admin, other) })
 	t.Run("without the policy it would be allowed", func(t *testing.T) {
 		err := l.Control.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, "kubeveil-veilvolume-own", metav1.DeleteOptions{})
@@ -100,22 +103,33 @@ func TestStolenVolumeToken(t *testing.T) {
 func csiPolicyInForce(ctx context.Context, t *testing.T, s *kubestore.Store, other string) {
 	t.Helper()
 	n := 0
-	err := lab.Until(ctx, 30*time.Second, func() error {
+	err := lab.Until(ctx, waitForPolicy, func() error {
 		n++
-		if err := s.Create(ctx, newState(fmt.Sprintf("pvc-probe-%d", n), other)); err == nil || !strings.Contains(err.Error(), "is of node") {
-			return fmt.Errorf("creating another's VeilVolume: %w", err)
-		}
-		return nil
+		return wantForbidden(s.Create(ctx, newState(fmt.Sprintf("pvc-probe-%d", n), other)), "is of node")
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func forbidden(t *testing.T, what string, err error, because string) {
+// waitForPolicy is how long it may take until a policy that was made is in force.
+const waitForPolicy = 30 * time.Second
+
+// wantForbidden is an error when err is none of a refusal that says one of because.
+func wantForbidden(err error, because ...string) error {
+	if err == nil {
+		return fmt.Errorf("it was allowed, want a refusal that says one of %q", because)
+	}
+	if slices.ContainsFunc(because, func(b string) bool { return strings.Contains(err.Error(), b) }) {
+		return nil
+	}
+	return fmt.Errorf("want a refusal that says one of %q: %w", because, err)
+}
+
+func forbidden(t *testing.T, what string, err error, because ...string) {
 	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), because) {
-		t.Errorf("%s: got %v, want a refusal that says %q", what, err, because)
+	if err := wantForbidden(err, because...); err != nil {
+		t.Errorf("%s: %v", what, err)
 	}
 }
 
@@ -187,6 +201,34 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 	}
 	_, err = mine.Patch(ctx, "foreign", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	forbidden(t, "resize another driver's", err, "not of the driver")
+	const gone = `[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"00000000-0000-4000-8000-000000000000"}]`
+	for what, text := range map[string]string{
+		"the provisioner's finalizer": `{"metadata":{"finalizers":["external-provisioner.volume.kubernetes.io/finalizer","kubernetes.io/pv-protection"]}}`,
+		"the resizer's annotation":    `{"metadata":{"annotations":{"volume.alpha.kubernetes.io/pre-resize-capacity":"1Gi"}}}`,
+	} {
+		if _, err := mine.Patch(ctx, "theirs", types.MergePatchType, []byte(text), metav1.PatchOptions{}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	// Each of these would have another node delete its volume, or end its pods.
+	for what, text := range map[string]string{
+		"another claim":          `{"spec":{"claimRef":{"uid":"00000000-0000-4000-8000-000000000000"}}}`,
+		"no claim":               `{"spec":{"claimRef":null}}`,
+		"reclaim policy":         `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`,
+		"mount options":          `{"spec":{"mountOptions":["errors=panic"]}}`,
+		"class":                  `{"spec":{"storageClassName":"other"}}`,
+		"access modes":           `{"spec":{"accessModes":["ReadWriteOncePod"]}}`,
+		"secret of an expansion": `{"spec":{"csi":{"controllerExpandSecretRef":{"name":"a","namespace":"b"}}}}`,
+		"an owner that is gone":  `{"metadata":{"ownerReferences":` + gone + `}}`,
+		"protection":             `{"metadata":{"finalizers":null}}`,
+		"whose it is":            `{"metadata":{"annotations":{"pv.kubernetes.io/provisioned-by":"csi.example.com"}}}`,
+		"whose it was":           `{"metadata":{"annotations":{"pv.kubernetes.io/bound-by-controller":null}}}`,
+	} {
+		for _, name := range []string{"theirs", "mine"} {
+			_, err := mine.Patch(ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{})
+			forbidden(t, what+" of "+name, err, "a side-car of csi.kubeveil.io changes")
+		}
+	}
 	if err := mine.Delete(ctx, "mine", metav1.DeleteOptions{}); err != nil {
 		t.Errorf("delete its own: %v", err)
 	}
@@ -242,11 +284,14 @@ func dynamicAs(ctx context.Context, t *testing.T, l *lab.Lab, node string) dynam
 // persistentVolume is one as the provisioner of a node makes it.
 func persistentVolume(name, node string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"kubernetes.io/pv-protection"}, Annotations: map[string]string{
+			"pv.kubernetes.io/provisioned-by": "csi.kubeveil.io", "pv.kubernetes.io/bound-by-controller": "yes"}},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.kubeveil.io", VolumeHandle: name}},
+			ClaimRef:                      &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "default", Name: name, UID: types.UID(name)},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.kubeveil.io", VolumeHandle: name}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "topology.csi.kubeveil.io/node", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
 			}}}},
