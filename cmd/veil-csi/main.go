@@ -92,7 +92,7 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println(version.String())
 		return nil
 	case command == "make-key" && fs.NArg() == 2:
-		return keyring.CreateFile(fs.Arg(1))
+		return makeKey(fs.Arg(1))
 	case command == "make-key":
 		return errors.New("make-key takes one file: veil-csi make-key FILE")
 	case fs.NArg() > 0:
@@ -102,6 +102,15 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	return o.serve(ctx)
+}
+
+// makeKey makes a key-encryption key, where there is no file.
+func makeKey(path string) error {
+	err := keyring.CreateFile(path)
+	if errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make key: %s exists, and is left alone: without it the volumes whose keys it wraps are lost", path)
+	}
+	return err
 }
 
 func (o *options) flags() *flag.FlagSet {

@@ -59,11 +59,21 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), []string{"make-key", o.keyFile}); err == nil {
-		t.Error("a key was made over another")
+	if err := run(t.Context(), []string{"make-key", o.keyFile}); err == nil || !strings.Contains(err.Error(), "exists, and is left alone") {
+		t.Errorf("a key was made over another: %v", err)
 	}
 	if after, err := os.ReadFile(o.keyFile); string(after) != string(before) || err != nil {
 		t.Errorf("the key is another now, %v", err)
+	}
+	// A key that cannot be used is not to be replaced by a new one.
+	if err := os.Chmod(o.keyFile, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.keys(); err == nil || strings.Contains(err.Error(), "make-key") || !strings.Contains(err.Error(), "chmod 600") {
+		t.Errorf("a key that others may read: %v", err)
+	}
+	if err := os.Chmod(o.keyFile, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	keys, err := o.keys()
 	if err != nil || len(keys) != 1 || keys["file"].Name() != "file" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -109,8 +110,11 @@ func (o *options) keys() (map[string]keyring.Provider, error) {
 			continue
 		}
 		p, err := keyring.File(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%w, with veil-csi make-key %s", err, path)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("%w; veil-csi make-key %s makes one", err, path)
+			return nil, fmt.Errorf("key file: %w; whoever replaces that file loses the volumes whose keys it wraps", err)
 		}
 		chain = append(chain, p)
 	}

@@ -100,7 +100,7 @@ func File(path string) (Provider, error) {
 		return nil, err
 	}
 	if st.Mode != unix.S_IFREG|0o600 || int(st.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("%w: %s: mode %o of user %d, want a regular file of mode 600 of user %d", ErrSecret, path, st.Mode, st.Uid, os.Geteuid())
+		return nil, fmt.Errorf("%w: %s: mode %o of user %d, want a regular file of mode 600 of user %d: chmod 600, chown", ErrSecret, path, st.Mode, st.Uid, os.Geteuid())
 	}
 	text, err := io.ReadAll(io.LimitReader(f, 1024))
 	if err != nil {
