@@ -177,17 +177,20 @@ func (a *Agent) openTable() (err error) {
 }
 
 func (a *Agent) openSource() (err error) {
-	switch a.cfg.Source.Kind {
-	case config.SourceSnapshot:
-		a.source = source.NewSnapshot(a.cfg.Source.File, a.cfg.TrustDisk, a.log)
-	default:
-		if err := checkServiceHost(a.cfg, os.Getenv(serviceHostEnv)); err != nil {
-			return err
-		}
-		a.kube, err = kube.New(kube.Options{Node: a.cfg.Node, Kubeconfig: a.cfg.Source.Kubeconfig, Log: a.log})
-		a.source = a.kube
-	}
+	a.source, a.kube, err = newSource(a.cfg, a.log)
 	return err
+}
+
+// newSource makes the source, which is the second of what it gives, too, when that is not nil. It asks nobody and changes nothing.
+func newSource(cfg config.Config, log *slog.Logger) (source.Source, *kube.Client, error) {
+	if cfg.Source.Kind == config.SourceSnapshot {
+		return source.NewSnapshot(cfg.Source.File, cfg.TrustDisk, log), nil, nil
+	}
+	c, err := kube.New(kube.Options{Node: cfg.Node, Kubeconfig: cfg.Source.Kubeconfig, Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, c, checkServiceHost(cfg, c.Server().Addr())
 }
 
 func (a *Agent) openTunnels() error {

@@ -27,11 +27,13 @@ func TestCheckServiceHost(t *testing.T) {
 		{"an address of its own", inCluster, "198.18.0.2", false},
 		{"a name", inCluster, "api.example", false},
 		{"outside a pod", inCluster, "", false},
-		{"a kubeconfig", withFile, "198.18.128.1", false},
+		{"a kubeconfig that names a service address", withFile, "198.18.128.1", true},
+		{"a kubeconfig that names its own", withFile, "198.18.0.2", false},
 		{"a snapshot", snapshot, "198.18.128.1", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			err := checkServiceHost(tt.cfg, tt.host)
+			addr, _ := netip.ParseAddr(tt.host)
+			err := checkServiceHost(tt.cfg, addr)
 			if (err != nil) != tt.refused {
 				t.Fatalf("got %v, refused should be %t", err, tt.refused)
 			}
