@@ -25,6 +25,9 @@ func closeNode(flags *config.Flags) error {
 
 func check(flags *config.Flags) error {
 	cfg, err := flags.Load()
+	if err == nil { // else the files may not be those that are meant
+		err = agent.CheckFiles(cfg)
+	}
 	err = errors.Join(err, agent.CheckHost(cfg))
 	notes, underlayErr := agent.DescribeHost(cfg)
 	for _, n := range notes {

@@ -43,6 +43,14 @@ func NewSnapshot(path string, trustDisk bool, log *slog.Logger) *Snapshot {
 	return &Snapshot{Poll: DefaultPoll, path: path, trustDisk: trustDisk, log: log}
 }
 
+// Check says what Run would refuse at once; a file that does not exist is waited for and fine. It is not for a Snapshot that runs.
+func (s *Snapshot) Check() error {
+	if _, err := s.next(); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // Run implements Source; call it once. A first read that finds anything but a
 // good file or no file is an error; later, and while there is no file, the last
 // state stands.

@@ -164,6 +164,18 @@ func Read(path string, trustDisk bool) (cluster.Table, error) {
 	return t, nil
 }
 
+// Check says what Read and NewWriter would refuse, and makes nothing; a file that does not exist is fine.
+func Check(path string, trustDisk bool) error {
+	_, err := Read(path, trustDisk)
+	switch {
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	case trustDisk:
+		return nil
+	}
+	return requireMemory(path)
+}
+
 func readFile(path string, trustDisk bool) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {

@@ -28,10 +28,8 @@ var ErrFile = errors.New("key file refused")
 // and not touched. So is, unless allowDisk, every path that is not on
 // tmpfs or ramfs: what is on a disk belongs to whoever has the disk.
 func LoadOrCreate(path string, allowDisk bool) (key Private, created bool, err error) {
-	if !allowDisk {
-		if err := atomicfile.RequireMemory(path); err != nil {
-			return Private{}, false, fmt.Errorf("private key: %w: whoever reads the disk would have the key; put keyFile below a tmpfs such as /run, or set trustDisk if the disk is yours alone", err)
-		}
+	if err := checkPlace(path, allowDisk); err != nil {
+		return Private{}, false, err
 	}
 	key, err = load(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -55,6 +53,31 @@ func LoadOrCreate(path string, allowDisk bool) (key Private, created bool, err e
 		return Private{}, false, fmt.Errorf("private key: %w", err)
 	}
 	return key, true, nil
+}
+
+// Check says what LoadOrCreate would refuse, and makes nothing; a file that does not exist is fine.
+func Check(path string, allowDisk bool) error {
+	if err := checkPlace(path, allowDisk); err != nil {
+		return err
+	}
+	_, err := load(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := checkDir(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func checkPlace(path string, allowDisk bool) error {
+	if allowDisk {
+		return nil
+	}
+	if err := atomicfile.RequireMemory(path); err != nil {
+		return fmt.Errorf("private key: %w: whoever reads the disk would have the key; put keyFile below a tmpfs such as /run, or set trustDisk if the disk is yours alone", err)
+	}
+	return nil
 }
 
 // load reads an existing key file; the error matches fs.ErrNotExist when there is none.
