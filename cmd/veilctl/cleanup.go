@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 
@@ -14,13 +15,7 @@ import (
 func cleanup(fs *flag.FlagSet) func(call) error {
 	file := fs.String("config", "", "veild's configuration `file`; by default the default places")
 	return func(c call) error {
-		cfg := config.Default()
-		if *file != "" {
-			var err error
-			if cfg, err = config.Load(*file); err != nil {
-				return err
-			}
-		}
+		cfg := cleanupConfig(*file, os.Stderr)
 		removed := []string{}
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 		err := agent.Cleanup(c.ctx, cfg, log, func(what string) {
@@ -36,4 +31,18 @@ func cleanup(fs *flag.FlagSet) func(call) error {
 		}
 		return err
 	}
+}
+
+// cleanupConfig is what to clean up by: the file, or the defaults when none is named. What is ours has fixed names:
+// a file that cannot be used, which is said, must not keep it here.
+func cleanupConfig(file string, problems io.Writer) config.Config {
+	if file == "" {
+		return config.Default()
+	}
+	cfg, err := config.Load(file)
+	if err != nil {
+		fmt.Fprintf(problems, "veilctl: the configuration cannot be used, cleaning up by the defaults: %v\n", err)
+		return config.Default()
+	}
+	return cfg
 }

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// As veild cleanup does: a broken configuration must not keep Kubeveil on a node.
+func TestCleanupConfig(t *testing.T) {
+	const good = "node: a\nclusterRanges: [10.244.0.0/16]\nserviceRanges: [10.96.0.0/12]\ncni: {confDir: /etc/other}\n"
+	for name, tt := range map[string]struct {
+		text    string // nothing: no file is named
+		confDir string
+		says    string
+	}{
+		"no file":     {"", config.CNIConfDir, ""},
+		"a good file": {good, "/etc/other", ""},
+		"a typo":      {good + "mtuu: 3\n", config.CNIConfDir, "mtuu: unknown key"},
+		"no YAML":     {"a: [", config.CNIConfDir, "cleaning up by the defaults"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := ""
+			if tt.text != "" {
+				file = filepath.Join(t.TempDir(), "veild.yaml")
+				if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var said bytes.Buffer
+			cfg := cleanupConfig(file, &said)
+			if cfg.CNI.ConfDir != tt.confDir || (said.Len() > 0) != (tt.says != "") || !strings.Contains(said.String(), tt.says) {
+				t.Errorf("it cleans %s, and says %q", cfg.CNI.ConfDir, &said)
+			}
+		})
+	}
+}
