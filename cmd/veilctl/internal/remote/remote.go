@@ -56,6 +56,8 @@ func (a *Access) Open() (*Cluster, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("kubeconfig %s does not exist: name another with -kubeconfig", a.Kubeconfig)
+	case clientcmd.IsEmptyConfig(err) && a.Kubeconfig != "":
+		return nil, fmt.Errorf("kubeconfig %s is empty, or names no cluster: name another with -kubeconfig", a.Kubeconfig)
 	case clientcmd.IsEmptyConfig(err):
 		return nil, errors.New("no kubeconfig: name one with -kubeconfig, or set KUBECONFIG; on a control-plane node of kubeadm: -kubeconfig /etc/kubernetes/admin.conf")
 	case err != nil:
