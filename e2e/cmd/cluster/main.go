@@ -74,7 +74,9 @@ func run(args []string) error {
 		fmt.Fprintln(flags.Output(), "usage: cluster [-dir DIR] up|ssh|kubectl|down")
 		flags.PrintDefaults()
 	}
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	if *dir, err = filepath.Abs(*dir); err != nil {
