@@ -1,0 +1,275 @@
+package proxy
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+const (
+	// deadAfter is how long a server has not answered when connections to it are closed. closeEvery is how often those are
+	// looked for: together less than the 45 s after which client-go's own pings find a connection dead.
+	deadAfter, closeEvery = 25 * time.Second, 10 * time.Second
+)
+
+// APIServers are what is known of the API servers before they are listed.
+type APIServers struct {
+	// Frontends are the addresses of their service.
+	Frontends []netip.AddrPort
+	// Configured are servers whatever the lists say.
+	Configured []netip.AddrPort
+	// Remembered are servers until they have been listed.
+	Remembered []netip.AddrPort
+}
+
+// apiService is the service of the API servers, and apiPort the name of its port; they keep its endpoints themselves.
+var (
+	apiService = service.Name{Namespace: "default", Name: "kubernetes"}
+	apiPort    = "https"
+)
+
+// apiServers decides what entry 0 is.
+type apiServers struct {
+	mu     sync.Mutex // guards what follows
+	before APIServers
+	fronts []netip.AddrPort // listed
+	slices map[string][]netip.AddrPort
+	// servers are the candidates; each has a probe once run is set.
+	servers map[netip.AddrPort]*server
+	run     func(addr netip.AddrPort) (stop func())
+}
+
+// server is a candidate.
+type server struct {
+	up    bool
+	since time.Time // zero until its probe has said something; it counts as up
+	stop  func()
+	swept time.Time // when connections to it were last closed
+}
+
+func newAPIServers(before APIServers) *apiServers {
+	a := &apiServers{before: before, slices: map[string][]netip.AddrPort{}, servers: map[netip.AddrPort]*server{}}
+	a.syncLocked()
+	return a
+}
+
+// adopt remembers the servers in the maps.
+func (a *apiServers) adopt(s service.State) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	was := s.APIServer()
+	a.before.Remembered = slices.Concat(a.before.Remembered, was.Backends)
+	if len(a.before.Frontends) == 0 {
+		a.before.Frontends = was.Frontends
+	}
+	a.syncLocked()
+}
+
+// start begins to probe; changed is told when entry may have become another. Probes end with ctx, counted by wg.
+func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, probe prober, changed func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.run = func(addr netip.AddrPort) func() {
+		ctx, stop := context.WithCancel(ctx)
+		wg.Go(func() {
+			probe(ctx, addr, func(up bool) {
+				if a.report(addr, up) {
+					changed()
+				}
+			})
+		})
+		return stop
+	}
+	for addr, s := range a.servers {
+		s.stop = a.run(addr)
+	}
+}
+
+// report takes what a probe found and is whether that is new.
+func (a *apiServers) report(addr netip.AddrPort, up bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.servers[addr]
+	if s == nil || s.up == up && !s.since.IsZero() {
+		return false
+	}
+	s.up, s.since, s.swept = up, time.Now(), time.Time{}
+	return true
+}
+
+// syncLocked makes servers the candidates that there are.
+func (a *apiServers) syncLocked() {
+	want := map[netip.AddrPort]bool{}
+	listed := false
+	for _, addrs := range a.slices {
+		for _, addr := range addrs {
+			want[addr], listed = true, true
+		}
+	}
+	known := a.before.Configured
+	if !listed {
+		known = slices.Concat(known, a.before.Remembered)
+	}
+	for _, addr := range known {
+		want[netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())] = true
+	}
+	for _, addr := range a.frontsLocked() {
+		delete(want, addr) // would lead back to itself
+	}
+	for addr, s := range a.servers {
+		if !want[addr] {
+			if s.stop != nil {
+				s.stop()
+			}
+			delete(a.servers, addr)
+		}
+	}
+	for addr := range want {
+		if a.servers[addr] != nil {
+			continue
+		}
+		s := &server{up: true}
+		if a.run != nil {
+			s.stop = a.run(addr)
+		}
+		a.servers[addr] = s
+	}
+}
+
+func (a *apiServers) frontsLocked() []netip.AddrPort {
+	if len(a.fronts) > 0 {
+		return a.fronts
+	}
+	return a.before.Frontends
+}
+
+// entry is entry 0: the servers that answer or have not been asked yet, or all when none does. Without any there is no frontend:
+// it could only refuse.
+func (a *apiServers) entry() service.APIServer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var up, all []netip.AddrPort
+	for addr, s := range a.servers {
+		all = append(all, addr)
+		if s.up {
+			up = append(up, addr)
+		}
+	}
+	if len(all) == 0 {
+		return service.APIServer{}
+	}
+	e := service.APIServer{Frontends: slices.Clone(a.frontsLocked()), Backends: up}
+	if len(up) == 0 {
+		e.Backends = all
+	}
+	slices.SortFunc(e.Backends, netip.AddrPort.Compare)
+	return e
+}
+
+func (a *apiServers) putService(s service.Service) {
+	if s.Name != apiService {
+		return
+	}
+	var fronts []netip.AddrPort
+	for _, p := range s.Ports {
+		for _, addr := range s.ClusterIPs {
+			if p.Name == apiPort && p.Protocol == service.TCP {
+				fronts = append(fronts, netip.AddrPortFrom(addr, p.Port))
+			}
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fronts = fronts
+	a.syncLocked()
+}
+
+func (a *apiServers) putSlice(s service.Slice) {
+	if s.Service != apiService {
+		return
+	}
+	var servers []netip.AddrPort
+	for _, p := range s.Ports {
+		for _, ep := range s.Endpoints {
+			if p.Name == apiPort && p.Protocol == service.TCP && ep.Ready {
+				servers = append(servers, netip.AddrPortFrom(ep.Addr, p.Port))
+			}
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.slices[s.Name] = servers
+	a.syncLocked()
+}
+
+func (a *apiServers) deleteSlice(owner service.Name, slice string) {
+	if owner != apiService {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.slices, slice)
+	a.syncLocked()
+}
+
+// status gives the candidates, sorted.
+func (a *apiServers) status() []APIServer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []APIServer
+	for addr, s := range a.servers {
+		out = append(out, APIServer{Addr: addr, Up: s.up, Since: s.since})
+	}
+	slices.SortFunc(out, func(x, y APIServer) int { return x.Addr.Compare(y.Addr) })
+	return out
+}
+
+// dead are the servers to which connections are to be closed now, while another answers.
+func (a *apiServers) dead(now time.Time) []netip.AddrPort {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []netip.AddrPort
+	alive := false
+	for addr, s := range a.servers {
+		alive = alive || s.up && !s.since.IsZero()
+		if !s.up && now.Sub(s.since) >= deadAfter && now.Sub(s.swept) >= closeEvery {
+			out = append(out, addr)
+		}
+	}
+	if !alive {
+		return nil
+	}
+	for _, addr := range out {
+		a.servers[addr].swept = now
+	}
+	return out
+}
+
+// closeDead closes what is still connected to servers that have gone, until ctx ends.
+func (p *Proxy) closeDead(ctx context.Context) {
+	if p.closing == nil {
+		return
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			for _, addr := range p.api.dead(now) {
+				n, err := p.closing(addr)
+				if err != nil {
+					p.log.Warn("connections to an API server that does not answer stay until their programs give up", "server", addr, "error", err)
+				}
+				if n > 0 {
+					p.log.Info("closed connections to an API server that does not answer", "server", addr, "connections", n)
+				}
+			}
+		}
+	}
+}

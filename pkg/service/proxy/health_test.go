@@ -1,0 +1,120 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+func localService(port uint16) service.Service {
+	s := webService()
+	s.ExternalLocal, s.HealthCheckNodePort = true, port
+	return s
+}
+
+// healthy is a healthPorts whose one port is loopback's.
+func healthy(t *testing.T) (*healthPorts, func() (*http.Response, healthAnswer)) {
+	t.Helper()
+	var addr string
+	h := newHealthPorts("node-1", slog.New(slog.DiscardHandler), func(uint16) (net.Listener, error) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err == nil {
+			addr = l.Addr().String()
+		}
+		return l, err
+	})
+	t.Cleanup(h.close)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	return h, func() (*http.Response, healthAnswer) {
+		t.Helper()
+		resp, err := client.Get("http://" + addr + "/healthz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a healthAnswer
+		if err := json.Unmarshal(body, &a); err != nil {
+			t.Fatalf("%s: %v", body, err)
+		}
+		return resp, a
+	}
+}
+
+// The codes, header and fields are those that balancers know from kube-proxy.
+func TestHealthCheckNodePort(t *testing.T) {
+	h, ask := healthy(t)
+	h.putService(localService(31000))
+	h.update()
+	resp, a := ask()
+	if resp.StatusCode != http.StatusServiceUnavailable || a.LocalEndpoints != 0 || !a.ServiceProxyHealthy || a.Service.Namespace != "default" || a.Service.Name != "web" {
+		t.Errorf("without endpoints: %s %+v", resp.Status, a)
+	}
+	s := slice(web, "http", 8080, "198.18.1.1", "198.18.1.2", "198.18.1.3")
+	s.Endpoints[1].Node, s.Endpoints[2].Ready = "node-2", false
+	h.putSlice(s)
+	s.Name = "web-2" // the same address is the same endpoint
+	h.putSlice(s)
+	resp, a = ask()
+	if resp.StatusCode != http.StatusOK || a.LocalEndpoints != 1 || resp.Header.Get("X-Load-Balancing-Endpoint-Weight") != "1" || resp.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("with one endpoint here: %s %+v %v", resp.Status, a, resp.Header)
+	}
+	h.follows(false)
+	if resp, a := ask(); resp.StatusCode != http.StatusServiceUnavailable || a.ServiceProxyHealthy {
+		t.Errorf("with a table that is behind: %s %+v", resp.Status, a)
+	}
+	h.follows(true)
+	h.deleteSlice(web, "web-1")
+	h.deleteSlice(web, "web-2")
+	if resp, _ := ask(); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("after the endpoints went: %s", resp.Status)
+	}
+	h.deleteService(web)
+	h.update()
+	if len(h.servers) != 0 {
+		t.Errorf("after the service went, %d ports are served", len(h.servers))
+	}
+}
+
+func TestHealthPortThatIsTaken(t *testing.T) {
+	taken := true
+	h := newHealthPorts("node-1", slog.New(slog.DiscardHandler), func(uint16) (net.Listener, error) {
+		if taken {
+			return nil, errors.New("address in use")
+		}
+		return net.Listen("tcp", "127.0.0.1:0")
+	})
+	defer h.close()
+	h.putService(localService(31000))
+	h.update()
+	if got := h.problems(); len(got) != 1 {
+		t.Fatalf("problems %q, want one", got)
+	}
+	taken = false
+	h.update()
+	if got := h.problems(); len(got) != 0 || len(h.servers) != 1 {
+		t.Errorf("once the port is free: problems %q, %d served", got, len(h.servers))
+	}
+}
+
+func TestHealthPortsWithoutPolicyLocal(t *testing.T) {
+	h := newHealthPorts("node-1", slog.New(slog.DiscardHandler), func(uint16) (net.Listener, error) { return nil, errors.New("asked for") })
+	s := localService(31000)
+	s.ExternalLocal = false
+	h.putService(s)
+	h.putSlice(service.Slice{Service: web, Name: "a", Endpoints: []service.Endpoint{{Addr: netip.MustParseAddr("198.18.1.1")}}})
+	h.update()
+	if got := h.problems(); len(got) != 0 {
+		t.Errorf("a service of policy Cluster: %q", got)
+	}
+}

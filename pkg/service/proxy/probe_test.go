@@ -1,0 +1,129 @@
+package proxy
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+)
+
+// testServer is a TLS server, with HTTP/2 or without; its connections can be frozen.
+func testServer(t *testing.T, http2 bool) (addr netip.AddrPort, freeze func(), end func()) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	l := &frozenListener{Listener: s.Listener}
+	s.Listener = l
+	s.EnableHTTP2 = http2
+	s.StartTLS()
+	end = sync.OnceFunc(func() { l.thaw(); s.CloseClientConnections(); s.Close() })
+	t.Cleanup(end)
+	return s.Listener.Addr().(*net.TCPAddr).AddrPort(), l.freeze, end
+}
+
+// frozenListener gives connections whose reads end only when they are thawed, as of a machine without power.
+type frozenListener struct {
+	net.Listener
+	mu     sync.Mutex
+	frozen chan struct{}
+}
+
+func (l *frozenListener) freeze() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.frozen = make(chan struct{})
+}
+
+func (l *frozenListener) thaw() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.frozen != nil {
+		close(l.frozen)
+		l.frozen = nil
+	}
+}
+
+func (l *frozenListener) wait() {
+	l.mu.Lock()
+	frozen := l.frozen
+	l.mu.Unlock()
+	if frozen != nil {
+		<-frozen
+	}
+}
+
+func (l *frozenListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &frozenConn{c, l}, nil
+}
+
+type frozenConn struct {
+	net.Conn
+	l *frozenListener
+}
+
+func (c *frozenConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.l.wait()
+	return n, err
+}
+
+// probing runs the prober and gives what it says.
+func probing(t *testing.T, addr netip.AddrPort) <-chan bool {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	said, done := make(chan bool, 100), make(chan struct{})
+	go func() {
+		defer close(done)
+		probeServer(ctx, addr, func(up bool) { said <- up })
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return said
+}
+
+// until what is said is up, and how long that took.
+func until(t *testing.T, said <-chan bool, up bool) time.Duration {
+	t.Helper()
+	began, late := time.Now(), time.After(10*time.Second)
+	for {
+		select {
+		case got := <-said:
+			if got == up {
+				return time.Since(began)
+			}
+		case <-late:
+			t.Fatalf("the prober does not say %t", up)
+		}
+	}
+}
+
+func TestProbeOfAServerThatEnds(t *testing.T) {
+	for name, http2 := range map[string]bool{"with HTTP/2": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			addr, _, end := testServer(t, http2)
+			said := probing(t, addr)
+			until(t, said, true)
+			go end()
+			t.Logf("a server that ended was found out after %v", until(t, said, false))
+		})
+	}
+}
+
+// A machine that is gone answers nothing, and ends no connection.
+func TestProbeOfAServerThatFallsSilent(t *testing.T) {
+	addr, freeze, _ := testServer(t, true)
+	said := probing(t, addr)
+	until(t, said, true)
+	freeze()
+	took := until(t, said, false)
+	t.Logf("a silent server was found out after %v", took)
+	if took > pingEvery+pingLimit+2*time.Second { // the machine that tests may be slow; by itself it is their sum
+		t.Errorf("that took %v", took)
+	}
+}

@@ -1,0 +1,398 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+const (
+	// retryMin and retryMax bound the pause after writes that could not be made.
+	retryMin, retryMax = 100 * time.Millisecond, 10 * time.Second
+	// abortPause is the least time between two looks for UDP sockets, which cost a walk over every namespace.
+	abortPause = 200 * time.Millisecond
+	// rounds bounds the plans of one turn; the next begins at once.
+	rounds = 8
+	// settled is how long after changes problems and sizes are looked for: to look costs a walk over all services.
+	settled = 3 * time.Second
+)
+
+// Table is the table in the kernel; pkg/service/table has it. Only one goroutine calls it.
+type Table interface {
+	// State reads what is in the maps.
+	State() (service.State, error)
+	// Apply writes changes in their order. After an error State says what was written.
+	Apply(changes service.Changes) error
+	// Attach puts the programs in force that read the maps, or brings those that are there up to date.
+	Attach() error
+}
+
+// Options are what a Proxy is made from.
+type Options struct {
+	// Node is this node's name in Kubernetes.
+	Node string
+	// Limits are the sizes of the Table's maps.
+	Limits service.Limits
+	Table  Table
+	// APIServers are known before there is a list.
+	APIServers APIServers
+	// Observe is told how long changes took from when they came to when they were in force; nil is nobody.
+	Observe func(time.Duration)
+	// CloseSockets closes this node's established TCP connections to a server that has gone, pods' included; nil closes none.
+	CloseSockets func(server netip.AddrPort) (closed int, err error)
+	// AbortDatagrams disconnects this node's UDP sockets whose backend has gone, pods' included; nil disconnects none. It is called, beside all else,
+	// soon after backends of UDP went.
+	AbortDatagrams func() (aborted int, err error)
+	// Log is told of what changes and what is wrong; nil discards.
+	Log *slog.Logger
+}
+
+// Proxy is the table of one node. Make one with New, Begin, then Run it once; its other methods may be called at any time from any goroutine.
+type Proxy struct {
+	table   Table
+	log     *slog.Logger
+	observe func(time.Duration)
+	planner *service.Planner  // Run's alone
+	entry   service.APIServer // what the planner was told; Run's alone
+	api     *apiServers
+	health  *healthPorts
+	closing func(netip.AddrPort) (int, error)
+	abort   func() (int, error)
+	stale   chan struct{} // backends of UDP went; capacity 1
+	probe   prober
+	settled time.Duration
+
+	wake  chan struct{}
+	asked chan func(*service.Planner)
+	done  chan struct{}
+
+	mu     sync.Mutex // guards what follows
+	queue  []func()
+	since  time.Time // when the first of queue came
+	listed bool
+	status Status
+	// nodes are what SetNodeAddrs said last, if it did; nodesNew is that the planner does not know.
+	nodes               []netip.Addr
+	nodesSeen, nodesNew bool
+}
+
+// New makes a Proxy. Errors are service.ErrLimits.
+func New(o Options) (*Proxy, error) {
+	planner, err := service.New(o.Node, o.Limits)
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{
+		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets, abort: o.AbortDatagrams, stale: make(chan struct{}, 1), probe: probeServer, settled: settled,
+		wake: make(chan struct{}, 1), asked: make(chan func(*service.Planner)), done: make(chan struct{}),
+	}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	if p.observe == nil {
+		p.observe = func(time.Duration) {}
+	}
+	p.api = newAPIServers(o.APIServers)
+	p.health = newHealthPorts(o.Node, p.log, func(port uint16) (net.Listener, error) {
+		return net.Listen("tcp", fmt.Sprintf(":%d", port))
+	})
+	p.status.Limits = o.Limits
+	return p, nil
+}
+
+// Begin takes over what is in the maps, writes entry 0 and puts the programs in force, so that the API servers can be reached by their
+// service's address. Call it once, before Run.
+func (p *Proxy) Begin() error {
+	state, err := p.table.State()
+	if err != nil {
+		return fmt.Errorf("read the table of services: %w", err)
+	}
+	p.planner.Adopt(state)
+	p.planner.Hold(true)
+	p.api.adopt(state)
+	p.setAPIServer()
+	if err := p.write(); err != nil {
+		return fmt.Errorf("write entry 0 of the table of services: %w", err)
+	}
+	if err := p.table.Attach(); err != nil {
+		return fmt.Errorf("attach the programs of services: %w", err)
+	}
+	p.log.Info("the table of services is in force", "adopted", len(state.Fronts))
+	return nil
+}
+
+// Run keeps the table until ctx ends; what is in force then stays.
+func (p *Proxy) Run(ctx context.Context) {
+	defer close(p.done)
+	defer p.health.close()
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	p.api.start(ctx, &watching, p.probe, p.poke)
+	watching.Go(func() { p.closeDead(ctx) })
+	watching.Go(func() { p.abortStale(ctx) })
+	p.poke()
+	p.loop(ctx)
+}
+
+// loop makes a turn whenever something changed.
+func (p *Proxy) loop(ctx context.Context) {
+	var retry, look <-chan time.Time
+	pause, broken := retryMin, false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case f := <-p.asked:
+			f(p.planner)
+			continue
+		case <-look:
+			look = nil
+			p.noteSizes()
+			p.findProblems()
+			continue
+		case <-p.wake:
+			if broken {
+				continue // what came waits in the queue until the maps were read again
+			}
+		case <-retry:
+		}
+		if err := p.turn(broken); err != nil {
+			p.failed(err)
+			broken, retry = true, time.After(pause)
+			pause = min(2*pause, retryMax)
+			continue
+		}
+		if broken {
+			p.failed(nil)
+			p.poke()
+		}
+		broken, retry, pause = false, nil, retryMin
+		if look == nil {
+			look = time.After(p.settled)
+		}
+	}
+}
+
+// turn takes what came and brings the table there. With broken, the maps are read first.
+func (p *Proxy) turn(broken bool) error {
+	if broken {
+		state, err := p.table.State()
+		if err != nil {
+			return fmt.Errorf("read the table: %w", err)
+		}
+		p.planner.Adopt(state)
+	}
+	since := p.take()
+	p.setAPIServer()
+	err := p.write()
+	if err == nil && !since.IsZero() {
+		p.observe(time.Since(since))
+	}
+	return err
+}
+
+// setAPIServer tells the planner of entry 0 when it became another.
+func (p *Proxy) setAPIServer() {
+	if e := p.api.entry(); !reflect.DeepEqual(e, p.entry) {
+		p.planner.SetAPIServer(e)
+		p.entry = e
+		p.log.Info("API servers of entry 0", "frontends", e.Frontends, "backends", e.Backends)
+	}
+}
+
+// take hands what came to the planner and says when the first of it came; until everything is listed and the node's addresses are
+// known, it leaves it.
+func (p *Proxy) take() (since time.Time) {
+	p.mu.Lock()
+	if !p.listed || !p.nodesSeen {
+		p.mu.Unlock()
+		return time.Time{}
+	}
+	queue, since := p.queue, p.since
+	p.queue, p.since = nil, time.Time{}
+	nodes, tell := p.nodes, p.nodesNew
+	p.nodesNew = false
+	p.mu.Unlock()
+	p.planner.Hold(false)
+	if tell {
+		p.planner.SetNodeAddrs(nodes)
+	}
+	for _, f := range queue {
+		f()
+	}
+	p.health.update()
+	return since
+}
+
+// write plans and writes until there is nothing to write.
+func (p *Proxy) write() error {
+	for range rounds {
+		changes := p.planner.Plan()
+		if !changes.Empty() {
+			if err := p.table.Apply(changes); err != nil {
+				return err
+			}
+			p.log.Debug("table of services changed", "writes", changes.Writes())
+			if tookDatagrams(changes) {
+				select {
+				case p.stale <- struct{}{}:
+				default:
+				}
+			}
+		}
+		if !changes.Again {
+			return nil
+		}
+	}
+	p.poke()
+	return nil
+}
+
+// tookDatagrams is whether changes took away what connected UDP sockets may have.
+func tookDatagrams(c service.Changes) bool {
+	return len(c.DropMembers) > 0 || slices.ContainsFunc(c.DropFronts, func(k service.FrontKey) bool { return k.Protocol == service.UDP })
+}
+
+// abortStale disconnects what sends datagrams to backends that have gone, until ctx ends; what goes meanwhile is looked for together.
+func (p *Proxy) abortStale(ctx context.Context) {
+	if p.abort == nil {
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.stale:
+		}
+		n, err := p.abort()
+		if err != nil {
+			p.log.Warn("programs that send datagrams to a backend that has gone may go on", "error", err)
+		}
+		if n > 0 {
+			p.log.Info("disconnected UDP sockets whose backend has gone", "sockets", n)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(abortPause):
+		}
+	}
+}
+
+// failed notes that the table could not be written, or with nil that it could again.
+func (p *Proxy) failed(err error) {
+	p.mu.Lock()
+	was := p.status.Failed
+	p.status.Failed = ""
+	if err != nil {
+		p.status.Failed = err.Error()
+		p.status.Failures++
+	}
+	p.mu.Unlock()
+	p.health.follows(err == nil)
+	switch {
+	case err != nil && was == "":
+		p.log.Warn("the table of services cannot be written; it stays as it is and is tried again", "error", err)
+	case err == nil:
+		p.log.Info("the table of services could be written again")
+	}
+}
+
+func (p *Proxy) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// add queues a change.
+func (p *Proxy) add(f func()) {
+	now := time.Now()
+	p.mu.Lock()
+	if len(p.queue) == 0 {
+		p.since = now
+	}
+	p.queue = append(p.queue, f)
+	listed := p.listed
+	p.mu.Unlock()
+	if listed {
+		p.poke()
+	}
+}
+
+// PutService adds or replaces a service. This and the next four methods make a Proxy the sink of a feed.
+func (p *Proxy) PutService(s service.Service) {
+	p.add(func() { p.planner.PutService(s); p.health.putService(s); p.api.putService(s) })
+}
+
+// DeleteService takes a service away.
+func (p *Proxy) DeleteService(n service.Name) {
+	p.add(func() { p.planner.DeleteService(n); p.health.deleteService(n) })
+}
+
+// PutSlice adds or replaces a slice of endpoints.
+func (p *Proxy) PutSlice(s service.Slice) {
+	p.add(func() { p.planner.PutSlice(s); p.health.putSlice(s); p.api.putSlice(s) })
+}
+
+// DeleteSlice takes a slice away.
+func (p *Proxy) DeleteSlice(owner service.Name, slice string) {
+	p.add(func() {
+		p.planner.DeleteSlice(owner, slice)
+		p.health.deleteSlice(owner, slice)
+		p.api.deleteSlice(owner, slice)
+	})
+}
+
+// Listed says that everything there was has been put.
+func (p *Proxy) Listed() {
+	p.mu.Lock()
+	p.listed, p.status.Listed = true, true
+	p.mu.Unlock()
+	p.poke()
+}
+
+// SetNodeAddrs says on which of this node's addresses NodePorts are.
+func (p *Proxy) SetNodeAddrs(addrs []netip.Addr) {
+	p.mu.Lock()
+	same := p.nodesSeen && slices.Equal(p.nodes, addrs)
+	if !same {
+		p.nodes, p.nodesSeen, p.nodesNew = slices.Clone(addrs), true, true
+	}
+	p.mu.Unlock()
+	if !same {
+		p.poke()
+	}
+}
+
+// errEnded is the answer of a Proxy whose Run has ended.
+var errEnded = errors.New("the table of services is not kept any more")
+
+// Ask lets f look at the planner between two turns, and waits for it.
+func (p *Proxy) Ask(ctx context.Context, f func(*service.Planner)) error {
+	answered := make(chan struct{})
+	ask := func(planner *service.Planner) {
+		defer close(answered)
+		f(planner)
+	}
+	select {
+	case p.asked <- ask:
+		<-answered
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.done:
+		return errEnded
+	}
+}

@@ -1,0 +1,289 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+const (
+	apiFront = "198.18.128.1:443"
+	webFront = "198.18.128.10:80"
+)
+
+var web = service.Name{Namespace: "default", Name: "web"}
+
+func addrPorts(text ...string) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, a := range text {
+		out = append(out, netip.MustParseAddrPort(a))
+	}
+	return out
+}
+
+func webService() service.Service {
+	return service.Service{Name: web, ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.128.10")}, Ports: []service.Port{{Name: "http", Protocol: service.TCP, Port: 80, NodePort: 30080}}}
+}
+
+// slice has the endpoints of a service, ready, at the port.
+func slice(owner service.Name, portName string, port uint16, addrs ...string) service.Slice {
+	s := service.Slice{Service: owner, Name: owner.Name + "-1", Ports: []service.SlicePort{{Name: portName, Protocol: service.TCP, Port: port}}}
+	for _, a := range addrs {
+		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: netip.MustParseAddr(a), Node: "node-1", Ready: true, Serving: true})
+	}
+	return s
+}
+
+// fakeProbes are probers that a test speaks for.
+type fakeProbes struct {
+	mu      sync.Mutex
+	reports map[netip.AddrPort]func(bool)
+}
+
+func (f *fakeProbes) probe(ctx context.Context, addr netip.AddrPort, report func(bool)) {
+	f.mu.Lock()
+	f.reports[addr] = report
+	f.mu.Unlock()
+	<-ctx.Done()
+	f.mu.Lock()
+	delete(f.reports, addr)
+	f.mu.Unlock()
+}
+
+// say waits until the server is probed, and says that it answers or not.
+func (f *fakeProbes) say(t *testing.T, addr string, up bool) {
+	t.Helper()
+	wait(t, "probe of "+addr, func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		report := f.reports[netip.MustParseAddrPort(addr)]
+		if report == nil {
+			return fmt.Errorf("only %d servers are probed", len(f.reports))
+		}
+		report(up)
+		return nil
+	})
+}
+
+// begin makes a Proxy that runs until the test ends.
+func begin(t *testing.T, table *fakeTable, change func(*Options)) (*Proxy, *fakeProbes, func()) {
+	t.Helper()
+	o := Options{
+		Node: "node-1", Limits: limits, Table: table,
+		APIServers: APIServers{Frontends: addrPorts(apiFront), Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")},
+	}
+	if change != nil {
+		change(&o)
+	}
+	p, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	probes := &fakeProbes{reports: map[netip.AddrPort]func(bool){}}
+	p.probe, p.settled = probes.probe, time.Millisecond
+	p.SetNodeAddrs(nil)
+	if err := p.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.Run(ctx)
+	}()
+	stop := sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(stop)
+	return p, probes, stop
+}
+
+func TestEntryZeroBeforeAnyList(t *testing.T) {
+	table := newFakeTable()
+	_, probes, _ := begin(t, table, nil)
+	if got, want := table.backends(apiFront), "198.18.0.1:6443 198.18.0.2:6443"; got != want || table.attached != 1 {
+		t.Fatalf("after Begin: %q, attached %d times, want %q once", got, table.attached, want)
+	}
+	probes.say(t, "198.18.0.1:6443", false)
+	table.waitBackends(t, apiFront, "198.18.0.2:6443")
+	probes.say(t, "198.18.0.2:6443", false)
+	table.waitBackends(t, apiFront, "198.18.0.1:6443 198.18.0.2:6443") // all when none answers
+	probes.say(t, "198.18.0.1:6443", true)
+	table.waitBackends(t, apiFront, "198.18.0.1:6443")
+}
+
+func TestListedServersReplaceRememberedOnes(t *testing.T) {
+	table := newFakeTable()
+	p, probes, _ := begin(t, table, func(o *Options) { o.APIServers.Configured = addrPorts("198.18.0.9:6443") })
+	p.PutSlice(slice(apiService, "https", 6443, "198.18.0.2", "198.18.0.3"))
+	p.Listed()
+	table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.3:6443 198.18.0.9:6443")
+	probes.say(t, "198.18.0.3:6443", false)
+	table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.9:6443")
+	p.DeleteSlice(apiService, "kubernetes-1")
+	table.waitBackends(t, apiFront, "198.18.0.1:6443 198.18.0.2:6443 198.18.0.9:6443")
+}
+
+func TestNothingGoesBeforeTheListsHaveCome(t *testing.T) {
+	table := newFakeTable()
+	p, _, stop := begin(t, table, nil)
+	p.PutService(webService())
+	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.Listed()
+	table.waitBackends(t, webFront, "198.18.1.1:8080")
+	stop()
+
+	writes := table.written()
+	p, probes, _ := begin(t, table, func(o *Options) { o.APIServers = APIServers{} }) // the maps remember the servers
+	probes.say(t, "198.18.0.1:6443", false)
+	table.waitBackends(t, apiFront, "198.18.0.2:6443")
+	if got := table.backends(webFront); got != "198.18.1.1:8080" {
+		t.Errorf("a service that was not listed yet has %q", got)
+	}
+	probes.say(t, "198.18.0.1:6443", true)
+	table.waitBackends(t, apiFront, "198.18.0.1:6443 198.18.0.2:6443")
+	entry := table.written()
+	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.PutService(webService())
+	p.Listed()
+	wait(t, "listed", func() error {
+		if s := p.Status(); s.Services != 1 {
+			return fmt.Errorf("%d services", s.Services)
+		}
+		return nil
+	})
+	if n := table.written() - entry; n != 0 {
+		t.Errorf("a restart that finds the same services made %d writes (of %d)", n, writes)
+	}
+	p.DeleteService(web)
+	table.waitBackends(t, webFront, "none")
+}
+
+func TestWritesThatFailAreMadeAgain(t *testing.T) {
+	table := newFakeTable()
+	p, _, _ := begin(t, table, nil)
+	p.PutService(webService())
+	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.Listed()
+	table.waitBackends(t, webFront, "198.18.1.1:8080")
+	table.setFail(2)
+	p.PutSlice(slice(web, "http", 8080, "198.18.1.2"))
+	wait(t, "failure", func() error {
+		if p.Status().Failed == "" {
+			return fmt.Errorf("the status says nothing")
+		}
+		return nil
+	})
+	p.PutSlice(slice(web, "http", 8080, "198.18.1.3")) // while it is broken
+	table.waitBackends(t, webFront, "198.18.1.3:8080")
+	wait(t, "end of failure", func() error {
+		if s := p.Status(); s.Failed != "" || s.Failures != 2 {
+			return fmt.Errorf("%d failures, now %q", s.Failures, s.Failed)
+		}
+		return nil
+	})
+}
+
+func TestNodePortsFollowTheNodesAddresses(t *testing.T) {
+	table := newFakeTable()
+	p, _, _ := begin(t, table, nil)
+	p.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("198.18.9.1")})
+	p.PutService(webService())
+	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.Listed()
+	table.waitBackends(t, "198.18.9.1:30080", "198.18.1.1:8080")
+	p.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("198.18.9.2")})
+	table.waitBackends(t, "198.18.9.2:30080", "198.18.1.1:8080")
+	table.waitBackends(t, "198.18.9.1:30080", "none")
+}
+
+func TestProblemsAreShown(t *testing.T) {
+	p, _, _ := begin(t, newFakeTable(), nil)
+	s := webService()
+	s.Ports = append(s.Ports, service.Port{Name: "sctp", Protocol: service.SCTP, Port: 90})
+	p.PutService(s)
+	p.Listed()
+	wait(t, "problem", func() error {
+		if got := p.Status().Problems; len(got) != 1 {
+			return fmt.Errorf("problems %q", got)
+		}
+		return nil
+	})
+}
+
+func TestConnectionsToDeadServersAreClosed(t *testing.T) {
+	a := newAPIServers(APIServers{Frontends: addrPorts(apiFront), Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")})
+	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"), netip.MustParseAddrPort("198.18.0.2:6443")
+	a.report(gone, false)
+	later := func(d time.Duration) []netip.AddrPort { return a.dead(time.Now().Add(d)) }
+	if got := later(deadAfter + time.Second); got != nil {
+		t.Errorf("while nobody is known to answer, connections to %v are closed", got)
+	}
+	a.report(other, true)
+	if got := later(deadAfter - time.Second); got != nil {
+		t.Errorf("before %v, connections to %v are closed", deadAfter, got)
+	}
+	if got := later(deadAfter + time.Second); !slices.Equal(got, []netip.AddrPort{gone}) {
+		t.Errorf("connections to %v are closed, want %v", got, gone)
+	}
+	if got := later(deadAfter + 2*time.Second); got != nil {
+		t.Errorf("a second later, connections to %v are closed again", got)
+	}
+	if got := later(deadAfter + time.Second + closeEvery); !slices.Equal(got, []netip.AddrPort{gone}) {
+		t.Errorf("after %v, connections to %v are closed again, want %v", closeEvery, got, gone)
+	}
+	a.report(gone, true)
+	if got := later(time.Hour); got != nil {
+		t.Errorf("of servers that answer, connections to %v are closed", got)
+	}
+}
+
+func TestAsk(t *testing.T) {
+	p, _, stop := begin(t, newFakeTable(), nil)
+	p.PutService(webService())
+	p.Listed()
+	wait(t, "view", func() error {
+		var views []service.View
+		if err := p.Ask(t.Context(), func(planner *service.Planner) { views = planner.Views() }); err != nil {
+			t.Fatal(err)
+		}
+		if len(views) != 2 {
+			return fmt.Errorf("%d views, want entry 0 and a service", len(views))
+		}
+		return nil
+	})
+	stop()
+	if err := p.Ask(t.Context(), func(*service.Planner) {}); err == nil {
+		t.Error("a Proxy that ended answers")
+	}
+}
+
+func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
+	table, aborted := newFakeTable(), make(chan struct{}, 10)
+	p, _, _ := begin(t, table, func(o *Options) {
+		o.AbortDatagrams = func() (int, error) { aborted <- struct{}{}; return 1, nil }
+	})
+	s := webService()
+	s.Ports[0].Protocol = service.UDP
+	p.PutService(s)
+	dns := slice(web, "http", 53, "198.18.1.1", "198.18.1.2")
+	dns.Ports[0].Protocol = service.UDP
+	p.PutSlice(dns)
+	p.Listed()
+	table.waitBackends(t, webFront, "198.18.1.1:53 198.18.1.2:53")
+	if len(aborted) != 0 {
+		t.Error("nothing went, and sockets were looked for")
+	}
+	gone := slice(web, "http", 53, "198.18.1.1")
+	gone.Ports[0].Protocol = service.UDP
+	p.PutSlice(gone)
+	select {
+	case <-aborted:
+	case <-time.After(10 * time.Second):
+		t.Error("a backend went, and no sockets were looked for")
+	}
+}
