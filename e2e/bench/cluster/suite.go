@@ -53,7 +53,7 @@ func Run(ctx context.Context, c *framework.Cluster, o Options) (rep *report.Repo
 	for _, part := range []struct {
 		name string
 		run  func(context.Context) error
-	}{{"plaintext", s.prove}, {"matrix", s.matrices}, {"link of limited rate", s.capped}, {"new pods", s.starts}, {"churn", s.churn}} {
+	}{{"plaintext", s.prove}, {"matrix", s.matrices}, {"guard", s.guardCost}, {"link of limited rate", s.capped}, {"new pods", s.starts}, {"churn", s.churn}} {
 		err := part.run(ctx)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%s: %w", part.name, errors.Join(context.Cause(ctx), err))

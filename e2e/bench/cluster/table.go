@@ -12,6 +12,8 @@ import (
 // Names of cases that are no quantity of the matrix.
 const (
 	caseReady       = "apply_to_nodes_ready"
+	caseGuardCost   = "guard_program"
+	caseGuardShare  = "guard_passages_of_others"
 	caseFirst       = "new_pod_to_first_byte"
 	caseChurnCPU    = "churn_veild_cpu"
 	caseChurnMemory = "churn_veild_memory"
@@ -25,6 +27,7 @@ func labels() map[string]string {
 	out := map[string]string{
 		caseReady: "kubectl apply until all nodes are Ready", caseFirst: "New pod to its first bytes across nodes",
 		caseChurnCPU: "veild under churn of 50 pods a minute, CPU of one core", caseChurnMemory: "veild under churn, resident memory",
+		caseGuardCost: "The guard's program, each packet at a link", caseGuardShare: "Share of a processor of each node for the passages that bare WireGuard has and ours has not, at its rate of UDP",
 		caseChurnRate: "Churn that was reached, pods a minute",
 	}
 	for name, label := range quantityLabels {
@@ -185,7 +188,7 @@ var notes = []string{
 	"bare WireGuard: the same pods, on a second interface whose packets are routed into a device of the kernel's WireGuard configured by hand, with the MTU and the queue length of Kubeveil's.",
 	"in clear: the same pods, on a third interface with the underlay's MTU, whose packets are routed between the nodes by plain routes, as the reference plugin ptp has it.",
 	"Before and after each sample the links' counters were read on both nodes: a figure counts only when its own way carried it and the others did not.",
-	"Both other sides pass the guard's program at two more links of each node than ours. kube-proxy masquerades them when they go to a service, for their addresses are outside the pod ranges.",
+	"Both other sides pass the guard's program at two more links of each node than ours, which favours ours: what that costs is measured below. kube-proxy masquerades them when they go to a service, for their addresses are outside the pod ranges.",
 	"Throughput is payload received, by iperf3, the first second left out. UDP: bisection to 2 %; a rate that loses more than 0.5 % is tried a second time before it counts as too high. Datagrams fill one packet of the interface's MTU.",
 	"In each round every side of TCP was measured twice and of request and response three times, one side after the other; the round's figure is their mean.",
 	"Request and response: 64 bytes each way over one TCP connection, at least a thousand of them or four times the least time.",

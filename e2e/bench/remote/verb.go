@@ -29,6 +29,8 @@ const (
 	VerbUnwire = "unwire"
 	// VerbCount reads counters: answered by Counters.
 	VerbCount = "count"
+	// VerbPrograms counts for a while what BPF programs do: Programs, answered by Ran.
+	VerbPrograms = "programs"
 	// VerbWatch listens on the node's link until VerbJudge: Watch. VerbJudge ends it and is answered by Judgement.
 	VerbWatch = "watch"
 	VerbJudge = "judge"
@@ -145,6 +147,18 @@ type Counters struct {
 	// DaemonCPU and DaemonMiB are those of the node's veild; 0 where none runs.
 	DaemonCPU time.Duration `json:"daemonCPU"`
 	DaemonMiB float64       `json:"daemonMiB"`
+}
+
+// Programs are the BPF programs whose names begin with Prefix, watched for that long.
+type Programs struct {
+	Prefix string        `json:"prefix"`
+	For    time.Duration `json:"for"`
+}
+
+// Ran is how often programs ran and the time that took in all.
+type Ran struct {
+	Runs uint64        `json:"runs"`
+	Took time.Duration `json:"took"`
 }
 
 // Platform is what a machine says of itself.

@@ -28,6 +28,7 @@ func sessions(n *node) map[string]remote.Handler {
 		remote.VerbWire:       remote.Handle(n.wire),
 		remote.VerbUnwire:     remote.Handle(n.unwire),
 		remote.VerbCount:      remote.Handle(n.count),
+		remote.VerbPrograms:   remote.Handle(n.programs),
 		remote.VerbWatch:      remote.Handle(n.watch),
 		remote.VerbJudge:      remote.Handle(n.judge),
 	}
