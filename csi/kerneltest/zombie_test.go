@@ -69,6 +69,33 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	}
 }
 
+// A mapping with a second table, as an expansion leaves it that is killed before it makes that live, goes on by its own; also when it was suspended already.
+func TestSecondTableIsDropped(t *testing.T) {
+	n := newNode(t)
+	n.create("v")
+	o := n.open("v", volume.OpenOptions{})
+	write(t, o.Mapping.Path, 0, marked(canary))
+	held, err := os.OpenFile(o.Mapping.Path, os.O_RDWR|unix.O_DIRECT, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	for _, suspended := range []bool{false, true} {
+		run(t, fmt.Sprintf("0 %d error", size>>9), "dmsetup", "reload", o.Mapping.Name)
+		if suspended {
+			run(t, "", "dmsetup", "suspend", "--nolockfs", o.Mapping.Name)
+		}
+		if m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name); err != nil || !m.Inactive || m.Suspended != suspended {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		again := n.open("v", volume.OpenOptions{})
+		if !again.Adopted || again.Mapping.Name != o.Mapping.Name || again.Mapping.Inactive || again.Mapping.Suspended {
+			t.Errorf("suspended %v: %+v", suspended, again)
+		}
+		wantAt(t, o.Mapping.Path, 0, marked(canary))
+	}
+}
+
 // What waits in a mapping that is suspended fails when it is fenced, as what comes after it.
 func TestFenceFailsWhatWaits(t *testing.T) {
 	n := newNode(t)
