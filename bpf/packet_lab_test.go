@@ -63,6 +63,8 @@ func newLab(t *testing.T) *lab {
 		{l.client, "fd42:fe::/64", "fd42:ff::2"},
 		{l.pod1, "0.0.0.0/0", "198.18.1.254"},
 		{l.pod1, "::/0", "fd42:1::fe"},
+		{l.pod1, "198.18.1.1/32", "198.18.1.254"}, // real pods have no neighbours
+		{l.pod1, "fd42:1::1/128", "fd42:1::fe"},
 		{l.pod2, "0.0.0.0/0", "198.18.2.254"},
 		{l.pod2, "::/0", "fd42:1:0:2::fe"},
 	} {

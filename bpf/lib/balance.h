@@ -69,6 +69,38 @@ static __always_inline struct balance *balance_work(void)
 	return bpf_map_lookup_elem(&service_work, &zero);
 }
 
+/*
+ * The functions that are not inlined have no parameters but numbers, so that the verifier looks at
+ * each of them once and not wherever it is called; they find what they work on by themselves.
+ */
+
+/*
+ * Makes flow the entry of other, or sees that it is. 0 is that another flow has that key. One that
+ * is there keeps its state, unless the flow is new.
+ */
+__noinline int flow_put(int is_new)
+{
+	struct balance *w = balance_work();
+	struct service_flow *have;
+
+	if (!w)
+		return 0;
+	have = bpf_map_lookup_elem(&service_flows, &w->other);
+	if (have && have->port == w->flow.port && same_addr(&have->addr, &w->flow.addr)) {
+		have->used = w->flow.used;
+		if (is_new)
+			have->flags = w->flow.flags;
+		return 1;
+	}
+	if (have) {
+		if (!flow_over(w->other.protocol, have, w->flow.used))
+			return 0;
+		bpf_map_delete_elem(&service_flows, &w->other);
+	}
+	/* Who was faster has it. */
+	return bpf_map_update_elem(&service_flows, &w->other, &w->flow, BPF_NOEXIST) == 0;
+}
+
 /* NULL is that this node has none. */
 static __always_inline struct addr *service_address(const struct balance *w, __u32 which)
 {
@@ -120,16 +152,20 @@ static __always_inline int answer_to(
 	w->other.dst = *self;
 	w->other.dport = port;
 	becomes(w, &w->key.src, w->key.sport, 0, now);
-	return flow_put(&w->other, &w->flow, is_new);
+	return flow_put(is_new);
 }
 
 /* Sees to the two entries of a flow whose packets are sent by this node. 0 or what to count. */
-static __noinline int flow_from_self(struct balance *w, __u32 now, int is_new)
+__noinline int flow_from_self(__u32 now, int is_new)
 {
-	struct addr *self = service_address(w, SELF_IPV4);
+	struct balance *w = balance_work();
 	struct service_flow *have;
+	struct addr *self;
 	__be16 port;
 
+	if (!w)
+		return COUNT_PACKET_ADDRESS;
+	self = service_address(w, SELF_IPV4);
 	if (!self)
 		return COUNT_PACKET_ADDRESS;
 	to_backend(w, FLOW_OUT);
@@ -157,17 +193,21 @@ static __noinline int flow_from_self(struct balance *w, __u32 now, int is_new)
  * table forgets what was not used for long, each entry for itself, so this is done every second in
  * which there are packets.
  */
-static __noinline int flow_keep(struct balance *w, __u32 now, int is_new, int from_self)
+__noinline int flow_keep(__u32 now, int is_new, int from_self)
 {
+	struct balance *w = balance_work();
+
+	if (!w)
+		return COUNT_PACKET_PORT;
 	from_backend(w, FLOW_OUT);
 	becomes(w, &w->key.dst, w->key.dport, 0, now);
-	if (!flow_put(&w->other, &w->flow, is_new))
+	if (!flow_put(is_new))
 		return COUNT_PACKET_PORT;
 	if (from_self)
-		return flow_from_self(w, now, is_new);
+		return flow_from_self(now, is_new);
 	w->other.hook = FLOW_IN;
 	becomes(w, &w->key.src, w->key.sport, 0, now);
-	return flow_put(&w->other, &w->flow, is_new) ? 0 : COUNT_PACKET_PORT;
+	return flow_put(is_new) ? 0 : COUNT_PACKET_PORT;
 }
 
 /* A client's number in the map of affinity; cookies of namespaces have not the highest bit. */
@@ -197,8 +237,12 @@ static __always_inline int to_refusal(struct balance *w)
 #define BALANCE_NO_SERVICE (-1)
 
 /* Chooses a backend, or a refusal, for the flow of key; to and front say which. */
-static __always_inline int balance_choose(struct balance *w, enum service_link link)
+__noinline int balance_choose(int link)
 {
+	struct balance *w = balance_work();
+
+	if (!w)
+		return BALANCE_NO_SERVICE;
 	switch (service_choose(&w->at, service_client_of(&w->key.src), &w->front, &w->to)) {
 	case SERVICE_NONE:
 		return BALANCE_NO_SERVICE;
@@ -221,23 +265,26 @@ static __always_inline int balance_choose(struct balance *w, enum service_link l
 }
 
 /* Makes the flow of key, if it goes to a service: flow is then its first entry. */
-static __noinline int balance_new(struct balance *w, __u32 now, enum service_link link)
+__noinline int balance_new(__u32 now, int link)
 {
-	int from_self, why = BALANCE_NO_SERVICE;
+	int from_self = 0, why = BALANCE_NO_SERVICE;
+	struct balance *w = balance_work();
 	struct service_flow *have;
 
+	if (!w)
+		return BALANCE_NO_SERVICE;
 	w->at.addr = w->key.dst;
 	w->at.port = w->key.dport;
 	w->at.protocol = w->key.protocol;
 	w->at.scope = link == LINK_OUTSIDE ? SERVICE_OUTSIDE : SERVICE_INSIDE;
 	for (int i = 0; i < BALANCE_TRIES; i++) {
-		why = balance_choose(w, link);
+		why = balance_choose(link);
 		if (why != BALANCE_CHOSEN)
 			return why;
 		/* This node's pods may be seen by other nodes; nobody may be seen by himself. */
 		from_self = (link != LINK_POD && !(w->to.flags & SERVICE_SLOT_LOCAL)) ||
 			    same_addr(&w->to.addr, &w->key.src);
-		why = flow_keep(w, now, 1, from_self);
+		why = flow_keep(now, 1, from_self);
 		if (why != COUNT_PACKET_PORT)
 			break;
 		/* The client has such a flow to that backend by another of its services. */

@@ -84,27 +84,3 @@ static __always_inline int same_addr(const struct addr *a, const struct addr *b)
 	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
 	       a->word[3] == b->word[3];
 }
-
-/*
- * Makes the entry, or sees that it is there. 0 is that another flow has it. One that is there keeps
- * its state, unless the flow is new.
- */
-static __noinline int flow_put(
-	struct service_flow_key *key, const struct service_flow *want, int is_new)
-{
-	struct service_flow *have = bpf_map_lookup_elem(&service_flows, key);
-
-	if (have && have->port == want->port && same_addr(&have->addr, &want->addr)) {
-		have->used = want->used;
-		if (is_new)
-			have->flags = want->flags;
-		return 1;
-	}
-	if (have) {
-		if (!flow_over(key->protocol, have, want->used))
-			return 0;
-		bpf_map_delete_elem(&service_flows, key);
-	}
-	/* Who was faster has it. */
-	return bpf_map_update_elem(&service_flows, key, want, BPF_NOEXIST) == 0;
-}

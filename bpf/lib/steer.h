@@ -201,12 +201,16 @@ static __always_inline int steer_outlived(
 }
 
 /* Finds or makes the entry of key; flow is a copy. */
-static __always_inline int steer_find(struct balance *w, enum service_link link)
+__noinline int steer_find(int link)
 {
-	struct service_flow *f = bpf_map_lookup_elem(&service_flows, &w->key);
+	struct balance *w = balance_work();
 	__u32 now = flow_now();
+	struct service_flow *f;
 	int why;
 
+	if (!w)
+		return BALANCE_NO_SERVICE;
+	f = bpf_map_lookup_elem(&service_flows, &w->key);
 	if (f && f->flags & FLOW_FORWARD && steer_outlived(w, f, now)) {
 		if (w->key.protocol == PROTO_UDP && !flow_over(PROTO_UDP, f, now))
 			service_count(COUNT_PACKET_MOVED);
@@ -216,7 +220,7 @@ static __always_inline int steer_find(struct balance *w, enum service_link link)
 	if (!f) {
 		if (w->key.protocol == PROTO_TCP && !steer_opens(w->tcp_flags))
 			return BALANCE_NO_SERVICE;
-		return balance_new(w, now, link);
+		return balance_new(now, link);
 	}
 	w->flow = *f;
 	steer_note(f, w->tcp_flags);
@@ -227,7 +231,7 @@ static __always_inline int steer_find(struct balance *w, enum service_link link)
 		return BALANCE_CHOSEN;
 	w->to.addr = w->flow.addr;
 	w->to.port = w->flow.port;
-	why = flow_keep(w, now, 0, w->flow.flags & FLOW_SELF);
+	why = flow_keep(now, 0, w->flow.flags & FLOW_SELF);
 	if (why)
 		bpf_map_delete_elem(&service_flows, &w->key);
 	else /* keeping the others changed flow */
@@ -255,7 +259,7 @@ static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum s
 	}
 	if (!steer_key(skb, w, FLOW_IN))
 		return VERDICT_NEXT;
-	did = steer_find(w, link);
+	did = steer_find(link);
 	if (did == BALANCE_NO_SERVICE)
 		return VERDICT_NEXT;
 	if (did != BALANCE_CHOSEN) {

@@ -12,7 +12,8 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Remove takes away everything of the table that is pinned in dir, of whatever version: links
+// Remove takes away everything of the table, of whatever version: what is attached to links of the
+// calling thread's network namespace, and what is pinned in dir, links
 // first, which end translation, then maps, and dir if nothing else is in it. It needs no Table, does as much as it can and says what it
 // took. Connections that are established stay. A directory that is not there is no error.
 func Remove(dir string) ([]string, error) {
@@ -23,8 +24,9 @@ func Remove(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("remove table of services: %w", err)
 	}
-	var links, others, taken []string
-	var errs []error
+	var links, others []string
+	taken, err := detachLinks(dir)
+	errs := []error{err}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		if !strings.HasPrefix(e.Name(), pinPrefix) {

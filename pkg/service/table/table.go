@@ -33,6 +33,9 @@ type Config struct {
 	Limits service.Limits
 	// Memory is the sizes of the maps that remember; zero fields are those of DefaultMemory.
 	Memory Memory
+	// Links is whether the programs at links are loaded too; AttachLinks attaches them. They need the maps of
+	// the guard, which must have been opened in Dir.
+	Links bool
 	// Log says what is adopted and replaced.
 	Log *slog.Logger
 }
@@ -84,6 +87,13 @@ func Open(c Config) (*Table, error) {
 	all, err := specs()
 	if err != nil {
 		return fail(err)
+	}
+	if c.Links {
+		spec, err := packetSpec()
+		if err != nil {
+			return fail(err)
+		}
+		all = append(all, spec)
 	}
 	t, err := open(c, features, all)
 	if err != nil {

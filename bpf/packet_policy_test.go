@@ -1,0 +1,171 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// attempt is reach for what does not get through: it gives the error of connect, or of one datagram.
+func attempt(ns *nettest.NS, proto, addr string, port uint16, patience time.Duration) error {
+	return ns.Do(func() error {
+		c, err := net.DialTimeout(network(proto, addr), netip.AddrPortFrom(netip.MustParseAddr(addr), port).String(), patience)
+		if err != nil || proto == "tcp" {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(patience))
+		if _, err := c.Write([]byte("?\n")); err != nil {
+			return err
+		}
+		_, err = c.Read(make([]byte, 16))
+		return err
+	})
+}
+
+func TestPacketsThatAreNotServed(t *testing.T) {
+	l := newLab(t)
+	l.pods(t)
+	vips := func(n int) []string { return []string{fmt.Sprintf("198.19.200.%d", n), fmt.Sprintf("fd42:fe::%d", n)} }
+	l.serve(t,
+		labService{name: "empty", nodePort: 30080, vips: vips(1)},
+		labService{name: "elsewhere", vips: vips(2), pods: []string{"2"}, local: true},
+		labService{name: "closed", vips: vips(3), pods: []string{"1"}, sources: nettest.Prefixes("198.19.129.0/24", "fd42:fd::/64")},
+		labService{name: "open", vips: vips(4), pods: []string{"1"}, sources: nettest.Prefixes("198.19.128.0/24", "fd42:ff::/64")},
+	)
+	for i, f := range labAddrs {
+		for _, proto := range []string{"tcp", "udp"} {
+			t.Run(f.name+"/"+proto, func(t *testing.T) {
+				port := map[string]uint16{"tcp": 80, "udp": 53}[proto]
+				for _, to := range []netip.AddrPort{
+					netip.AddrPortFrom(netip.MustParseAddr(vips(1)[i]), port), netip.AddrPortFrom(netip.MustParseAddr(f.node), map[string]uint16{"tcp": 30080, "udp": 30081}[proto]),
+				} {
+					if err := attempt(l.client, proto, to.Addr().String(), to.Port(), wirePatience); !errors.Is(err, unix.ECONNREFUSED) {
+						t.Errorf("%s, without backends: %v, want refused", to, err)
+					}
+				}
+				for what, count := range map[string]uint32{vips(2)[i]: packetLocal, vips(3)[i]: packetSource} {
+					before := counted(t, l.coll, count)
+					var timeout net.Error
+					if err := attempt(l.client, proto, what, port, 300*time.Millisecond); !errors.As(err, &timeout) || !timeout.Timeout() {
+						t.Errorf("%s: %v, want no answer at all", what, err)
+					}
+					if counted(t, l.coll, count) == before {
+						t.Errorf("%s: it was not counted", what)
+					}
+				}
+				if pod, saw, err := reach(l.client, network(proto, f.client), vips(4)[i], int(port)); err != nil || pod != "1" || saw != f.client {
+					t.Errorf("who is in the source ranges is answered by %q that saw %q: %v", pod, saw, err)
+				}
+			})
+		}
+	}
+}
+
+// TestPacketsOfPods is of pods whose sockets have no programs.
+func TestPacketsOfPods(t *testing.T) {
+	l := newLab(t)
+	l.pods(t)
+	for i, f := range labAddrs {
+		v6 := f.name
+		cluster := map[int][]string{0: {"198.18.200.1", "198.18.200.2"}, 1: {"fd42:1:200::1", "fd42:1:200::2"}}[i]
+		l.serve(t,
+			labService{name: "here" + strings.ToLower(v6), cluster: cluster[:1], pods: []string{"1"}},
+			labService{name: "there" + strings.ToLower(v6), cluster: cluster[1:], pods: []string{"2"}},
+		)
+		for _, proto := range []string{"tcp", "udp"} {
+			t.Run(f.name+"/"+proto, func(t *testing.T) {
+				port := map[string]int{"tcp": 80, "udp": 53}[proto]
+				if pod, saw, err := reach(l.pod1, network(proto, f.pod1), cluster[1], port); err != nil || pod != "2" || saw != f.pod1 {
+					t.Errorf("another node's pod: answered by %q that saw %q: %v", pod, saw, err)
+				}
+				if pod, saw, err := reach(l.pod1, network(proto, f.pod1), cluster[0], port); err != nil || pod != "1" || saw != f.self {
+					t.Errorf("itself: answered by %q that saw %q: %v", pod, saw, err)
+				}
+			})
+		}
+	}
+	if n := l.refused.Load(); n > 0 {
+		t.Errorf("%d packets entered the tunnel from addresses that are not this node's", n)
+	}
+}
+
+func TestPacketsStayWithABackend(t *testing.T) {
+	l := newLab(t)
+	l.pods(t)
+	both := []string{"1", "2"}
+	l.serve(t,
+		labService{name: "plain", vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: both},
+		labService{name: "sticky", vips: []string{labAddrs[0].other, labAddrs[1].other}, pods: both, affinity: time.Hour},
+	)
+	for _, f := range labAddrs {
+		t.Run(f.name, func(t *testing.T) {
+			count := func(proto, addr string, port int) map[string]int {
+				got := make(map[string]int)
+				for range 30 {
+					pod, _, err := reach(l.client, network(proto, addr), addr, port)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got[pod]++
+				}
+				return got
+			}
+			for _, proto := range []string{"tcp", "udp"} {
+				port := map[string]int{"tcp": 80, "udp": 53}[proto]
+				if got := count(proto, f.vip, port); len(got) != 2 {
+					t.Errorf("30 flows of %s went to %v", proto, got)
+				}
+				if got := count(proto, f.other, port); len(got) != 1 {
+					t.Errorf("30 flows of %s with affinity went to %v", proto, got)
+				}
+			}
+			movesWhenItGoes(t, l, f.vip)
+		})
+	}
+}
+
+// movesWhenItGoes has a UDP flow whose backend goes.
+func movesWhenItGoes(t *testing.T, l *lab, addr string) {
+	var c net.Conn
+	l.client.Run(t, func() (err error) {
+		c, err = net.Dial(network("udp", addr), netip.AddrPortFrom(netip.MustParseAddr(addr), 53).String())
+		return err
+	})
+	defer c.Close()
+	ask := func() string {
+		c.SetDeadline(time.Now().Add(wirePatience))
+		if _, err := c.Write([]byte("?\n")); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 256)
+		n, err := c.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(buf[:n][:1])
+	}
+	first := ask()
+	for range 5 {
+		if got := ask(); got != first {
+			t.Fatalf("one flow was answered by %s and %s", first, got)
+		}
+	}
+	other := map[string]string{"1": "2", "2": "1"}[first]
+	l.serve(t, labService{name: "plain", vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: []string{other}})
+	if got := ask(); got != other {
+		t.Errorf("after its backend %s is gone the flow is answered by %s", first, got)
+	}
+	if counted(t, l.coll, packetMoved) == 0 {
+		t.Error("a flow that moved was not counted")
+	}
+	l.serve(t, labService{name: "plain", vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: []string{"1", "2"}})
+}

@@ -1,0 +1,376 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/bpf"
+	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// Programs at links, and before the guard's at egress.
+const (
+	progIn, progInL3   = "service_in", "service_in_l3"
+	progOut, progOutL3 = "service_out", "service_out_l3"
+	progPodIn          = "service_pod_in"
+	progPodOut         = "service_pod_out"
+	progTunnelIn       = "service_tun_in"
+	progTunnelOut      = "service_tun_out"
+)
+
+// mapSelf has the addresses of this node, by enum service_address in bpf/lib/balance.h.
+const mapSelf = "service_self"
+
+// linkPrograms are those that are attached.
+var linkPrograms = []string{progIn, progInL3, progPodIn, progPodOut, progTunnelIn, progTunnelOut}
+
+// errLinkGone matches errors of a link that is no longer there.
+var errLinkGone = errors.New("link is gone")
+
+// direction is that of packets at a link.
+type direction string
+
+const (
+	ingress direction = "ingress"
+	egress  direction = "egress"
+)
+
+// point is where a program sits.
+type point struct {
+	index int
+	dir   direction
+}
+
+// hooks is the way in which programs are attached to links, as the guard does: to
+// the link, so that they live as long as it, and with no pin.
+type hooks interface {
+	// list gives the programs in the order in which they run.
+	list(h *nl.Handle, p point) ([]ebpf.ProgramID, error)
+	// attach puts a program after those that are there.
+	attach(h *nl.Handle, p point, name string, prog *ebpf.Program) error
+	// replace puts a program in the place of another, at no moment without one.
+	replace(h *nl.Handle, p point, name string, prog, old *ebpf.Program) error
+	detach(h *nl.Handle, p point, old *ebpf.Program) error
+	// tidy takes away what an attach left at a link of ours that has no programs any more.
+	tidy(h *nl.Handle, index int) error
+}
+
+func hooksFor(f Features) hooks {
+	if f.TCX {
+		return tcx{}
+	}
+	return clsact{}
+}
+
+// packetSpec gives the compiled programs for links, with their settings.
+func packetSpec() (*ebpf.CollectionSpec, error) {
+	spec, err := bpf.LoadServicePacket()
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]uint32{
+		"pod_mark": settings.PodMark, "tunnel_mark": settings.TunnelMark, "service_mark": settings.ServiceMark, "probe_port": settings.ProbePort,
+	} {
+		if v := spec.Variables[name]; v != nil {
+			if err := v.Set(value); err != nil {
+				return nil, fmt.Errorf("set %s: %w", name, err)
+			}
+		}
+	}
+	return spec, nil
+}
+
+// SetSelf says which addresses packets are sent from: to other nodes the first of a pod prefix of this node, which
+// host-local keeps for a gateway, so that no pod has it and peers take it from this node; for refusals an address of the
+// node. The first of each family counts. Without them such packets are dropped and counted.
+func (t *Table) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) error {
+	var self [4][16]byte
+	put := func(at int, a netip.Addr) {
+		if a = a.Unmap(); !a.Is4() {
+			at++
+		}
+		if self[at] == [16]byte{} {
+			self[at] = a.As16()
+		}
+	}
+	for _, p := range podPrefixes {
+		put(0, p.Masked().Addr().Next())
+	}
+	for _, a := range nodeAddrs {
+		put(2, a)
+	}
+	if t.maps[mapSelf] == nil {
+		return errors.New("set addresses of services: the table was opened without links")
+	}
+	for i, a := range self {
+		if err := t.maps[mapSelf].Put(uint32(i), a); err != nil {
+			return fmt.Errorf("write map %s: %w", mapSelf, err)
+		}
+	}
+	return nil
+}
+
+// AttachLinks attaches the programs to the links of the calling thread's network
+// namespace and says what it changed: nothing where they are there. Links that the guard is at get
+// them behind it, pods' and tunnels' alone. Programs of another version are replaced where they are. It does
+// as much as it can; a link that goes meanwhile is no error. Call it after Apply and SetSelf.
+func (t *Table) AttachLinks() ([]string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.progs[progIn] == nil {
+		return nil, errors.New("attach to links: the table was opened without them")
+	}
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	links, err := h.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	// Who translates back is there first.
+	if err := t.translateAtGuard(); err != nil {
+		return nil, explain(err)
+	}
+	var changed []string
+	var errs []error
+	for _, l := range links {
+		did, err := t.attachLink(h, l)
+		changed = append(changed, did...)
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return changed, errors.Join(errs...)
+}
+
+// translateAtGuard puts the programs that translate at egress where the guard's looks for them.
+func (t *Table) translateAtGuard() error {
+	m, err := ebpf.LoadPinnedMap(t.pin(settings.PinTranslate), nil)
+	if err != nil {
+		return fmt.Errorf("open the guard's map %s (the guard must be open first): %w", settings.PinTranslate, err)
+	}
+	defer m.Close()
+	for i, name := range []string{progOut, progOutL3} {
+		if err := m.Put(uint32(i), t.progs[name]); err != nil {
+			return fmt.Errorf("put %s before the guard: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// planLink gives the programs that a link must have.
+func planLink(l nl.Link) map[direction]string {
+	a := l.Attrs()
+	ethernet := a.EncapType == "ether"
+	switch {
+	case a.Flags&net.FlagLoopback != 0 || l.Type() == "ifb":
+		return nil
+	case a.Group == settings.PodGroup && ethernet:
+		return map[direction]string{ingress: progPodIn, egress: progPodOut}
+	case a.Group == settings.TunnelGroup && !ethernet:
+		return map[direction]string{ingress: progTunnelIn, egress: progTunnelOut}
+	case a.Group == settings.PodGroup || a.Group == settings.TunnelGroup:
+		return nil
+	case ethernet:
+		return map[direction]string{ingress: progIn}
+	}
+	return map[direction]string{ingress: progInL3}
+}
+
+func (t *Table) attachLink(h *nl.Handle, l nl.Link) ([]string, error) {
+	hk, want := hooksFor(t.features), planLink(l)
+	var changed []string
+	for _, dir := range []direction{egress, ingress} {
+		did, err := t.attachPoint(h, hk, point{l.Attrs().Index, dir}, want[dir])
+		if errors.Is(err, errLinkGone) {
+			return changed, nil
+		}
+		if err != nil {
+			return changed, explain(fmt.Errorf("attach to %s %s: %w", l.Attrs().Name, dir, err))
+		}
+		if did != "" {
+			did = fmt.Sprintf("%s at %s %s", did, l.Attrs().Name, dir)
+			t.log.Info("program at a link changed", "change", did)
+			changed = append(changed, did)
+		}
+	}
+	return changed, nil
+}
+
+// attachPoint says what it did; name "" is that there must be none of ours.
+func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (string, error) {
+	ours, err := findOurs(h, hk, p)
+	if err != nil {
+		return "", err
+	}
+	defer closeAll(ours)
+	if name == "" {
+		for _, old := range ours {
+			if err := hk.detach(h, p, old); err != nil {
+				return "", err
+			}
+		}
+		if len(ours) > 0 {
+			return "detached programs", nil
+		}
+		return "", nil
+	}
+	prog := t.progs[name]
+	if len(ours) == 0 {
+		return "attached " + name, hk.attach(h, p, name, prog)
+	}
+	for _, more := range ours[1:] {
+		if err := hk.detach(h, p, more); err != nil {
+			return "", err
+		}
+	}
+	if same, err := bpfobj.Same(ours[0], prog); err != nil || same {
+		return "", err
+	}
+	if err := t.takeOver(ours[0]); err != nil {
+		return "", err
+	}
+	if err := hk.replace(h, p, name, prog, ours[0]); err != nil {
+		return "", err
+	}
+	return "replaced " + name, t.takeOver(ours[0]) // again: it was at work until now
+}
+
+func closeAll(progs []*ebpf.Program) {
+	for _, p := range progs {
+		p.Close()
+	}
+}
+
+// findOurs gives our programs at a point, of whatever version: they have a name and a map of ours.
+func findOurs(h *nl.Handle, hk hooks, p point) ([]*ebpf.Program, error) {
+	ids, err := hk.list(h, p)
+	if err != nil {
+		return nil, err
+	}
+	var ours []*ebpf.Program
+	for _, id := range ids {
+		prog, err := ebpf.NewProgramFromID(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			closeAll(ours)
+			return nil, fmt.Errorf("open program %d: %w", id, err)
+		}
+		if is, err := isOurs(prog); err != nil || !is {
+			prog.Close()
+			if err != nil {
+				closeAll(ours)
+				return nil, fmt.Errorf("look at program %d: %w", id, err)
+			}
+			continue
+		}
+		ours = append(ours, prog)
+	}
+	return ours, nil
+}
+
+func isOurs(prog *ebpf.Program) (bool, error) {
+	info, err := prog.Info()
+	if err != nil {
+		return false, err
+	}
+	if info.Type != ebpf.SchedCLS || !slices.Contains(linkPrograms, info.Name) {
+		return false, nil
+	}
+	maps, _ := info.MapIDs()
+	for _, id := range maps {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return false, err
+		}
+		name := bpfobj.MapName(m)
+		m.Close()
+		if name == mapFlows {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// detachLinks takes our programs from all links, and from before the guard.
+func detachLinks(dir string) ([]string, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	links, err := h.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	// Where there is no tcx, asking for it is an error.
+	_, err = tcx{}.list(h, point{1, ingress})
+	hk := hooksFor(Features{TCX: err == nil})
+	var taken []string
+	var errs []error
+	for _, l := range links {
+		did, err := detachLink(h, hk, l)
+		taken = append(taken, did...)
+		if err != nil && !errors.Is(err, errLinkGone) {
+			errs = append(errs, fmt.Errorf("detach from %s: %w", l.Attrs().Name, err))
+		}
+	}
+	return taken, errors.Join(append(errs, clearTranslate(dir))...)
+}
+
+func detachLink(h *nl.Handle, hk hooks, l nl.Link) ([]string, error) {
+	var taken []string
+	for _, dir := range []direction{ingress, egress} {
+		p := point{l.Attrs().Index, dir}
+		ours, err := findOurs(h, hk, p)
+		if err != nil {
+			return taken, err
+		}
+		for _, prog := range ours {
+			if err = hk.detach(h, p, prog); err != nil {
+				break
+			}
+			taken = append(taken, fmt.Sprintf("program of services at %s %s", l.Attrs().Name, dir))
+		}
+		closeAll(ours)
+		if err != nil {
+			return taken, err
+		}
+	}
+	if g := l.Attrs().Group; len(taken) > 0 && (g == settings.PodGroup || g == settings.TunnelGroup) {
+		return taken, hk.tidy(h, l.Attrs().Index)
+	}
+	return taken, nil
+}
+
+func clearTranslate(dir string) error {
+	path := filepath.Join(dir, settings.PinTranslate)
+	m, err := ebpf.LoadPinnedMap(path, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open the guard's map %s: %w", settings.PinTranslate, err)
+	}
+	defer m.Close()
+	for i := range m.MaxEntries() {
+		if err := m.Delete(i); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("take a program from before the guard: %w", err)
+		}
+	}
+	return nil
+}

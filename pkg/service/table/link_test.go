@@ -1,0 +1,340 @@
+package table
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// linked is a host with the guard in force, a client outside and a pod:
+//
+//	client u0 198.19.0.9 ─── u0 198.19.0.1 host vpod1 198.18.1.254 ─── p0 198.18.1.5 pod
+//	          fd42:9::9         fd42:9::1   │         fd42:1::fe         fd42:1::5
+//	                                      veil0
+type linked struct {
+	*Table
+	host, client, pod *nettest.NS
+	dir               string
+	g                 *guard.Guard
+}
+
+func newLinked(t *testing.T, withTCX bool) *linked {
+	t.Helper()
+	nettest.NeedProgram(t, "nft")
+	l := &linked{host: nettest.NewNS(t), client: nettest.NewNS(t), pod: nettest.NewNS(t), dir: nettest.BPFFS(t) + "/kubeveil"}
+	end := func(ns *nettest.NS, name string, addrs ...string) nettest.End {
+		return nettest.End{NS: ns, Name: name, Addrs: nettest.Prefixes(addrs...)}
+	}
+	nettest.Veth(t, end(l.client, "u0", "198.19.0.9/24", "fd42:9::9/64"), end(l.host, "u0", "198.19.0.1/24", "fd42:9::1/64"))
+	nettest.Veth(t, end(l.pod, "p0", "198.18.1.5/24", "fd42:1::5/64"), end(l.host, "vpod1", "198.18.1.254/24", "fd42:1::fe/64"))
+	nettest.TUN(t, l.host, "veil0")
+	group(t, l.host, "vpod1", settings.PodGroup)
+	group(t, l.host, "veil0", settings.TunnelGroup)
+	nettest.AddRoute(t, l.pod, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("198.18.1.254"), "p0")
+	nettest.AddRoute(t, l.pod, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:1::fe"), "p0")
+	nettest.Sysctl(t, l.host, "ipv4/ip_forward", "1")
+	nettest.Sysctl(t, l.host, "ipv6/conf/all/forwarding", "1")
+	l.host.Run(t, func() (err error) {
+		if l.g, err = guard.Open(l.dir, quiet()); err != nil {
+			return err
+		}
+		_, err = l.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1")})
+		return err
+	})
+	t.Cleanup(func() { l.g.Close() })
+	podAddrs(t, l.host, "vpod1", "198.18.1.5", "fd42:1::5", linkLocal(t, l.pod, "p0"))
+	l.open(t, withTCX)
+	return l
+}
+
+func group(t *testing.T, ns *nettest.NS, name string, group uint32) {
+	t.Helper()
+	h := ns.Handle()
+	link, err := h.LinkByName(name)
+	if err == nil {
+		err = h.LinkSetGroup(link, int(group))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// podAddrs lets a pod send from these addresses, as the plugin does.
+func podAddrs(t *testing.T, ns *nettest.NS, link string, v4 string, v6 ...string) {
+	t.Helper()
+	elements := []string{fmt.Sprintf("%s { %q . %s }", settings.NFTPodSet4, link, v4)}
+	for _, a := range v6 {
+		elements = append(elements, fmt.Sprintf("%s { %q . %s }", settings.NFTPodSet6, link, a))
+	}
+	for _, e := range elements {
+		ns.Run(t, func() error {
+			out, err := exec.Command("nft", "add element inet "+settings.NFTPodTable+" "+e).CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%s: %w: %s", e, err, out)
+			}
+			return nil
+		})
+	}
+}
+
+// linkLocal is the address that a link finds neighbours with: the plugin's pods have permanent ones.
+func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
+	t.Helper()
+	var found string
+	nettest.Until(t, 5*time.Second, "a link-local address", func() bool {
+		ns.Run(t, func() error {
+			ifi, err := net.InterfaceByName(name)
+			if err != nil {
+				return err
+			}
+			addrs, err := ifi.Addrs()
+			for _, a := range addrs {
+				if p, ok := a.(*net.IPNet); ok && p.IP.IsLinkLocalUnicast() {
+					found = p.IP.String()
+				}
+			}
+			return err
+		})
+		return found != ""
+	})
+	return found
+}
+
+func (l *linked) open(t *testing.T, withTCX bool) {
+	t.Helper()
+	l.host.Run(t, func() (err error) {
+		l.Table, err = Open(Config{Dir: l.dir, Limits: small, Links: true, Log: quiet(), Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}})
+		return err
+	})
+	t.Cleanup(func() { l.Table.Close() })
+	if withTCX && !l.features.TCX {
+		nettest.Skip(t, nettest.NoKernelFeature, "tcx")
+	}
+	l.features.TCX = withTCX
+	if err := l.SetSelf(nettest.Prefixes("198.18.1.0/24", "fd42:1::/64"), nettest.Addrs("198.19.0.1", "fd42:9::1")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (l *linked) attach(t *testing.T) []string {
+	t.Helper()
+	var changed []string
+	l.host.Run(t, func() (err error) {
+		changed, err = l.AttachLinks()
+		return err
+	})
+	slices.Sort(changed)
+	return changed
+}
+
+// bothHooks runs a test with tcx, where there is one, and with clsact.
+func bothHooks(t *testing.T, fn func(t *testing.T, withTCX bool)) {
+	nettest.NeedBPF(t)
+	t.Run("tcx", func(t *testing.T) { fn(t, true) })
+	t.Run("clsact", func(t *testing.T) { fn(t, false) })
+}
+
+var attachedLinks = []string{
+	"attached service_in at u0 ingress",
+	"attached service_pod_in at vpod1 ingress", "attached service_pod_out at vpod1 egress",
+	"attached service_tun_in at veil0 ingress", "attached service_tun_out at veil0 egress",
+}
+
+func TestLinksGetTheirProgramsOnce(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		l := newLinked(t, withTCX)
+		if diff := cmp.Diff(attachedLinks, l.attach(t)); diff != "" {
+			t.Error(diff)
+		}
+		if again := l.attach(t); len(again) > 0 {
+			t.Errorf("the second time it changed %v", again)
+		}
+		l.open(t, withTCX)
+		if again := l.attach(t); len(again) > 0 {
+			t.Errorf("after a restart it changed %v", again)
+		}
+		l.host.Run(t, func() error {
+			// The guard has nothing to mend: it is first.
+			ops, err := l.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1")})
+			if len(ops) > 0 {
+				t.Errorf("the guard changed %v", ops)
+			}
+			return err
+		})
+	})
+}
+
+func TestRemoveLeavesTheGuardOnLinks(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		l := newLinked(t, withTCX)
+		l.attach(t)
+		var left []string
+		l.host.Run(t, func() error {
+			h, err := nl.Open()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			links, err := h.LinkList()
+			if err != nil {
+				return err
+			}
+			for _, link := range links {
+				if _, err := detachLink(h, hooksFor(l.features), link); err != nil {
+					return err
+				}
+			}
+			for _, link := range links {
+				qdiscs, err := h.QdiscList(link)
+				if err != nil {
+					return err
+				}
+				for _, q := range qdiscs {
+					if q.Type() == "clsact" {
+						left = append(left, link.Attrs().Name)
+					}
+				}
+			}
+			return nil
+		})
+		slices.Sort(left)
+		if slices.Contains(left, "vpod1") || slices.Contains(left, "veil0") {
+			t.Errorf("an empty clsact is left at %v", left)
+		}
+		if again := l.attach(t); len(again) != len(attachedLinks) {
+			t.Errorf("after removal only %v were attached", again)
+		}
+	})
+}
+
+// TestNewLinksAreServed has a pod's link that appears while links are watched.
+func TestNewLinksAreServed(t *testing.T) {
+	l := newLinked(t, true)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- l.host.Do(func() error { return l.WatchLinks(ctx) }) }()
+	nettest.Veth(t, nettest.End{NS: l.host, Name: "u9"}, nettest.End{NS: nettest.NewNS(t), Name: "u9"})
+	h := l.host.Handle()
+	link, err := h.LinkByName("u9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nettest.Until(t, 10*time.Second, "the new link has a program", func() bool {
+		served := false
+		l.host.Run(t, func() error {
+			ours, err := findOurs(h, tcx{}, point{link.Attrs().Index, ingress})
+			served = len(ours) > 0
+			closeAll(ours)
+			return err
+		})
+		return served
+	})
+	stop()
+	group(t, l.host, "u9", 7) // a change that ends the wait
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClientOutsideWithTheGuardInForce has all that drops in force: nftables and programs.
+func TestClientOutsideWithTheGuardInForce(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		l := newLinked(t, withTCX)
+		p, err := service.New("node-1", small)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := named("web")
+		s.Ports[0].NodePort = 30080
+		p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
+		p.PutService(s)
+		endpoints := sliceOf("web", "198.18.1.5", "fd42:1::5")
+		for i := range endpoints.Endpoints {
+			endpoints.Endpoints[i].Node = "node-1"
+		}
+		p.PutSlice(endpoints)
+		if err := l.Apply(p.Plan()); err != nil {
+			t.Fatal(err)
+		}
+		listen(t, l.pod)
+		if out, err := visit(l.client, "198.19.0.1:30080"); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("before programs are attached the node answers %q, %v", out, err)
+		}
+		l.attach(t)
+		for _, to := range []string{"198.19.0.1:30080", "[fd42:9::1]:30080"} {
+			out, err := visit(l.client, to)
+			if err != nil || !strings.HasPrefix(out, "pod sees ") {
+				t.Errorf("%s answers %q, %v; the guard dropped %v", to, out, err, l.dropped(t))
+			}
+		}
+	})
+}
+
+func (l *linked) dropped(t *testing.T) map[string]uint64 {
+	t.Helper()
+	var counts map[string]uint64
+	l.host.Run(t, func() (err error) {
+		counts, err = l.g.Counters()
+		return err
+	})
+	for name, n := range counts {
+		if n == 0 {
+			delete(counts, name)
+		}
+	}
+	return counts
+}
+
+func listen(t *testing.T, ns *nettest.NS) {
+	t.Helper()
+	ns.Run(t, func() error {
+		tcp, err := net.Listen("tcp", ":8080")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { tcp.Close() })
+		go func() {
+			for {
+				c, err := tcp.Accept()
+				if err != nil {
+					return
+				}
+				fmt.Fprintf(c, "pod sees %s", c.RemoteAddr())
+				c.Close()
+			}
+		}()
+		return nil
+	})
+}
+
+func visit(ns *nettest.NS, to string) (string, error) {
+	var out []byte
+	err := ns.Do(func() error {
+		c, err := net.DialTimeout("tcp", to, 5*time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		out, err = io.ReadAll(c)
+		return err
+	})
+	return string(out), err
+}
