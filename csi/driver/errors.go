@@ -64,6 +64,7 @@ var table = []struct {
 	{volume.ErrSmaller, codes.OutOfRange},
 	{keyring.ErrUnavailable, codes.Unavailable},
 	{volume.ErrUnavailable, codes.Unavailable},
+	{blk.ErrOther, codes.Unavailable},
 	{backend.ErrFull, codes.ResourceExhausted},
 	{blk.ErrNoLoop, codes.ResourceExhausted},
 	{unix.ENOSPC, codes.ResourceExhausted},

@@ -42,6 +42,7 @@ func TestCodes(t *testing.T) {
 		{backend.ErrMissing, codes.NotFound},
 		{backend.ErrFull, codes.ResourceExhausted},
 		{blk.ErrNoLoop, codes.ResourceExhausted},
+		{blk.ErrOther, codes.Unavailable},
 		{unix.ENOSPC, codes.ResourceExhausted},
 		{mount.ErrDamaged, codes.DataLoss},
 		{mount.ErrBusy, codes.FailedPrecondition},
@@ -54,6 +55,35 @@ func TestCodes(t *testing.T) {
 		if got := Code(c.err); got != c.want {
 			t.Errorf("%v: %v, want %v", c.err, got, c.want)
 		}
+	}
+}
+
+// A state from a backup, while a pod uses what came after it: all that would end that is refused, and the pod goes on.
+func TestStateFromABackup(t *testing.T) {
+	m, d := running(t, mounted(""), nil)
+	old := m.state(pvc)
+	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), staged(m, d)); err != nil {
+		t.Fatal(err)
+	}
+	m.store.mu.Lock()
+	m.store.byVolume[pvc] = old
+	m.store.mu.Unlock()
+	deleted := func() error {
+		_, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc})
+		return err
+	}
+	for what, err := range map[string]error{
+		"stage": m.stage(d, mounted("")), "publish": m.publish(d, mounted(""), "second", false), "unstage": m.unstage(d),
+		"snapshot": snapshotted(m, d), "delete": deleted(),
+	} {
+		if !errors.Is(err, crypt.NewerThanState) || Code(err) != codes.FailedPrecondition {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	m.greets("target")
+	m.greets("staging")
+	if len(m.engine.Live()) != 1 {
+		t.Errorf("mappings %v", m.engine.Live())
 	}
 }
 
