@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -59,7 +58,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 		step(func() ([]string, error) { return removeFile(what, path) })
 	}
 	if errors.Join(errs...) == nil {
-		step(func() ([]string, error) { return removeRunFiles(config.RunDir) })
+		step(func() ([]string, error) { return removeRunFiles(config.RunDir, log) })
 		step(removeSocketDir)
 	}
 	return errors.Join(errs...)
@@ -157,8 +156,8 @@ func removeSocketDir() ([]string, error) {
 // need the network: they stay.
 var runFiles = []string{config.ReadyFile, config.PodDir, config.IPAMDir, config.WorkerDir, config.KeyFile, config.SnapshotFile, config.AdminSocket}
 
-// removeRunFiles takes what is the network's out of dir, which is RunDir, and dir itself when nothing else is in it.
-func removeRunFiles(dir string) ([]string, error) {
+// removeRunFiles takes what is the network's out of dir, which is RunDir, and dir itself when nothing else is in it; else it logs what stays.
+func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -183,15 +182,12 @@ func removeRunFiles(dir string) ([]string, error) {
 	}
 	switch err := os.Remove(dir); {
 	case errors.Is(err, syscall.ENOTEMPTY):
+		log.Info("what others keep stays", "folder", dir, "names", names(dir))
+		return taken, nil
 	case err != nil && !errors.Is(err, os.ErrNotExist):
 		return taken, fmt.Errorf("remove %s: %w", dir, err)
-	default:
-		return []string{dir}, nil
 	}
-	if len(taken) == 0 {
-		return nil, nil
-	}
-	return []string{fmt.Sprintf("%s, less %s, which others keep there", dir, strings.Join(names(dir), ", "))}, nil
+	return append(taken, dir), nil
 }
 
 // names are what is in dir, as far as it can be read.

@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -14,12 +17,12 @@ func TestRemoveRunFiles(t *testing.T) {
 	for name, tt := range map[string]struct {
 		others []string
 		left   []string
-		// say is what is told of the first time; of the second nothing is.
-		say string
+		// stays is what is logged; nothing when all is gone.
+		stays string
 	}{
 		"the network alone":         {},
-		"beside volumes and keys":   {others: []string{"csi/pvc-1.lock", "kms/kms.sock"}, left: []string{"csi", "csi/pvc-1.lock", "kms", "kms/kms.sock"}, say: ", less csi, kms, which others keep there"},
-		"beside what nobody knows":  {others: []string{"keys"}, left: []string{"keys"}, say: ", less keys, which others keep there"},
+		"beside volumes and keys":   {others: []string{"csi/pvc-1.lock", "kms/kms.sock"}, left: []string{"csi", "csi/pvc-1.lock", "kms", "kms/kms.sock"}, stays: "[csi kms]"},
+		"beside what nobody knows":  {others: []string{"keys"}, left: []string{"keys"}, stays: "[keys]"},
 		"beside a half-written key": {others: []string{".key.tmp-123"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -34,9 +37,14 @@ func TestRemoveRunFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, want := range [][]string{{dir + tt.say}, nil} {
-				if said, err := removeRunFiles(dir); err != nil || !slices.Equal(said, want) {
-					t.Errorf("it says %q, want %q: %v", said, want, err)
+			for i, some := range []bool{true, false} {
+				var log bytes.Buffer
+				said, err := removeRunFiles(dir, slog.New(slog.NewTextHandler(&log, nil)))
+				if err != nil || (len(said) > 0) != some || some && slices.Contains(said, dir) != (tt.stays == "") {
+					t.Errorf("time %d: it says %q: %v", i+1, said, err)
+				}
+				if (log.Len() > 0) != (tt.stays != "") || !strings.Contains(log.String(), tt.stays) {
+					t.Errorf("time %d: it logs %q, want %q", i+1, &log, tt.stays)
 				}
 			}
 			var left []string
