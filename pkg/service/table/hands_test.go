@@ -114,7 +114,8 @@ func (h *hands) ask(id int) string {
 func handsMain() int {
 	m := &handsState{}
 	for _, b := range backends {
-		if err := errors.Join(serveTCP(net.JoinHostPort(b, "8080")), serveUDP(net.JoinHostPort(b, "5353"))); err != nil {
+		tcp, udp := net.JoinHostPort(b, "8080"), net.JoinHostPort(b, "5353")
+		if err := errors.Join(serveTCP(tcp), serveUDP(udp), usable(udp)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -134,6 +135,24 @@ func handsMain() int {
 		}
 		if err := out.Encode(r); err != nil {
 			return 1
+		}
+	}
+}
+
+// usable waits until a datagram arrives: the kernel makes the local route of an IPv6 address some time
+// after the address (addrconf_dad_work, net/ipv6/addrconf.c), and a socket that connected before keeps the way that is none.
+func usable(at string) error {
+	for deadline := time.Now().Add(handsPatience); ; {
+		c, err := net.Dial("udp", at)
+		if err != nil {
+			return err
+		}
+		_ = c.SetDeadline(time.Now().Add(50 * time.Millisecond))
+		_, _ = c.Write([]byte("?"))
+		_, err = c.Read(make([]byte, 64))
+		c.Close()
+		if err == nil || time.Now().After(deadline) {
+			return err
 		}
 	}
 }

@@ -196,11 +196,19 @@ func TestRemove(t *testing.T) {
 	h := newHands(t, cgroup)
 	h.dial("tcp", "198.18.0.1:80")
 	n.Close()
+	// It looks at the links of the namespace, which must not be the machine's.
+	remove := func() (taken []string, err error) {
+		err = h.ns.Do(func() (err error) {
+			taken, err = Remove(c.Dir)
+			return err
+		})
+		return taken, err
+	}
 	other := filepath.Join(c.Dir, "guard_ingress")
 	if err := os.Mkdir(other, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	taken, err := Remove(c.Dir)
+	taken, err := remove()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,10 +222,10 @@ func TestRemove(t *testing.T) {
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}
-	if taken, err := Remove(c.Dir); err != nil || len(taken) != 1 {
+	if taken, err := remove(); err != nil || len(taken) != 1 {
 		t.Errorf("the second time it took %v, %v", taken, err)
 	}
-	if taken, err := Remove(c.Dir); err != nil || len(taken) > 0 {
+	if taken, err := remove(); err != nil || len(taken) > 0 {
 		t.Errorf("the third time it took %v, %v", taken, err)
 	}
 }
