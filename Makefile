@@ -146,6 +146,10 @@ conformance-storage: cluster-image image-csi ## the upstream's own tests of stor
 test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_DM_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v ./csi/kerneltest/machine
 
+.PHONY: test-kernel
+test-kernel: cluster-image ## programs and maps of guard and services on the kernel of a virtual machine (RUN=REGEXP)
+	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_KERNEL_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v ./e2e/kernel
+
 .PHONY: power-cut
 power-cut: cluster-image ## record a volume's life on a virtual machine, look at its disk at hundreds of moments at which the power could go
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 $(GO) test -count=1 -timeout 60m -v -run '^TestPowerCut$$' ./csi/kerneltest/powercut
