@@ -85,6 +85,9 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		{"Pods", fmt.Sprint(s.Pods)},
 		{"In clear", "masqueraded traffic that leaves the cluster; host to host traffic"},
 	}
+	if s.Services != nil {
+		rows = append(rows, []string{"Services", servicesLine(s.Services)})
+	}
 	for _, d := range s.Devices {
 		rows = append(rows, []string{"Tunnel", fmt.Sprintf("%s (%s), UDP port %d, %s", d.Name, d.Kind, d.Port, upOrDown(d.Up))})
 	}
@@ -99,6 +102,26 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		fmt.Fprintf(t, "%s\t%s\n", r[0], r[1])
 	}
 	return t.Flush()
+}
+
+// servicesLine is how it stands with the table of services, in a line.
+func servicesLine(s *telemetry.Services) string {
+	line := fmt.Sprintf("%d by eBPF", s.Known)
+	if !s.Listed {
+		line = "by eBPF, as the last veild left them (not listed yet)"
+	}
+	for _, t := range s.Tables {
+		if t.Limit == "fronts" {
+			line += fmt.Sprintf(", %d of %d addresses", t.Used, t.Size)
+		}
+	}
+	up := 0
+	for _, a := range s.APIServers {
+		if a.Up {
+			up++
+		}
+	}
+	return line + fmt.Sprintf("; %d of %d API servers answer", up, len(s.APIServers))
 }
 
 func syncedNote(s telemetry.Status) string {

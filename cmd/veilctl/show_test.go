@@ -20,6 +20,12 @@ import (
 // daemon answers on a socket with s, as a veild that has (not) taken its steps.
 func daemon(t *testing.T, s telemetry.Status, ready bool) string {
 	t.Helper()
+	return daemonWith(t, s, ready, nil)
+}
+
+// daemonWith is daemon with further pages.
+func daemonWith(t *testing.T, s telemetry.Status, ready bool, pages map[string]telemetry.Page) string {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := telemetry.ListenAdmin(socket)
 	if err != nil {
@@ -32,7 +38,7 @@ func daemon(t *testing.T, s telemetry.Status, ready bool) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- telemetry.Serve(ctx, l, telemetry.AdminHandler(func() telemetry.Status { return s }, h), slog.New(slog.DiscardHandler))
+		ended <- telemetry.Serve(ctx, l, telemetry.AdminHandler(func() telemetry.Status { return s }, h, pages), slog.New(slog.DiscardHandler))
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -42,6 +42,7 @@ func verbs() []group {
 				about:    "Stop veild and veil-wg before: they would put it back. It may be repeated. What storage has stays.",
 				examples: "veilctl cleanup"},
 		}},
+		{"Services of this node, with serviceProxy ebpf", serviceVerbs},
 		{"A cluster, by a kubeconfig", []verb{installVerb, connectivityVerb, benchVerb, sysdumpVerb}},
 		{"Encrypted volumes of a cluster, by a kubeconfig", volumeVerbs},
 		{"", []verb{{name: "version", short: "which veilctl this is", register: showVersion, examples: "veilctl version"}}},

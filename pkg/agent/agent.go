@@ -69,10 +69,12 @@ type Agent struct {
 	pods    pod.Paths
 	source  source.Source
 	kube    *kube.Client // nil for other sources
-	table   *source.Writer
-	probes  probes
-	health  *telemetry.Health
-	metrics *telemetry.Metrics
+	// services is nil where another program translates services.
+	services *services
+	table    *source.Writer
+	probes   probes
+	health   *telemetry.Health
+	metrics  *telemetry.Metrics
 	// adminSocket and metricsSocket are open from New on; the latter is nil when there is none.
 	adminSocket, metricsSocket net.Listener
 
@@ -143,6 +145,10 @@ func New(o Options) (*Agent, error) {
 	if a.host, err = hostnet.Open(); err != nil {
 		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
 	}
+	if err := a.openServices(); err != nil {
+		a.host.Close()
+		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
+	}
 	return a, nil
 }
 
@@ -210,11 +216,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.guardFirst(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
+	if err := a.beginServices(); err != nil {
+		return errors.Join(err, a.closeListeners())
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	a.serve(ctx, g)
 	g.Go(func() error { return a.guard.Watch(ctx) })
 	g.Go(func() error { return a.watchKernel(ctx) })
 	g.Go(func() error { return a.watchConfig(ctx) })
+	a.runServices(ctx, g)
 	a.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU}
 	g.Go(func() error { return ignoreEnd(ctx, a.source.Run(ctx, a.yield)) })
 	g.Go(func() error { return a.loop(ctx) })
@@ -267,7 +277,7 @@ func (a *Agent) closeListeners() error {
 // serve answers on what listen opened until ctx ends.
 func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error {
-		return telemetry.Serve(ctx, a.adminSocket, telemetry.AdminHandler(a.Status, a.health), a.log)
+		return telemetry.Serve(ctx, a.adminSocket, telemetry.AdminHandler(a.Status, a.health, a.servicePages()), a.log)
 	})
 	if a.metricsSocket != nil {
 		g.Go(func() error {

@@ -33,6 +33,9 @@ func checkMachine(cfg config.Config) error {
 		errs = append(errs, errors.New("/sys/fs/bpf is not a BPF file system: mount -t bpf bpf /sys/fs/bpf"))
 	}
 	errs = append(errs, guard.Check(config.BPFDir))
+	if cfg.ServiceProxy == config.ServiceProxyEBPF {
+		errs = append(errs, checkServices(cfg))
+	}
 	if cfg.Tunnel.Mode == config.ModeUserspace {
 		if _, err := os.Stat("/dev/net/tun"); err != nil {
 			errs = append(errs, fmt.Errorf("no TUN for tunnel.mode userspace: %w: load the module tun, or give the container /dev/net/tun", err))

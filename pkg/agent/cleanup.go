@@ -45,6 +45,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 	step(func() ([]string, error) { return removeConflist(cfg.CNI.ConfDir) })
 	step(func() ([]string, error) { return removeFile("marker", config.ReadyFile) })
 	step(removePods)
+	step(removeServices)
 	step(func() ([]string, error) { return removeTunnels(ctx, log) })
 	if err := errors.Join(errs...); err != nil {
 		// The rest is what keeps pods' packets from leaving in clear.

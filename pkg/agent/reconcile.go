@@ -66,6 +66,7 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	}
 	in.wideMTU = wideMTU(in.cfg.MTU, underlay)
 	in.localAddrs, in.otherAddrs = underlay.Addrs, underlay.Assigned
+	a.noteNodeAddrs(underlay.Assigned, err == nil)
 	var refusals []cluster.Refusal
 	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways), withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
 	if !state.Synced {

@@ -15,9 +15,12 @@ func checkServiceHost(cfg config.Config, addr netip.Addr) error {
 	if cfg.Source.Kind != config.SourceKubernetes {
 		return nil
 	}
+	if cfg.ServiceProxy == config.ServiceProxyEBPF && len(cfg.Services.APIServers) > 0 {
+		return nil // entry 0 of the table of services leads there before anything else does
+	}
 	for _, r := range cfg.ServiceRanges {
 		if r.Contains(addr.Unmap()) {
-			return fmt.Errorf("the API server's address %s is a service's (%s), which this node cannot reach before it has the table from there: set source.kubeconfig to a file with an address of its own, as the manifests do", addr, r)
+			return fmt.Errorf("the API server's address %s is a service's (%s), which this node cannot reach before it has the table from there: set source.kubeconfig to a file with an address of its own, as the manifests do, or with serviceProxy ebpf services.apiServers", addr, r)
 		}
 	}
 	return nil

@@ -44,6 +44,9 @@ func (a *Agent) Status() telemetry.Status {
 	if tunnelErr != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("the tunnels cannot be read: %v", tunnelErr))
 	}
+	var problems []string
+	s.Services, problems = a.serviceStatus()
+	s.Problems = append(s.Problems, problems...)
 	s.Devices, s.Peers = a.peerStatus(tunnels)
 	var err error
 	if s.Guard, err = a.guardStatus(); err != nil {

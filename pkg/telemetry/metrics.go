@@ -1,6 +1,8 @@
 package telemetry
 
 import (
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,12 +20,14 @@ type Metrics struct {
 	add         prometheus.Histogram
 	apply       prometheus.Histogram
 	applyErrors prometheus.Counter
+	programming prometheus.Histogram
+	programmed  sync.Once
 }
 
 // NewMetrics makes the metrics of one node. snapshot is called for each scrape.
 func NewMetrics(snapshot Snapshot) *Metrics {
 	m := &Metrics{
-		Registry: prometheus.NewRegistry(),
+		Registry: prometheus.NewRegistry(), programming: newProgramming(),
 		add: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: "cni", Name: "add_duration_seconds",
 			Help:    "Time that the CNI plugin took for a successful ADD, as it noted it in the pod's record.",
@@ -93,7 +97,7 @@ var (
 
 // Describe sends every metric there may be.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range allDesc {
+	for _, d := range slices.Concat(allDesc, serviceDescs) {
 		ch <- d
 	}
 }
@@ -140,6 +144,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	collectPeers(s.Peers, now, gauge, counter)
+	collectServices(s.Services, gauge, counter)
 }
 
 func collectPeers(peers []Peer, now time.Time, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {

@@ -55,23 +55,41 @@ func reasons(f func() []string) http.HandlerFunc {
 	}
 }
 
-// AdminHandler serves StatusPath.
-func AdminHandler(snapshot Snapshot, h *Health) http.Handler {
+// Page answers a request of the admin socket with a value that is shown as JSON. An error is of the request: it is shown as it is, with
+// the status 404.
+type Page func(r *http.Request) (any, error)
+
+// AdminHandler serves StatusPath, and pages by their paths.
+func AdminHandler(snapshot Snapshot, h *Health, pages map[string]Page) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+StatusPath, func(w http.ResponseWriter, _ *http.Request) {
+	page(mux, StatusPath, func(*http.Request) (any, error) {
 		s := snapshot()
 		s.NotReady = h.Ready()
 		s.Ready = len(s.NotReady) == 0
-		data, err := json.Marshal(s)
+		return s, nil
+	})
+	for path, p := range pages {
+		page(mux, path, p)
+	}
+	return mux
+}
+
+func page(mux *http.ServeMux, path string, p Page) {
+	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+		v, err := p(r)
 		if err != nil {
-			http.Error(w, "encode status: "+err.Error(), http.StatusInternalServerError)
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		data, err := json.Marshal(v)
+		if err != nil {
+			http.Error(w, "encode answer: "+err.Error(), http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		_, _ = w.Write(data)
 	})
-	return mux
 }
 
 // ListenMetrics opens the address of the metrics.
@@ -147,33 +165,49 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 // Fetch asks the veild behind the admin socket at path for its status. When no veild
 // listens there the error says so and matches fs.ErrNotExist or syscall.ECONNREFUSED.
 func Fetch(ctx context.Context, path string) (Status, error) {
+	body, err := FetchPage(ctx, path, StatusPath)
+	if err != nil {
+		return Status{}, err
+	}
+	return DecodeStatus(body)
+}
+
+// ErrNoPage matches the error of FetchPage when veild answered that there is nothing to show; its text says why.
+var ErrNoPage = errors.New("nothing to show")
+
+// FetchPage is Fetch for any page of the admin socket, as JSON; page may have a query.
+func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://veild"+StatusPath, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://veild"+page, nil)
 	if err != nil {
-		return Status{}, fmt.Errorf("ask veild: %w", err)
+		return nil, fmt.Errorf("ask veild: %w", err)
 	}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return Status{}, fmt.Errorf("veild does not run on this node (nobody listens on %s; the data path and the guard stay as they were): %w", path, err)
+		return nil, fmt.Errorf("veild does not run on this node (nobody listens on %s; the data path and the guard stay as they were): %w", path, err)
 	case errors.Is(err, fs.ErrPermission):
-		return Status{}, fmt.Errorf("the admin socket is for root: %w", err)
+		return nil, fmt.Errorf("the admin socket is for root: %w", err)
 	case err != nil:
-		return Status{}, fmt.Errorf("ask veild: %w", err)
+		return nil, fmt.Errorf("ask veild: %w", err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
 	if err != nil {
-		return Status{}, fmt.Errorf("ask veild: %w", err)
+		return nil, fmt.Errorf("ask veild: %w", err)
 	}
-	if resp.StatusCode != http.StatusOK {
-		return Status{}, fmt.Errorf("ask veild: %s: %s", resp.Status, strings.TrimSpace(string(body[:min(len(body), 500)])))
+	text := strings.TrimSpace(string(body[:min(len(body), 500)]))
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return body, nil
+	case http.StatusNotFound:
+		return nil, fmt.Errorf("%w: %s", ErrNoPage, text)
 	}
-	return DecodeStatus(body)
+	return nil, fmt.Errorf("ask veild: %s: %s", resp.Status, text)
 }
 
 // DecodeStatus reads the JSON of a Status; fields that a newer veild added are ignored.

@@ -88,7 +88,7 @@ func serve(t *testing.T, h http.Handler) (path string) {
 
 func TestStatusComesThroughTheAdminSocket(t *testing.T) {
 	h := NewHealth(time.Minute, "guard in force")
-	path := serve(t, AdminHandler(busy, h))
+	path := serve(t, AdminHandler(busy, h, nil))
 	got, err := Fetch(context.Background(), path)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestStatusShowsNoPrivateKey(t *testing.T) {
 	// A public key is shown; nothing else of 32 bytes has a field.
 	s := busy()
 	s.Devices[0].PublicKey = wgkey.Public{9, 9}
-	w := get(AdminHandler(func() Status { return s }, NewHealth(time.Minute)), "GET", StatusPath)
+	w := get(AdminHandler(func() Status { return s }, NewHealth(time.Minute), nil), "GET", StatusPath)
 	for _, word := range []string{"private", "secret", "preshared", "token"} {
 		if strings.Contains(strings.ToLower(w.Body.String()), word) {
 			t.Errorf("the status has a field with %q", word)

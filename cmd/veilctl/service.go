@@ -1,0 +1,242 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// serviceVerbs are those of the table of services, which veild keeps where serviceProxy is ebpf.
+var serviceVerbs = []verb{
+	{
+		name: "service list", short: "services in the table: addresses and backends", register: onNode(serviceList),
+		about: `A line for each address: BACKENDS are those that new connections go to, of all that are known. An address that a service does not have
+because another has it is shown with the owner. Exit status 1 when a service is not served as it asks.`,
+		examples: `veilctl service list
+veilctl service list -o json | jq '.[] | select(.problems)'`,
+	},
+	{
+		name: "service show", args: "NAMESPACE/NAME", short: "one service: each address and each backend", register: onNode(serviceShow),
+		examples: "veilctl service show kube-system/kube-dns",
+	},
+	{
+		name: "service trace", args: "ADDRESS:PORT", short: "which backend an address gets, and why", register: serviceTrace,
+		about: `It asks the table of this node, as a connection does. Every backend that may be chosen has the same chance; those that are not chosen
+are shown with the reason. With -outside it answers for packets that come from outside the cluster, whose policies differ.`,
+		examples: `veilctl service trace 10.96.0.10:53 -udp
+veilctl service trace '[fd00:10:96::a]:53'
+veilctl service trace 192.0.2.7:30080 -outside`,
+	},
+}
+
+// fetchService asks veild for a page about services.
+func fetchService(c call, socket, page string, v any) error {
+	body, err := telemetry.FetchPage(c.ctx, socket, page)
+	if errors.Is(err, telemetry.ErrNoPage) {
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoDaemon, err)
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("answer of veild: %w", err)
+	}
+	return nil
+}
+
+func serviceList(c call, socket string) error {
+	var views []service.View
+	if err := fetchService(c, socket, telemetry.ServicesPath, &views); err != nil {
+		return err
+	}
+	var rows [][]string
+	wrong := false
+	for _, v := range views {
+		wrong = wrong || len(v.Problems) > 0
+		for _, f := range v.Fronts {
+			if f.Scope == service.Outside && sameInside(v, f) {
+				continue
+			}
+			rows = append(rows, []string{serviceName(v.Service), f.Kind, f.Addr.String(), f.Protocol.String(), fromOf(v, f), backendCount(f), noteOf(v.Service, f)})
+		}
+	}
+	var err error
+	if c.json {
+		err = printJSON(c.out, views)
+	} else if err = table(c.out, "SERVICE | KIND | ADDRESS | PROTOCOL | FROM | BACKENDS | NOTE", rows); err == nil {
+		for _, v := range views {
+			for _, p := range v.Problems {
+				fmt.Fprintln(c.out, "PROBLEM", p)
+			}
+		}
+	}
+	if err == nil && wrong {
+		err = errWrong
+	}
+	return err
+}
+
+// sameInside is whether a frontend for outside is as the one for inside, which is shown for both.
+func sameInside(v service.View, f service.FrontView) bool {
+	i := slices.IndexFunc(v.Fronts, func(o service.FrontView) bool {
+		return o.Scope == service.Inside && o.Addr == f.Addr && o.Protocol == f.Protocol
+	})
+	return i >= 0 && v.Fronts[i].Local == f.Local && !f.Ranged
+}
+
+// fromOf is who a frontend is shown for.
+func fromOf(v service.View, f service.FrontView) string {
+	for _, o := range v.Fronts {
+		if f.Scope == service.Inside && o.Scope == service.Outside && o.Addr == f.Addr && o.Protocol == f.Protocol && sameInside(v, o) {
+			return "anywhere"
+		}
+	}
+	return f.Scope.String()
+}
+
+// serviceName has a name for entry 0, which is no service of Kubernetes.
+func serviceName(n service.Name) string {
+	if n.Namespace == "" {
+		return "(API servers)"
+	}
+	return n.String()
+}
+
+func backendCount(f service.FrontView) string {
+	chosen := 0
+	for _, b := range f.Backends {
+		if b.Chosen {
+			chosen++
+		}
+	}
+	return fmt.Sprintf("%d of %d", chosen, len(f.Backends))
+}
+
+func noteOf(owner service.Name, f service.FrontView) string {
+	var notes []string
+	add := func(yes bool, text string) {
+		if yes {
+			notes = append(notes, text)
+		}
+	}
+	add(f.Owner != owner, serviceName(f.Owner)+" has this address")
+	add(f.Local, "Local")
+	add(f.Affinity > 0, "affinity "+f.Affinity.Round(time.Second).String())
+	add(f.Drop, "dropped: none is on this node")
+	add(f.Ranged, fmt.Sprintf("only from %d ranges", len(f.Sources)))
+	return orDash(strings.Join(notes, ", "))
+}
+
+func serviceShow(c call, socket string) error {
+	if len(c.args) != 1 || strings.Count(c.args[0], "/") != 1 {
+		return fmt.Errorf("name one service as NAMESPACE/NAME, as veilctl service list does: %w", errUsage)
+	}
+	var v service.View
+	if err := fetchService(c, socket, telemetry.ServicePath+"?name="+url.QueryEscape(c.args[0]), &v); err != nil {
+		return err
+	}
+	if c.json {
+		return printJSON(c.out, v)
+	}
+	for i, f := range v.Fronts {
+		if i > 0 {
+			fmt.Fprintln(c.out)
+		}
+		if err := showFront(c, f); err != nil {
+			return err
+		}
+	}
+	for _, p := range v.Problems {
+		fmt.Fprintln(c.out, "PROBLEM", p)
+	}
+	if len(v.Problems) > 0 {
+		return errWrong
+	}
+	return nil
+}
+
+func serviceTrace(fs *flag.FlagSet) func(call) error {
+	udp := fs.Bool("udp", false, "ask for UDP instead of TCP")
+	outside := fs.Bool("outside", false, "for packets from outside the cluster")
+	socket := socketFlag(fs)
+	return func(c call) error {
+		if len(c.args) != 1 {
+			return fmt.Errorf("name one address with a port: %w", errUsage)
+		}
+		addr, err := netip.ParseAddrPort(c.args[0])
+		if err != nil {
+			return fmt.Errorf("%q is no address with a port, such as 10.96.0.10:53 or [fd00::a]:53: %w", c.args[0], errUsage)
+		}
+		query := url.Values{"addr": {addr.String()}, "protocol": {"TCP"}, "scope": {"inside"}}
+		if *udp {
+			query.Set("protocol", "UDP")
+		}
+		if *outside {
+			query.Set("scope", "outside")
+		}
+		var f service.FrontView
+		if err := fetchService(c, *socket, telemetry.TracePath+"?"+query.Encode(), &f); err != nil {
+			return err
+		}
+		if c.json {
+			return printJSON(c.out, f)
+		}
+		return showFront(c, f)
+	}
+}
+
+// showFront tells what an address is, what is decided there in order, and each backend.
+func showFront(c call, f service.FrontView) error {
+	from := "from inside the cluster"
+	if f.Scope == service.Outside {
+		from = "from outside the cluster"
+	}
+	fmt.Fprintf(c.out, "%s %s, %s, is the %s of %s\n", f.Addr, f.Protocol, from, f.Kind, serviceName(f.Owner))
+	if f.Ranged {
+		fmt.Fprintf(c.out, "only for sources in %v; others are dropped\n", f.Sources)
+	}
+	if f.Local {
+		fmt.Fprintln(c.out, "only backends on this node: the policy is Local")
+	}
+	chosen := 0
+	for _, b := range f.Backends {
+		if b.Chosen {
+			chosen++
+		}
+	}
+	switch {
+	case chosen == 0 && f.Drop:
+		fmt.Fprintln(c.out, "no backend is on this node: packets are dropped, so that a balancer goes to another node; sockets are refused")
+	case chosen == 0:
+		fmt.Fprintln(c.out, "no backend: refused at once")
+	case f.Affinity > 0:
+		fmt.Fprintf(c.out, "a client keeps the backend that it had within the last %s; a new one gets any of %d with the same chance\n", f.Affinity, chosen)
+	default:
+		fmt.Fprintf(c.out, "each connection gets any of %d with the same chance\n", chosen)
+	}
+	if len(f.Backends) == 0 {
+		return nil
+	}
+	var rows [][]string
+	for _, b := range f.Backends {
+		at := orDash(b.Node)
+		if b.Here {
+			at += " (here)"
+		}
+		mark := "no"
+		if b.Chosen {
+			mark = "yes"
+		}
+		rows = append(rows, []string{mark, b.Addr.String(), at, b.Why})
+	}
+	return table(c.out, "CHOSEN | BACKEND | NODE | WHY", rows)
+}

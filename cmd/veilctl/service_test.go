@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// serviceDaemon answers from a planner with one service: a backend that is ready, and one that terminates.
+func serviceDaemon(t *testing.T, change func(*service.Service)) string {
+	t.Helper()
+	p, err := service.New("node-1", service.Limits{Fronts: 1 << 10, Slots: 1 << 12, Members: 1 << 10, Sources: 1 << 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := service.Name{Namespace: "shop", Name: "web"}
+	s := service.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.128.10")}, Ports: []service.Port{{Name: "http", Protocol: service.TCP, Port: 80, NodePort: 30080}}}
+	if change != nil {
+		change(&s)
+	}
+	p.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("198.18.0.11")})
+	p.PutService(s)
+	p.PutSlice(service.Slice{Service: name, Name: "web-1", Ports: []service.SlicePort{{Name: "http", Protocol: service.TCP, Port: 8080}}, Endpoints: []service.Endpoint{
+		{Addr: netip.MustParseAddr("198.19.2.2"), Node: "node-2", Ready: true, Serving: true},
+		{Addr: netip.MustParseAddr("198.19.1.2"), Node: "node-1", Serving: true, Terminating: true},
+	}})
+	p.Plan()
+	return daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
+		telemetry.ServicesPath: func(*http.Request) (any, error) { return p.Views(), nil },
+		telemetry.ServicePath: func(r *http.Request) (any, error) {
+			if r.FormValue("name") != name.String() {
+				return nil, errors.New("no service of this name")
+			}
+			v, _ := p.View(name)
+			return v, nil
+		},
+		telemetry.TracePath: func(r *http.Request) (any, error) {
+			var scope service.Scope
+			if err := scope.UnmarshalText([]byte(r.FormValue("scope"))); err != nil {
+				return nil, err
+			}
+			f, ok := p.At(netip.MustParseAddrPort(r.FormValue("addr")), service.TCP, scope)
+			if !ok {
+				return nil, errors.New("it is no service's")
+			}
+			return f, nil
+		},
+	})
+}
+
+func TestServiceVerbs(t *testing.T) {
+	cluster := serviceDaemon(t, nil)
+	local := serviceDaemon(t, func(s *service.Service) { s.ExternalLocal = true })
+	sctp := serviceDaemon(t, func(s *service.Service) { s.Ports[0].Protocol = service.SCTP })
+	for name, c := range map[string]struct {
+		socket string
+		args   []string
+		want   []string
+		status int
+	}{
+		"list":                     {cluster, []string{"list"}, []string{"shop/web", "ClusterIP", "NodePort", "198.18.0.11:30080", "anywhere", "1 of 2"}, exitOK},
+		"list with a problem":      {sctp, []string{"list"}, []string{"PROBLEM", "SCTP"}, exitWrong},
+		"show":                     {cluster, []string{"show", "shop/web"}, []string{"198.18.128.10:80 TCP, from inside", "each connection gets any of 1", "it terminates"}, exitOK},
+		"show nobody":              {cluster, []string{"show", "shop/none"}, nil, exitWrong},
+		"show what":                {cluster, []string{"show"}, nil, exitUsage},
+		"trace":                    {cluster, []string{"trace", "198.18.128.10:80"}, []string{"is the ClusterIP of shop/web", "yes", "198.19.2.2:8080", "node-2", "ready"}, exitOK},
+		"trace from outside":       {local, []string{"trace", "198.18.0.11:30080", "-outside"}, []string{"the policy is Local", "it terminates and still serves", "not on this node"}, exitOK},
+		"trace another address":    {cluster, []string{"trace", "198.18.128.99:80"}, nil, exitWrong},
+		"trace what is no address": {cluster, []string{"trace", "web"}, nil, exitUsage},
+		"without veild":            {"/nowhere/s", []string{"list"}, nil, exitNoDaemon},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			err := run(context.Background(), append(append([]string{"service"}, c.args...), "-socket", c.socket), &out, io.Discard)
+			if got := exitStatus(err); got != c.status {
+				t.Errorf("exit status %d (%v), want %d", got, err, c.status)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("no %q in:\n%s", want, out.String())
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,47 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/internal/sockdiag"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// namespaces are the paths of the network namespaces of this node and its pods.
+func (a *Agent) namespaces() ([]string, error) {
+	paths := []string{"/proc/self/ns/net"}
+	records, err := a.pods.List()
+	for _, r := range records {
+		paths = append(paths, r.Netns)
+	}
+	return paths, err
+}
+
+// closeSockets closes the TCP connections of this node and of its pods to a server, and says how many.
+func (a *Agent) closeSockets(server netip.AddrPort) (int, error) {
+	paths, err := a.namespaces()
+	closed, errs := 0, []error{err}
+	for _, path := range paths {
+		err := netns.Do(path, func() error {
+			n, err := sockdiag.Close(unix.IPPROTO_TCP, server)
+			closed += n
+			return err
+		})
+		if err != nil && !errors.Is(err, netns.ErrNotFound) {
+			errs = append(errs, fmt.Errorf("network namespace %s: %w", path, err))
+		}
+	}
+	return closed, errors.Join(errs...)
+}
+
+// abortDatagrams disconnects the UDP sockets of this node and its pods whose backend has gone.
+func (a *Agent) abortDatagrams(t *table.Table) (int, error) {
+	paths, err := a.namespaces()
+	n, abortErr := t.AbortUDP(paths...)
+	return n, errors.Join(err, abortErr)
+}

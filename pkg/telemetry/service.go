@@ -1,0 +1,111 @@
+package telemetry
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Services is how it stands with the table of services.
+type Services struct {
+	// Listed is whether services were listed since this veild began; before, the table is the last one's.
+	Listed bool `json:"listed"`
+	// Known counts services.
+	Known int `json:"known"`
+	// Tables are how full the maps are, by the name of their limit.
+	Tables     []ServiceTable `json:"tables"`
+	APIServers []APIServer    `json:"apiServers,omitempty"`
+	// Chosen counts how often a backend was chosen, Refused how often none was: by protocol and by reason.
+	Chosen  []ServiceCount `json:"chosen,omitempty"`
+	Refused []ServiceCount `json:"refused,omitempty"`
+	// Failures counts attempts to write the table that failed in part or whole.
+	Failures uint64 `json:"failures"`
+	// Problems counts services that are not served as they ask.
+	Problems int `json:"problems"`
+}
+
+// ServiceCount counts what became of those who asked for a service.
+type ServiceCount struct {
+	// Where is "socket" or "packet".
+	Where string `json:"where"`
+	What  string `json:"what"`
+	Count uint64 `json:"count"`
+}
+
+// ServiceTable is how full a map is.
+type ServiceTable struct {
+	Limit string `json:"limit"`
+	Used  uint32 `json:"used"`
+	Size  uint32 `json:"size"`
+}
+
+// APIServer is a backend of the API servers' own service.
+type APIServer struct {
+	Addr netip.AddrPort `json:"addr"`
+	Up   bool           `json:"up"`
+	// Since is when it was found to be so; zero is not yet.
+	Since time.Time `json:"since,omitzero"`
+}
+
+var (
+	servicesDesc        = desc("services", "Services that are known.")
+	servicesListedDesc  = desc("services_listed", "Whether services were listed since veild began: 1 or 0.")
+	serviceEntriesDesc  = desc("service_table_entries", "Entries of the table of services in use, by map.", "table")
+	serviceLimitDesc    = desc("service_table_limit", "Entries of the table of services that there is room for, by map.", "table")
+	serviceChosenDesc   = desc("service_connections_total", "Connections and flows of datagrams to services for which a backend was chosen, by where.", "where", "protocol")
+	serviceRefusedDesc  = desc("service_refused_total", "Connections and datagrams to services that were refused, by where and reason.", "where", "reason")
+	serviceFailuresDesc = desc("service_table_errors_total", "Attempts to write the table of services that failed in part or whole.")
+	serviceProblemsDesc = desc("service_problems", "Services that are not served as they ask.")
+	apiServerDesc       = desc("api_server_up", "Whether an API server answers: 1 or 0.", "server")
+	serviceDescs        = []*prometheus.Desc{
+		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc, serviceRefusedDesc,
+		serviceFailuresDesc, serviceProblemsDesc, apiServerDesc,
+	}
+)
+
+func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+	if s == nil {
+		return
+	}
+	gauge(servicesDesc, float64(s.Known))
+	gauge(servicesListedDesc, one(s.Listed))
+	gauge(serviceProblemsDesc, float64(s.Problems))
+	counter(serviceFailuresDesc, s.Failures)
+	for _, t := range s.Tables {
+		gauge(serviceEntriesDesc, float64(t.Used), t.Limit)
+		gauge(serviceLimitDesc, float64(t.Size), t.Limit)
+	}
+	for _, c := range s.Chosen {
+		counter(serviceChosenDesc, c.Count, c.Where, c.What)
+	}
+	for _, c := range s.Refused {
+		counter(serviceRefusedDesc, c.Count, c.Where, c.What)
+	}
+	for _, a := range s.APIServers {
+		gauge(apiServerDesc, one(a.Up), a.Addr.String())
+	}
+}
+
+// newProgramming is how long changes of services take to be in force.
+func newProgramming() prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Namespace: namespace, Subsystem: "service", Name: "programming_duration_seconds",
+		Help:    "Time from when a change of services or endpoints came from the API server to when it was in force; of changes that are made together, the first one's.",
+		Buckets: []float64{.0005, .001, .002, .003, .005, .0075, .01, .025, .05, .1, .25, .5, 1, 2.5},
+	})
+}
+
+// ObserveProgramming notes how long a change of services took. The first call registers the metric: without a table of services there is none.
+func (m *Metrics) ObserveProgramming(d time.Duration) {
+	m.programmed.Do(func() { m.Registry.MustRegister(m.programming) })
+	m.programming.Observe(d.Seconds())
+}
+
+// Pages of the admin socket about services; pkg/service has what they answer: a list of View, a View for ?name=NAMESPACE/NAME, and a FrontView for
+// ?addr=ADDRESS:PORT&protocol=TCP&scope=inside.
+const (
+	ServicesPath = "/v1/services"
+	ServicePath  = "/v1/service"
+	TracePath    = "/v1/service/trace"
+)
