@@ -33,6 +33,7 @@ type Host struct {
 	stdin  io.Closer
 	exited chan struct{}
 	ports  []string // at the bridge
+	cgroup *os.File // that its processes are in; nil where the machine has none of the second version
 }
 
 // etcFiles are copied from the machine into a host's /etc: what programs of the
@@ -87,11 +88,15 @@ func (h *Host) makeDisk(ctx context.Context) error {
 
 // start starts the holder and waits until its mounts are made.
 func (h *Host) start(ctx context.Context) error {
+	if err := h.makeCgroup(); err != nil {
+		return err
+	}
 	cmd := exec.Command(h.lab.program("labtool"), "holder", "-etc", filepath.Join(h.Disk(), "etc"), "-name", h.Name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 		Setpgid:    true, // a terminal's interrupt is the test's to handle
 	}
+	h.joinCgroup(cmd.SysProcAttr)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdin, err := cmd.StdinPipe()
@@ -138,7 +143,7 @@ func (h *Host) stop() error {
 	}
 	ports := h.ports
 	h.ports = nil
-	return h.lab.unplug(ports)
+	return errors.Join(h.removeCgroup(), h.lab.unplug(ports))
 }
 
 // proc is a path below /proc of the holder.
@@ -170,6 +175,7 @@ func (h *Host) command(ctx context.Context, netns, name string, args ...string) 
 	cmd := exec.CommandContext(ctx, "nsenter", append(append(enter, "--", name), args...)...)
 	cmd.Env = append(os.Environ(), canaryEnv+"="+h.lab.Canary)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	h.joinCgroup(cmd.SysProcAttr)
 	// The group holds nsenter and the program that it waits for.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,6 +45,11 @@ func holder(_ context.Context, args []string) (any, error) {
 
 // mountNode replaces what a node must not share with the machine.
 func mountNode(etc string) error {
+	grouped, err := enterGroup()
+	if err != nil {
+		return err
+	}
+	defer runtime.UnlockOSThread()
 	mounts := []struct {
 		source, target, kind string
 		flags                uintptr
@@ -53,11 +60,15 @@ func mountNode(etc string) error {
 		{etc, "/etc", "", unix.MS_BIND, ""},
 		{"proc", "/proc", "proc", 0, ""},
 		{"sysfs", "/sys", "sysfs", 0, ""},
+		{"cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""},
 		{"bpf", "/sys/fs/bpf", "bpf", 0, "mode=700"},
 	}
 	for _, m := range mounts {
-		if m.target == "/etc" && m.source == "" {
+		if m.target == "/etc" && m.source == "" || m.kind == "cgroup2" && !grouped {
 			continue
+		}
+		if m.kind == "sysfs" {
+			_ = unix.Unmount("/sys", unix.MNT_DETACH) // with the machine's cgroups in it
 		}
 		if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil {
 			return fmt.Errorf("mount %s: %w", m.target, err)
@@ -75,6 +86,28 @@ func mountNode(etc string) error {
 		}
 	}
 	return nil
+}
+
+// enterGroup makes the cgroup that this process was started in the root of what the calling thread mounts, which is kept. grouped is whether it was
+// started in one of its own.
+func enterGroup() (grouped bool, err error) {
+	runtime.LockOSThread()
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(own)) {
+		if path, ok := strings.CutPrefix(line, "0::"); ok && strings.TrimSpace(path) != "/" {
+			grouped = true
+		}
+	}
+	if !grouped {
+		return false, nil
+	}
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return false, fmt.Errorf("unshare the cgroup namespace: %w", err)
+	}
+	return true, nil
 }
 
 // reap collects the orphans that an init inherits.

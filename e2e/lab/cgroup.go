@@ -1,0 +1,94 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// groupName is what cgroups of labs are called: the process that made it, and a number.
+var groupName = regexp.MustCompile(`^kubeveil-lab-(\d+)-\d+$`)
+
+// cgroupTree is where the machine has its tree of cgroups of the second version, "" when it has none. Its root is never touched but to
+// make groups in it.
+func cgroupTree() (string, error) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
+			return f[1], nil
+		}
+	}
+	return "", nil
+}
+
+// makeCgroup makes the cgroup that the host's processes are in; the host sees it as the root of the tree. Those of processes that
+// have ended are removed.
+func (h *Host) makeCgroup() error {
+	tree, err := cgroupTree()
+	if err != nil || tree == "" {
+		return err
+	}
+	entries, err := os.ReadDir(tree)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if m := groupName.FindStringSubmatch(e.Name()); m != nil {
+			if pid, err := strconv.Atoi(m[1]); err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+				_ = os.Remove(filepath.Join(tree, e.Name())) // refused while it has processes
+			}
+		}
+	}
+	for i := 1; ; i++ {
+		path := filepath.Join(tree, fmt.Sprintf("kubeveil-lab-%d-%d", os.Getpid(), i))
+		err := os.Mkdir(path, 0o755)
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("make cgroup: %w", err)
+		}
+		if h.cgroup, err = os.Open(path); err != nil {
+			return errors.Join(err, os.Remove(path))
+		}
+		return nil
+	}
+}
+
+// joinCgroup makes a process that attr starts begin in the host's cgroup.
+func (h *Host) joinCgroup(attr *syscall.SysProcAttr) {
+	if h.cgroup != nil {
+		attr.UseCgroupFD, attr.CgroupFD = true, int(h.cgroup.Fd())
+	}
+}
+
+// removeCgroup removes it once the last process in it is reaped.
+func (h *Host) removeCgroup() error {
+	if h.cgroup == nil {
+		return nil
+	}
+	path := h.cgroup.Name()
+	h.cgroup.Close()
+	h.cgroup = nil
+	var err error
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if err = os.Remove(path); !errors.Is(err, unix.EBUSY) {
+			break
+		}
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove cgroup: %w", err)
+	}
+	return nil
+}
