@@ -12,7 +12,8 @@
 // Client and node are the lane's own, so that the tables of one side cannot cost another anything, the endpoints are
 // shared. The client is a pod of the node when it uses the ClusterIP of a service, and somebody outside when it uses the
 // address of a balancer; in the lane "direct" the node has no rules, and the client uses the endpoints' addresses.
-// Programs at sockets are attached to a cgroup that the run has made, with the lane's clients in it.
+// Programs at sockets are attached to a cgroup that the run has made, with the lane's clients in it. Ours has a lane
+// for pods and one for clients outside, in which the node has the guard and the programs at links (packets.go).
 //
 // # What it promises
 //
@@ -24,6 +25,6 @@
 //
 // It refuses IPVS, which has no namespace-wise home on kernels without the module: that comparison is for a virtual machine.
 //
-// Start reading at Run in suite.go; lane.go has the ground, quantity.go what is measured, programming.go how fast a table is filled.
+// Start reading at Run in suite.go; lane.go has the ground, side.go the sides, quantity.go what is measured, programming.go how fast a table is filled.
 // Package rules writes the others' configuration, package openloop is the tool for latencies.
 package service

@@ -53,19 +53,21 @@ const overhead = 500 * time.Millisecond
 // Estimate is about how long a run takes.
 func (o Options) Estimate() time.Duration {
 	n := 0
+	set := 10 * time.Second
 	for _, p := range o.Parts {
 		switch p {
 		case partPod, partOutside:
-			n += len(quantities) * len(sidesOf(reachOf(p)))
+			n += len(quantities) * len(sidesOf(reachOf(p))) * o.Turns
 		case partScale:
+			set += time.Minute
 			for _, r := range reaches() {
-				n += len(scaled) * len(o.scaleSides(r))
+				n += len(scaled) * len(o.scaleSides(r)) * o.Turns
 			}
+		case partProgramming:
+			set += time.Duration(min(fillRounds, o.Rounds)) * 20 * time.Second
+		case partCost:
+			n += len(reaches()) * 2
 		}
 	}
-	set := time.Duration(0)
-	if slices.Contains(o.Parts, partScale) {
-		set = time.Minute
-	}
-	return set + 20*time.Second + time.Duration(n*o.Rounds*o.Turns)*(o.Sample+overhead)
+	return set + time.Duration(n*o.Rounds)*(o.Sample+overhead)
 }

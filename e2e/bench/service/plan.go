@@ -80,7 +80,7 @@ func (s size) plan() []rules.Service {
 		}
 		all = append(all, rules.Service{
 			Namespace: "bench", Name: fmt.Sprintf("fill-%d", i), Port: "p80", Number: 80, Target: 80,
-			ClusterIP: virtualAddr(len(measured) + i), Backends: []netip.Addr{backend(i % maxBackends)},
+			ClusterIP: virtualAddr(len(measured) + i), Backends: []netip.Addr{backend(i % maxBackends)}, Idle: true,
 		})
 	}
 	if fill == 0 {

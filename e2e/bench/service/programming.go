@@ -87,7 +87,7 @@ type filled struct {
 // fillOurs writes a new table of the default sizes and changes an endpoint after another.
 func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (f filled, err error) {
 	dir := s.ground.pins.dir(fmt.Sprintf("programming%d", round))
-	t, p, err := newTable(dir, service.DefaultLimits)
+	t, p, err := newTable(dir, service.DefaultLimits, false)
 	if err != nil {
 		return f, err
 	}
@@ -120,12 +120,12 @@ func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (
 		_, slice := decoded(changed(plan[i*len(plan)/oursChanges], i))
 		start := time.Now()
 		p.PutSlice(slice)
-		if err := apply(p, t); err != nil {
+		if err := t.Apply(p.Plan()); err != nil {
 			return f, err
 		}
 		f.changes = append(f.changes, millis(time.Since(start)))
 	}
-	return f, nil
+	return f, errors.Join(p.Problems()...)
 }
 
 // changed is a service with another first endpoint.

@@ -11,16 +11,17 @@ import (
 // base is the size of the tables with which quantities are compared.
 func (o Options) base() size { return size{o.Sizes[0], endpoints} }
 
-// sidesOf are the sides of a reach: what there is for it. Kubeveil's table translates at sockets; for packets from outside nothing is attached yet.
+// sidesOf are the sides of a reach; haproxy is what somebody has at the edge of a cluster.
 func sidesOf(r reach) []string {
-	if r == pod {
-		return []string{sideOurs, sideDirect, sideNFTables, sideIPTables}
+	sides := []string{sideOurs, sideDirect, sideNFTables, sideIPTables}
+	if r == outside {
+		sides = append(sides, sideHAProxy)
 	}
-	return []string{sideDirect, sideNFTables, sideIPTables, sideHAProxy}
+	return sides
 }
 
-// reaches are those that ours serves.
-func reaches() []reach { return []reach{pod} }
+// reaches are all.
+func reaches() []reach { return []reach{pod, outside} }
 
 // pairs are the cases of a group: the first side against each other, and nftables, which users have, against the direct way.
 func pairs(group string, sides []string) []bench.Pair {

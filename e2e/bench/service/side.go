@@ -25,8 +25,8 @@ const (
 	sideHAProxy  = "haproxy"
 )
 
-// lane makes a lane of a side and fills its table.
-func (g *ground) lane(ctx context.Context, side string, s size) (*lane, error) {
+// lane makes a lane of a side and fills its table. Ours is another for clients outside than for pods; the others serve both.
+func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane, error) {
 	l, err := g.newLane(ctx, side, s)
 	if err != nil {
 		return nil, fmt.Errorf("lane %s: %w", side, err)
@@ -40,7 +40,11 @@ func (g *ground) lane(ctx context.Context, side string, s size) (*lane, error) {
 	case sideHAProxy:
 		err = g.haproxy(ctx, l)
 	case sideOurs:
-		err = g.ours(l)
+		if r == pod {
+			err = g.sockets(l)
+		} else {
+			err = g.packets(ctx, l)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lane %s: %w", l, err)
@@ -92,9 +96,12 @@ func (g *ground) haproxy(ctx context.Context, l *lane) error {
 // laneLimits are the sizes of a lane's tables: room for the largest, without that for a million backends in each of them.
 var laneLimits = service.Limits{Fronts: service.DefaultLimits.Fronts, Slots: 1 << 18, Members: 1 << 12, Sources: 1 << 10}
 
-// ours fills a table of the lane's own, and attaches the programs at sockets to the lane's cgroup.
-func (g *ground) ours(l *lane) error {
-	t, p, err := newTable(g.pins.dir(fmt.Sprintf("lane%d", l.number)), laneLimits)
+// tableDir is where the table of a lane is pinned.
+func (g *ground) tableDir(l *lane) string { return g.pins.dir(fmt.Sprintf("lane%d", l.number)) }
+
+// sockets fills a table of the lane's own, and attaches the programs at sockets to the lane's cgroup.
+func (g *ground) sockets(l *lane) error {
+	t, p, err := newTable(g.tableDir(l), laneLimits, false)
 	if err != nil {
 		return err
 	}
@@ -112,8 +119,8 @@ func (g *ground) ours(l *lane) error {
 	return err
 }
 
-func newTable(dir string, limits service.Limits) (*table.Table, *service.Planner, error) {
-	t, err := table.Open(table.Config{Dir: dir, Limits: limits, Log: slog.New(slog.DiscardHandler)})
+func newTable(dir string, limits service.Limits, links bool) (*table.Table, *service.Planner, error) {
+	t, err := table.Open(table.Config{Dir: dir, Limits: limits, Links: links, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, nil, err
 	}

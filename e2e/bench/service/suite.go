@@ -148,11 +148,14 @@ func (s *suite) judge() error {
 // the first time for a reach, its service must answer.
 func (s *suite) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {
 	key := fmt.Sprintf("%s, %s, %d", side, z, number)
+	if side == sideOurs {
+		key += ", " + r.String()
+	}
 	l := s.built[key]
 	if l == nil {
 		start := time.Now()
 		var err error
-		if l, err = s.ground.lane(ctx, side, z); err != nil {
+		if l, err = s.ground.lane(ctx, side, z, r); err != nil {
 			return nil, err
 		}
 		s.built[key] = l

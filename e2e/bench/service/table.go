@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
@@ -35,9 +36,6 @@ func (s *suite) label(g bench.Group, q quantity) {
 
 func (s *suite) report() *report.Report {
 	for _, c := range s.result.Cases {
-		if name, is := strings.CutPrefix(c.Name, prefixCost); is {
-			s.labels[c.Name] = "A run of " + name
-		}
 		if strings.HasSuffix(c.Name, suffixLoss) {
 			s.labels[c.Name] = strings.ReplaceAll(strings.TrimSuffix(c.Name, suffixLoss), "_", " ") + ": loss against the first size beyond the noise"
 		}
@@ -45,9 +43,14 @@ func (s *suite) report() *report.Report {
 	return &report.Report{
 		Title:  "Kubeveil's table of services beside kube-proxy's rules, haproxy, and the direct way",
 		Lead:   fmt.Sprintf("Network namespaces of one machine, kernel %s, %d CPUs. All sides of a row were measured directly after one another, in random order, in each round.", s.result.Kernel, s.result.CPUs),
-		Banner: "Namespaces", Result: s.result, Labels: s.labels, Tables: []report.Table{s.published(), s.sizes()},
+		Banner: "Namespaces", Result: s.result, Labels: s.labels, Tables: withRows(s.published(), s.sizes()),
 		Notes: append(append([]string{}, notes...), append(s.notes, fmt.Sprintf("%d rounds of %d samples of %v, order drawn with seed %d.", s.Rounds, s.Turns, s.Sample, s.Seed))...),
 	}
+}
+
+// withRows leaves out tables of parts that were not chosen.
+func withRows(tables ...report.Table) []report.Table {
+	return slices.DeleteFunc(tables, func(t report.Table) bool { return len(t.Rows) == 0 })
 }
 
 // published is a line for each quantity for which loxilb has published a ratio.
@@ -63,7 +66,8 @@ func (s *suite) published() report.Table {
 		for _, q := range quantities {
 			rows := append([]extra{{"", "", q.unit, q.published}}, q.extras...)
 			for _, e := range rows {
-				if e.published == 0 {
+				group := fmt.Sprintf("%s_%s", r, q.name)
+				if e.published == 0 || s.result.Find(group+"_to_"+sideDirect+e.suffix, 0) == nil {
 					continue
 				}
 				title := q.title
@@ -71,7 +75,6 @@ func (s *suite) published() report.Table {
 					title += ", " + e.title
 				}
 				row := []string{title, r.String(), fmt.Sprintf("%.2f", e.published)}
-				group := fmt.Sprintf("%s_%s", r, q.name)
 				for _, other := range others {
 					row = append(row, s.ratio(group+"_to_"+other+e.suffix))
 				}
@@ -95,13 +98,16 @@ func (s *suite) ratio(name string) string {
 func (s *suite) sizes() report.Table {
 	t := report.Table{
 		Title: "New connections a second, by the number of services",
-		Note:  "Each against its own with the first number of services; the last line is two tables of the same size, so it is noise.",
+		Note:  "Each against its own with the first number of services; the lines \"again\" are two tables of the same size, so they are noise.",
 		Head:  []string{"services", "ours", "nftables", "iptables", "ours to nftables", "ours to iptables"},
 	}
 	for _, r := range reaches() {
 		group := fmt.Sprintf("%s_%s_%s", partScale, r, qCRR)
+		if s.result.Find(group+suffixTwice, 0) == nil {
+			continue
+		}
 		line := func(title, what string, first int) {
-			row := []string{title}
+			row := []string{fmt.Sprintf("%s, %s", r, title)}
 			for _, side := range []string{sideOurs, sideNFTables, sideIPTables} {
 				row = append(row, s.ratio(fmt.Sprintf("%s_%s_%s_to_%d", group, side, what, first)))
 			}
@@ -111,16 +117,18 @@ func (s *suite) sizes() report.Table {
 			line(fmt.Sprint(n), fmt.Sprintf("%d_services", n), s.Sizes[0])
 		}
 		line(fmt.Sprintf("%d, %d endpoints each", s.Sizes[0], manyEndpoints), fmt.Sprintf("%d_endpoints", manyEndpoints), endpoints)
-		t.Rows = append(t.Rows, []string{fmt.Sprintf("%d, again", s.Sizes[0]), s.ratio(group + suffixTwice), "–", "–", "–", "–"})
+		t.Rows = append(t.Rows, []string{fmt.Sprintf("%s, %d, again", r, s.Sizes[0]), s.ratio(group + suffixTwice), "–", "–", "–", "–"})
 	}
 	return t
 }
 
 var notes = []string{
 	"Each side has a client and a node of its own, and all share three endpoints; the lanes' links, routes and kernel are the same. In the lane \"direct\" the node has no rules and no connection tracking, and the client takes the endpoints in turns.",
-	"nftables and iptables have the rules of kube-proxy 1.36 (package rules), loaded by nft(8) and Debian's iptables-restore, which is that of nf_tables. Their connection tracking forgets what is closed after 2 s instead of 10 and 120: in their favour, and so that its table does not fill. " +
+	"nftables and iptables have the rules of kube-proxy 1.36 (package rules), loaded by nft(8) and Debian's iptables-restore, which is that of nf_tables. Services that only fill the tables have one endpoint, and in nftables no map of it. Their connection tracking forgets what is closed after 2 s instead of 10 and 120: in their favour, and so that its table does not fill. " +
 		"From outside they translate the source too (externalTrafficPolicy Cluster). haproxy is a proxy of TCP with a thread for each CPU.",
 	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it; no packet is rewritten.",
+	"Ours from outside: the programs at links, with the guard in force at the client's link and the rules that keep pods to their addresses, as on a node; none of the others has such a thing. " +
+		"The endpoints are pods of the node, so the source of a packet stays what it was.",
 	"Connect, request, response: a byte each way over a connection of its own, closed by a reset. Latencies are from the moment at which an operation was to begin, in an open loop, so that waiting for a slot counts; p50, and p99 beside it.",
 	"Processor time is busy time of the whole machine, load and endpoints included, from /proc/stat, by the operations that were due. Where latencies are the noise of the scheduler, it is the better figure.",
 	"Clients, nodes and endpoints share the CPUs, so rates are bounded by wrk and the endpoints as much as by the path; ratios are smaller than on machines of their own.",

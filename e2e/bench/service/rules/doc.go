@@ -6,7 +6,8 @@
 // names and rules with those). In nftables a service is an element of the verdict map service-ips and a chain whose rule
 // takes one of the backends from an anonymous map by numgen random; chains for each endpoint
 // are made for session affinity only. In iptables a service is a rule in KUBE-SERVICES, where the
-// services that are measured stand in the middle, as kube-proxy's order is random.
+// services that are measured stand in the middle, as kube-proxy's order is random. Services that only fill tables (Idle) have
+// no map in their chain.
 //
 // What is left out is what no packet of the measurements meets: node ports, source ranges, session
 // affinity, services without endpoints, counters of nfacct, and the set of hairpin connections, which has local

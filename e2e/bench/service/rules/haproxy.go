@@ -10,8 +10,8 @@ import (
 // kube-proxy makes none.
 func HAProxy(w io.Writer, services []Service, threads int) error {
 	p := &printer{w: w}
-	p.line("global\n\tnbthread %d\n\tmaxconn 20000", threads)
-	p.line("defaults\n\tmode tcp\n\tbalance random\n\tmaxconn 20000\n\ttimeout connect 5s\n\ttimeout client 60s\n\ttimeout server 60s")
+	p.line("global\n\tnbthread %d\n\tmaxconn 4000", threads)
+	p.line("defaults\n\tmode tcp\n\tbalance random\n\tmaxconn 4000\n\ttimeout connect 5s\n\ttimeout client 60s\n\ttimeout server 60s")
 	for _, s := range services {
 		if !s.External.IsValid() {
 			continue

@@ -102,8 +102,12 @@ func (s Service) chains(p *printer) {
 	}
 }
 
-// choice is the rule that takes a backend (writeServiceToEndpointDNATs).
+// choice is the rule that takes a backend (writeServiceToEndpointDNATs). Idle services have their first one in it
+// instead of a map: the kernel takes minutes to find names for tens of thousands of anonymous maps, and no packet would see them.
 func (s Service) choice() string {
+	if s.Idle {
+		return fmt.Sprintf("meta l4proto tcp dnat to %s:%d", s.Backends[0], s.Target)
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "meta l4proto tcp dnat ip addr . port to numgen random mod %d map { ", len(s.Backends))
 	for i, a := range s.Backends {

@@ -118,7 +118,8 @@ func TestHAProxyServesWhatHasABalancer(t *testing.T) {
 
 // TestRulesAreAccepted loads both into namespaces of their own, twice, and changes a service.
 func TestRulesAreAccepted(t *testing.T) {
-	many := slices.Clone(services)
+	many := append(slices.Clone(services), svc(5, "", "10.180.0.9"))
+	many[2].Idle = true
 	many[1].Backends = nil
 	for i := range 1000 {
 		many[1].Backends = append(many[1].Backends, netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)}))

@@ -17,6 +17,8 @@ type Service struct {
 	Number, Target uint16
 	// Backends are not local to the node; at least one.
 	Backends []netip.Addr
+	// Idle is that no packet will come for it.
+	Idle bool
 }
 
 // String is kube-proxy's name of a service's port.
