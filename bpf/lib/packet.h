@@ -106,6 +106,7 @@ static __always_inline int parse_ipv6(
 		return REASON_IP_VERSION;
 	p->family = 6;
 	p->protocol = h.next_header;
+	p->fragment = 0;
 	p->base = base;
 	p->payload = off + sizeof(h);
 	p->src = h.src;
