@@ -43,7 +43,7 @@ func cases() []one {
 		{"clone", 5 * time.Minute, func(s *Session, ctx context.Context) error { return s.copied(ctx, cloned, true) }},
 		{"driver-killed", 5 * time.Minute, (*Session).killed},
 		{"unstage-while-busy", 5 * time.Minute, (*Session).busy},
-		{"reboot", 10 * time.Minute, (*Session).reboot},
+		{"reboot", 15 * time.Minute, (*Session).reboot},
 		{"nothing-in-clear-at-the-end", 2 * time.Minute, func(s *Session, ctx context.Context) error { return s.nothingInClear(ctx, "after all cases", 6) }},
 		{"delete", 5 * time.Minute, (*Session).deleted},
 		{"uninstall", 5 * time.Minute, (*Session).uninstall},
