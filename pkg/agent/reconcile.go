@@ -34,6 +34,9 @@ func (a *Agent) turn(ctx context.Context) error {
 		}
 	}
 	d := decide(in)
+	if err := a.noteSelf(d.podPrefixes, d.host.SelfAddrs); err != nil {
+		d.notes = append(d.notes, err.Error())
+	}
 	if !in.complete {
 		// A restart that does not know its peers yet must not lose them.
 		return a.finish(in, d, refusals, a.base(d))

@@ -30,6 +30,11 @@ const (
 type services struct {
 	table *table.Table
 	proxy *proxy.Proxy
+	// self is what packets are sent from, as it was last told.
+	self struct {
+		podPrefixes []netip.Prefix
+		addrs       []netip.Addr
+	}
 	// placed is whether the node's addresses were told; the loop's alone.
 	placed bool
 }
@@ -40,8 +45,11 @@ type tableOf struct {
 	cgroup string
 }
 
-// Attach attaches to the node's sockets.
+// Attach attaches to the node's links and then, since these find most connections before there is a packet, to its sockets.
 func (t tableOf) Attach() error {
+	if _, err := t.AttachLinks(); err != nil {
+		return err
+	}
 	_, err := t.AttachSockets(t.cgroup)
 	return err
 }
@@ -60,7 +68,7 @@ func (a *Agent) openServices() error {
 		return err
 	}
 	limits := serviceLimits(a.cfg.Services.Limits)
-	t, err := table.Open(table.Config{Dir: config.BPFDir, Limits: limits, Log: a.log})
+	t, err := table.Open(table.Config{Dir: config.BPFDir, Limits: limits, Links: true, Log: a.log})
 	if err != nil {
 		return err
 	}
@@ -150,6 +158,7 @@ func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 		a.services.proxy.Run(ctx)
 		return a.services.table.Close()
 	})
+	g.Go(func() error { return ignoreEnd(ctx, a.services.table.WatchLinks(ctx)) })
 	g.Go(func() error { return ignoreEnd(ctx, a.kube.RunServices(ctx, a.services.proxy)) })
 }
 
@@ -158,7 +167,25 @@ func (a *Agent) beginServices() error {
 	if a.services == nil {
 		return nil
 	}
+	if a.lastGood != nil && a.lastGood.Self != nil {
+		if err := a.noteSelf(a.lastGood.Self.PodPrefixes, a.lastGood.Self.Addresses); err != nil {
+			return err
+		}
+	}
 	return a.services.proxy.Begin()
+}
+
+// noteSelf tells the programs at links what to send from: an address of the pod prefixes, which peers know as this node's, and one of the node.
+func (a *Agent) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
+	s := a.services
+	if s == nil || len(podPrefixes) == 0 || slices.Equal(s.self.podPrefixes, podPrefixes) && slices.Equal(s.self.addrs, addrs) {
+		return nil
+	}
+	if err := s.table.SetSelf(podPrefixes, addrs); err != nil {
+		return err
+	}
+	s.self.podPrefixes, s.self.addrs = slices.Clone(podPrefixes), slices.Clone(addrs)
+	return nil
 }
 
 // noteNodeAddrs tells the table where NodePorts are. Addresses that are not sure do at the start; later, what was sure stands.
