@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// groupPrefix begins the names of our cgroups; the number of the process that made it follows.
+// groupPrefix begins the names of our cgroups and folders; the number of the process that made it follows.
 const groupPrefix = "kubeveil-bench-service-"
 
 // groups is a cgroup of this run, with one for each lane that wants one.
@@ -27,18 +28,34 @@ func newGroups() (*groups, error) {
 	if err != nil {
 		return nil, err
 	}
-	old, err := filepath.Glob(filepath.Join(root, groupPrefix+"*"))
-	if err != nil {
-		return nil, err
+	for _, dir := range ofDead(root) {
+		_ = (&groups{dir}).close()
 	}
-	for _, dir := range old {
-		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), groupPrefix))
-		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-			_ = (&groups{dir}).close()
-		}
-	}
-	g := &groups{filepath.Join(root, groupPrefix+strconv.Itoa(os.Getpid()))}
+	g := &groups{filepath.Join(root, ownName())}
 	return g, os.Mkdir(g.dir, 0o755)
+}
+
+// newFolder makes a folder for files of programs, in the same way.
+func newFolder() (string, error) {
+	for _, dir := range ofDead(os.TempDir()) {
+		_ = os.RemoveAll(dir)
+	}
+	dir := filepath.Join(os.TempDir(), ownName())
+	return dir, os.Mkdir(dir, 0o700)
+}
+
+func ownName() string { return groupPrefix + strconv.Itoa(os.Getpid()) }
+
+// ofDead gives the folders in root that processes made which are no more.
+func ofDead(root string) []string {
+	all, err := filepath.Glob(filepath.Join(root, groupPrefix+"*"))
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(all, func(dir string) bool {
+		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), groupPrefix))
+		return err != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+	})
 }
 
 // add makes a cgroup below.

@@ -18,8 +18,8 @@
 // # What it promises
 //
 // It touches no namespace, no rule and no cgroup but those it has made. All of them are held by descriptors of
-// this process and go with it, however it ends, and so do the processes it started; only the cgroup, an empty directory, is left when it is
-// killed, and taken away by the next run. Before a lane is measured, its service must have answered from all three endpoints.
+// this process and go with it, however it ends, and so do the processes it started; only the cgroup, an empty directory, and
+// a folder with some files are left when it is killed, and taken away by the next run. Before a lane is measured, its service must have answered from all three endpoints.
 // Sides of one quantity are measured directly after one another, in random order, in each round (bench.Runner).
 // Nothing is left out: what cannot be measured is a missed gate with the reason.
 //

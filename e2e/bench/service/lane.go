@@ -43,7 +43,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 	if g.self, err = os.Executable(); err != nil {
 		return g, err
 	}
-	if g.dir, err = os.MkdirTemp("", "bench-service-"); err != nil {
+	if g.dir, err = newFolder(); err != nil {
 		return g, err
 	}
 	if g.pins, err = newPins(); err != nil {
