@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -125,6 +126,9 @@ func (h *Host) MountPath() string {
 	return fmt.Sprintf("/proc/%d/task/%d/ns/mnt", os.Getpid(), h.tid)
 }
 
+// bpffs are the mount points that BPFFS has had, by path: packages that are tested at the same time have theirs.
+var bpffs sync.Map
+
 // BPFFS mounts a bpffs of the test's own in a temporary directory, in the
 // calling thread's mount namespace, and unmounts it when the test ends.
 func BPFFS(t testing.TB) string {
@@ -134,6 +138,7 @@ func BPFFS(t testing.TB) string {
 	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
 		t.Fatalf("mount bpffs: %v", err)
 	}
+	bpffs.Store(dir, true)
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Errorf("unmount bpffs: %v", err)

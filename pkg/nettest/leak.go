@@ -113,7 +113,7 @@ func descriptors() []string {
 	return out
 }
 
-// namespaceMounts gives the mount points of namespaces (nsfs) and of bpffs.
+// namespaceMounts gives the mount points of namespaces (nsfs) and those of BPFFS.
 func namespaceMounts() []string {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -123,7 +123,11 @@ func namespaceMounts() []string {
 	for line := range strings.Lines(string(b)) {
 		head, tail, _ := strings.Cut(line, " - ")
 		fields := strings.Fields(head)
-		if len(fields) > 4 && (strings.HasPrefix(tail, "nsfs ") || strings.HasPrefix(tail, "bpf ")) {
+		if len(fields) < 5 {
+			continue
+		}
+		_, ours := bpffs.Load(fields[4])
+		if strings.HasPrefix(tail, "nsfs ") || strings.HasPrefix(tail, "bpf ") && ours {
 			out = append(out, fields[4])
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -263,5 +264,24 @@ func TestSettleFindsWhatIsLeft(t *testing.T) {
 	ns.Close()
 	if leaks := settle(before, 5*time.Second); len(leaks) > 0 {
 		t.Errorf("leaks after all was closed: %v", leaks)
+	}
+}
+
+// The machine's mounts are those of all packages that are tested at a time.
+func TestSettleLeavesMountsOfOthers(t *testing.T) {
+	NeedRoot(t)
+	NeedBPF(t)
+	others := t.TempDir()
+	if err := unix.Mount("bpf", others, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(others, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	ours := BPFFS(t)
+	if found := namespaceMounts(); slices.Contains(found, others) || !slices.Contains(found, ours) {
+		t.Errorf("mounts %v: want %s, and not %s", found, ours, others)
 	}
 }
