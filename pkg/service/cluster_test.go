@@ -150,6 +150,18 @@ func (c *cluster) want() map[FrontKey]string {
 	return oracle("node-1", c.api, slices.Collect(maps.Values(c.accepted)))
 }
 
+// known is want without the services that have not fitted since the planner adopted what was there: what they had stays theirs only
+// where nobody else claims it.
+func (c *cluster) known() map[FrontKey]string {
+	var worlds []world
+	for n, w := range c.accepted {
+		if e := c.planner.entries[n]; e != nil && (e.full == nil || len(e.now.groups) > 0) {
+			worlds = append(worlds, w)
+		}
+	}
+	return oracle("node-1", c.api, worlds)
+}
+
 func (c *cluster) view() map[FrontKey]string {
 	all := make(map[FrontKey]string)
 	for k := range c.maps.fronts {

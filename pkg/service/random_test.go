@@ -98,7 +98,7 @@ func halfMade(t *rapid.T, limits Limits) {
 		before := c.view()
 		changes := c.planner.Plan()
 		want := c.want()
-		c.apply(t, changes, rapid.IntRange(0, changes.Writes()).Draw(t, "writes made"), before, want)
+		c.apply(t, changes, rapid.IntRange(0, changes.Writes()).Draw(t, "writes made"), before, want, c.known())
 		half := c.view()
 		if rapid.Bool().Draw(t, "new process") {
 			c.restart(t, c.maps.state())
