@@ -149,6 +149,8 @@ func Granted() []Right {
 	}{
 		{Right{Resource: "nodes"}, []string{"get", "list", "watch"}},
 		{Right{Group: "kubeveil.io", Resource: "veilnodes"}, []string{"get", "list", "watch", "create", "update", "delete"}},
+		{Right{Resource: "services"}, []string{"list", "watch"}},
+		{Right{Group: "discovery.k8s.io", Resource: "endpointslices"}, []string{"list", "watch"}},
 		{Right{Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "default", Name: "kubernetes"}, []string{"get", "list", "watch"}},
 	} {
 		for _, verb := range g.verbs {
