@@ -19,10 +19,14 @@ const capNetAdmin = 12
 // CheckHost says what this machine lacks for veild, and what it has too much, all
 // of it at once, and changes nothing.
 func CheckHost(cfg config.Config) error {
-	return errors.Join(checkMachine(cfg), checkOtherCNI(cfg.CNI.ConfDir))
+	err := errors.Join(checkMachine(cfg), checkOtherCNI(cfg.CNI.ConfDir))
+	if cfg.ServiceProxy == config.ServiceProxyEBPF {
+		err = errors.Join(err, checkServices(cfg))
+	}
+	return err
 }
 
-// checkMachine is about the machine alone: what is needed to close it, too.
+// checkMachine is about what a node needs to be closed, and no more: what else is missing must not leave it open.
 func checkMachine(cfg config.Config) error {
 	var errs []error
 	if err := checkCapability(); err != nil {
@@ -33,9 +37,6 @@ func checkMachine(cfg config.Config) error {
 		errs = append(errs, errors.New("/sys/fs/bpf is not a BPF file system: mount -t bpf bpf /sys/fs/bpf"))
 	}
 	errs = append(errs, guard.Check(config.BPFDir))
-	if cfg.ServiceProxy == config.ServiceProxyEBPF {
-		errs = append(errs, checkServices(cfg))
-	}
 	if cfg.Tunnel.Mode == config.ModeUserspace {
 		if _, err := os.Stat("/dev/net/tun"); err != nil {
 			errs = append(errs, fmt.Errorf("no TUN for tunnel.mode userspace: %w: load the module tun, or give the container /dev/net/tun", err))
