@@ -16,7 +16,8 @@ const SuiteLabel = "kubeveil.io/suite"
 
 // Patience of namespaces.
 const (
-	namespacePatience = 30 * time.Second
+	// The controllers' watches come back up to a minute after an API server that was away does: they wait longer each time.
+	namespacePatience = 2 * time.Minute
 	deletePatience    = 5 * time.Minute
 )
 
