@@ -16,7 +16,7 @@ type Options struct {
 	Seed uint64
 	// TCP is how long a TCP sample takes, whole seconds, the first excluded; 2 s. Probe is one rate of UDP; 1 s.
 	TCP, Probe time.Duration
-	// RoundTrips is for how long request and response are measured at least; 1 s.
+	// RoundTrips is for how long request and response are measured at least; half a second.
 	RoundTrips time.Duration
 	// Prefix are the addresses of the other two sides; 198.18.192.0/24. The first node gets the second sixteen, the other node the third.
 	Prefix netip.Prefix
@@ -50,7 +50,7 @@ const (
 	defaultRounds     = 5
 	defaultTCP        = 2 * time.Second
 	defaultProbe      = time.Second
-	defaultRoundTrips = time.Second
+	defaultRoundTrips = 500 * time.Millisecond
 	defaultCapMTU     = 1500
 	defaultChurn      = time.Minute
 )
@@ -88,10 +88,11 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Costs of a sample beyond what is measured: starting iperf3, and the number of rates that a search tries.
+// Costs of a sample beyond what is measured, as emulated machines have them: counters read and iperf3 started, and the number of rates that a
+// search tries when it begins at the last one's answer.
 const (
-	sampleOverhead = 700 * time.Millisecond
-	searchProbes   = 7
+	sampleOverhead = 2 * time.Second
+	searchProbes   = 3
 	fixedCost      = 90 * time.Second
 )
 
@@ -100,7 +101,7 @@ func (o Options) Estimate() time.Duration {
 	o.setDefaults()
 	tcp := o.TCP + time.Second + sampleOverhead
 	udp := searchProbes * (o.Probe + sampleOverhead)
-	trips := o.RoundTrips + sampleOverhead/2
+	trips := tripsPatience*o.RoundTrips + sampleOverhead/2
 	sample := 2*tcpTurns*tcp + udpTurns*udp + tripsTurns*trips
 	const sides, destinations = 3, 2
 	perMTU := sides * destinations * sample

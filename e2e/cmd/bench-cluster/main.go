@@ -52,7 +52,7 @@ func main() {
 	flags.StringVar(&a.out, "out", "out/bench-cluster", "`folder` for result.json, report.html, report.md and the machines' logs; emptied first")
 	flags.StringVar(&a.mtus, "mtus", "8896,1500", "MTUs of the underlay, the largest first")
 	flags.DurationVar(&a.limit, "limit", 75*time.Minute, "ends a run that hangs")
-	flags.IntVar(&a.seconds, "seconds", 2, "how long a sample of TCP takes; a rate of UDP and latency take half of it, at least a second")
+	flags.IntVar(&a.seconds, "seconds", 2, "how long a sample of TCP takes; a rate of UDP takes half of it, at least a second, and latency half of that or up to four times as long")
 	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
 	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	flags.DurationVar(&a.options.Churn, "churn", time.Minute, "for how long pods come and go; negative leaves it out")
@@ -70,7 +70,7 @@ func (a *arguments) complete() (err error) {
 	}
 	a.options.TCP = time.Duration(a.seconds) * time.Second
 	a.options.Probe = max(time.Second, (a.options.TCP / 2).Truncate(time.Second))
-	a.options.RoundTrips = a.options.Probe
+	a.options.RoundTrips = a.options.Probe / 2
 	a.options.MTUs, err = parseMTUs(a.mtus)
 	return err
 }
