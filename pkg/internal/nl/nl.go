@@ -14,7 +14,6 @@ type (
 	Addr        = netlink.Addr
 	Link        = netlink.Link
 	LinkAttrs   = netlink.LinkAttrs
-	LinkUpdate  = netlink.LinkUpdate
 	Neigh       = netlink.Neigh
 	NsFd        = netlink.NsFd
 	Route       = netlink.Route
@@ -134,13 +133,6 @@ func NewRule() *Rule { return netlink.NewRule() }
 
 // NewLinkAttrs gives link attributes with every optional field unset.
 func NewLinkAttrs() LinkAttrs { return netlink.NewLinkAttrs() }
-
-// SubscribeLinks sends link changes to ch until done is closed; it then closes
-// ch. Existing links are sent first when listExisting is set. onError is told
-// of a broken or overrun subscription, after which ch is closed.
-func SubscribeLinks(ch chan<- LinkUpdate, done <-chan struct{}, listExisting bool, onError func(error)) error {
-	return netlink.LinkSubscribeWithOptions(ch, done, netlink.LinkSubscribeOptions{ErrorCallback: onError, ListExisting: listExisting})
-}
 
 // Err makes the library's and the kernel's "not found" match ErrNotFound and
 // EEXIST match ErrExists; every other error, and nil, is returned as it is.
