@@ -70,38 +70,11 @@ func TestServiceLayoutIsThatOfGo(t *testing.T) {
 	}
 }
 
-// cgroup makes a group of the test's own in the unified tree, where there is one.
-func cgroup(t *testing.T) string {
-	t.Helper()
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(mounts)) {
-		f := strings.Fields(line)
-		if len(f) < 3 || f[2] != "cgroup2" {
-			continue
-		}
-		dir, err := os.MkdirTemp(f[1], "kubeveil-test-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := os.Remove(dir); err != nil {
-				t.Errorf("remove cgroup: %v", err)
-			}
-		})
-		return dir
-	}
-	nettest.Skip(t, nettest.NoKernelFeature, "no cgroup2 is mounted")
-	return ""
-}
-
 // attached is the programs, attached to a cgroup of the test's own.
 func attached(t *testing.T) (*ebpf.Collection, string) {
 	t.Helper()
 	coll := loadService(t)
-	dir := cgroup(t)
+	dir := nettest.NewCgroup(t)
 	for name, hook := range serviceHooks {
 		l, err := link.AttachCgroup(link.CgroupOptions{Path: dir, Attach: hook, Program: coll.Programs[name]})
 		if err != nil {
@@ -194,7 +167,7 @@ func TestServiceSocketsWithoutPrograms(t *testing.T) {
 		return
 	}
 	nettest.NeedBPF(t)
-	out, err := again(t, cgroup(t))()
+	out, err := again(t, nettest.NewCgroup(t))()
 	if err == nil || !strings.Contains(out, "--- FAIL: TestServiceSocketsWithoutPrograms/IPv4/choices_are_spread") {
 		t.Errorf("services work without programs: %v\n%s", err, out)
 	}

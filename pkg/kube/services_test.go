@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -43,17 +44,18 @@ func (s *tellTale) Listed() { s.do(func() { s.listed++ }) }
 
 func (s *tellTale) wait(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		s.mu.Lock()
-		yes := so()
-		s.mu.Unlock()
-		if yes {
-			return
+	t.Cleanup(func() {
+		if t.Failed() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			t.Logf("services %v, slices %v, listed %d", s.services, s.slices, s.listed)
 		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t.Fatalf("%s: services %v, slices %v, listed %d", what, s.services, s.slices, s.listed)
+	})
+	nettest.Until(t, 10*time.Second, what, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return so()
+	})
 }
 
 func serviceObject(name string, port int) map[string]any {

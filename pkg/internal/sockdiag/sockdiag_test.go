@@ -43,7 +43,7 @@ func TestCloseWhatIsConnectedThere(t *testing.T) {
 
 			n, err := Close(unix.IPPROTO_TCP, to)
 			if errors.Is(err, ErrNotSupported) {
-				t.Skip(err)
+				nettest.Skip(t, nettest.NoKernelFeature, err.Error())
 			}
 			if err != nil || n != 1 {
 				t.Fatalf("closed %d: %v, want 1", n, err)

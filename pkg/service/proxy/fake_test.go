@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -125,12 +126,15 @@ func (f *fakeTable) backends(addr string) string {
 func wait(t *testing.T, what string, f func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if err = f(); err == nil {
-			return
+	t.Cleanup(func() {
+		if t.Failed() && err != nil {
+			t.Logf("%s: %v", what, err)
 		}
-	}
-	t.Fatalf("%s: %v", what, err)
+	})
+	nettest.Until(t, 10*time.Second, what, func() bool {
+		err = f()
+		return err == nil
+	})
 }
 
 func (f *fakeTable) waitBackends(t *testing.T, addr, want string) {
