@@ -2,13 +2,16 @@ package nl
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/vishvananda/netlink"
+	netlinksocket "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// linkEvents is how many link changes may wait.
-const linkEvents = 256
+// linkBuffer is the bytes of link changes that may wait, about 2 KiB each.
+const linkBuffer = 1 << 20
 
 // WatchLinks tells changed of every link that is there, and of each that appears or changes, until ctx is done; it then returns nil. It
 // must run on a thread in the network namespace that is watched. When the kernel lost changes, or broke the
@@ -23,38 +26,56 @@ func WatchLinks(ctx context.Context, changed func(*Handle, Link), lost func(erro
 }
 
 // watchOnce watches until ctx is done or the subscription breaks.
+//
+// The links that are there are listed by the handle. The library's own way (ListExisting) asks with the subscribed socket, whose address is the
+// group, so its question goes to everybody who listens to the group as well (netlink_sendmsg, net/netlink/af_netlink.c).
 func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error)) error {
 	h, err := Open()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	ch, done := make(chan netlink.LinkUpdate, linkEvents), make(chan struct{})
-	broken := func(err error) {
-		if ctx.Err() == nil { // else it is the end of the subscription
-			lost(err)
-		}
+	s, err := netlinksocket.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
+		return fmt.Errorf("subscribe to links: %w", err)
 	}
-	if err := netlink.LinkSubscribeWithOptions(ch, done, netlink.LinkSubscribeOptions{ErrorCallback: broken, ListExisting: true}); err != nil {
-		close(done)
-		return err
+	defer s.Close()
+	_ = s.SetReceiveBufferSize(linkBuffer, true) // with the usual one changes are lost sooner, which is told
+	defer context.AfterFunc(ctx, s.Close)()
+	links, err := h.LinkList()
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		lost(err)
+		return nil
 	}
-	defer func() {
-		close(done)
-		for range ch { // until the subscription has ended
-		}
-	}()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		changed(h, l)
+	}
 	for {
-		select {
-		case <-ctx.Done():
+		messages, from, err := s.Receive()
+		if ctx.Err() != nil {
 			return nil
-		case u, ok := <-ch:
-			if !ok {
+		}
+		if err != nil {
+			lost(err)
+			return nil
+		}
+		if from.Pid != netlinksocket.PidKernel {
+			continue // a question that another program sent to the group
+		}
+		for _, m := range messages {
+			if m.Header.Type != unix.RTM_NEWLINK {
+				continue
+			}
+			header := unix.NlMsghdr(m.Header)
+			l, err := netlink.LinkDeserialize(&header, m.Data)
+			if err != nil {
+				lost(fmt.Errorf("read link: %w", err))
 				return nil
 			}
-			if u.Header.Type != unix.RTM_DELLINK {
-				changed(h, u.Link)
-			}
+			changed(h, l)
 		}
 	}
 }
