@@ -323,6 +323,24 @@ func TestRunnerEndsOnTheFirstError(t *testing.T) {
 	}
 }
 
+func TestRunnerGivesTheRoundsThatWereWhole(t *testing.T) {
+	side := func(rounds int) bench.Measure {
+		return func(context.Context) (bench.Sample, error) {
+			if rounds--; rounds < 0 {
+				return bench.Sample{}, errors.New("no route to host")
+			}
+			return bench.Sample{Value: 6}, nil
+		}
+	}
+	cases, err := (&bench.Runner{Rounds: 5}).Run(t.Context(), []bench.Comparison{
+		{Name: "tcp_1", Unit: bench.Mbps, Ours: side(5), Base: side(2), BaseName: "bare"},
+	})
+	checkErr(t, err, "tcp_1 at MTU 0, round 3: bare: no route to host")
+	if len(cases) != 1 || cases[0].Ours.N != 2 || cases[0].Base.N != 2 || cases[0].Ratio.Median != 1 {
+		t.Errorf("cases %+v, want one of two rounds", cases)
+	}
+}
+
 func TestRunnerEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := func(context.Context) (bench.Sample, error) {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -80,7 +81,7 @@ func NewSeed() uint64 { return uint64(time.Now().UnixNano()) }
 
 // Run measures each comparison once a round, in an order drawn anew for each
 // round, and the sides of one comparison directly after one another, also in an order
-// that is drawn. The first error ends it. The cases come in the order of comps,
+// that is drawn. The first error ends it, and the cases of the rounds that were whole come with it. The cases come in the order of comps,
 // each followed by a case with the suffix "_cpu" when its samples count CPU.
 func (r *Runner) Run(ctx context.Context, comps []Comparison) ([]Case, error) {
 	groups := make([]Group, len(comps))
@@ -93,32 +94,42 @@ func (r *Runner) Run(ctx context.Context, comps []Comparison) ([]Case, error) {
 // RunGroups is Run for groups of any number of sides. A pair's case is also followed by one with the suffix
 // "_p99" when its samples have that.
 func (r *Runner) RunGroups(ctx context.Context, groups []Group) ([]Case, error) {
-	rng := rand.New(rand.NewPCG(r.Seed, 0))
-	r.progress("%d rounds, order drawn with seed %d", r.Rounds, r.Seed)
 	all := make([]series, len(groups))
-	for round := 1; round <= r.Rounds; round++ {
-		for _, i := range rng.Perm(len(groups)) {
-			g := &groups[i]
-			if all[i] == nil {
-				all[i] = series{}
-			}
-			if err := all[i].round(ctx, g, rng); err != nil {
-				return nil, fmt.Errorf("%s at MTU %d, round %d: %w", g.Name, g.MTU, round, err)
-			}
-			r.progress("round %d/%d  %s", round, r.Rounds, all[i].last(g))
-		}
-	}
+	ended := r.rounds(ctx, groups, all)
 	var cases []Case
 	for i := range groups {
+		if len(all[i]) == 0 {
+			// It ended before.
+			continue
+		}
 		for _, p := range groups[i].Pairs {
 			c, err := all[i].cases(&groups[i], p)
 			if err != nil {
-				return nil, fmt.Errorf("%s at MTU %d: %w", p.Name, groups[i].MTU, err)
+				return cases, errors.Join(ended, fmt.Errorf("%s at MTU %d: %w", p.Name, groups[i].MTU, err))
 			}
 			cases = append(cases, c...)
 		}
 	}
-	return cases, nil
+	return cases, ended
+}
+
+// rounds measures each group once a round into all, until an error.
+func (r *Runner) rounds(ctx context.Context, groups []Group, all []series) error {
+	rng := rand.New(rand.NewPCG(r.Seed, 0))
+	r.progress("%d rounds, order drawn with seed %d", r.Rounds, r.Seed)
+	for i := range all {
+		all[i] = series{}
+	}
+	for round := 1; round <= r.Rounds; round++ {
+		for _, i := range rng.Perm(len(groups)) {
+			g := &groups[i]
+			if err := all[i].round(ctx, g, rng); err != nil {
+				return fmt.Errorf("%s at MTU %d, round %d: %w", g.Name, g.MTU, round, err)
+			}
+			r.progress("round %d/%d  %s", round, r.Rounds, all[i].last(g))
+		}
+	}
+	return nil
 }
 
 func (r *Runner) progress(format string, args ...any) {

@@ -31,15 +31,15 @@ func TestPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		share := netip.PrefixFrom(p.clearGateway, nodePrefixBits).Masked()
-		for _, a := range []netip.Addr{p.clearPod, p.clearGateway, p.barePod, p.bareGateway, p.device} {
+		for _, a := range []netip.Addr{p.clearPod, p.clearGateway, p.barePod, p.bareGateway} {
 			if seen[a] || !share.Contains(a) || !DefaultPrefix.Contains(a) {
 				t.Errorf("node %d: %v is there twice or outside of %v", i, a, share)
 			}
 			seen[a] = true
 		}
 	}
-	if len(seen) != 12 {
-		t.Errorf("%d addresses, want 12", len(seen))
+	if len(seen) != 10 {
+		t.Errorf("%d addresses, want 10", len(seen))
 	}
 	for _, bad := range []string{"198.18.192.0/27", "fd42::/64"} {
 		if _, err := newPlan(netip.MustParsePrefix(bad), 0); err == nil || !strings.Contains(err.Error(), bad) {

@@ -6,7 +6,7 @@
 //	           └ clear0 ── underlay ──────── in clear ──────── underlay ── clear0 ┘
 //
 // The pods, their processes and their processors are the same for all three; only the address that the client dials
-// differs. A privileged pod on each of the two nodes (benchtool agent) gives them the other two interfaces, from
+// differs. The bare device is in a network namespace of its own on each node, where nothing but it looks at its packets. A privileged pod on each of the two nodes (benchtool agent) gives them the other two interfaces, from
 // addresses outside the cluster's ranges (Options.Prefix), reads /proc/stat and the links' counters, and says what
 // machine it is on.
 //

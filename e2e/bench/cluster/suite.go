@@ -34,8 +34,8 @@ type suite struct {
 }
 
 // Run measures the cluster and gives the report, whose result is judged by the gates of the platform that the nodes say
-// they are. It takes about o.Estimate. A part that fails is listed as skipped with its error, and its gates are missed, which is
-// no error of Run. An error beside a report says what could not be taken away from the cluster.
+// they are. It takes about o.Estimate. A part that fails, or that ctx ends, is an error beside a report that has what was measured until then
+// and lists the part as skipped. Such an error also says what could not be taken away from the cluster.
 func Run(ctx context.Context, c *framework.Cluster, o Options) (rep *report.Report, err error) {
 	o.setDefaults()
 	s := &suite{Options: o, cluster: c, runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
@@ -50,25 +50,36 @@ func Run(ctx context.Context, c *framework.Cluster, o Options) (rep *report.Repo
 	if err := s.connect(ctx); err != nil {
 		return nil, err
 	}
-	for _, part := range []struct {
-		name string
-		run  func(context.Context) error
-	}{{"plaintext", s.prove}, {"matrix", s.matrices}, {"guard", s.guardCost}, {"link of limited rate", s.capped}, {"new pods", s.starts}, {"churn", s.churn}} {
-		err := part.run(ctx)
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%s: %w", part.name, errors.Join(context.Cause(ctx), err))
-		}
-		if err != nil {
-			// What was measured is not lost for it; gates on what was not are missed.
-			s.skip(part.name, "it failed: "+err.Error())
-		}
-	}
+	wrong := s.measure(ctx)
 	gates, err := bench.Judge(s.result, Suite)
 	if err != nil {
 		return nil, err
 	}
 	s.result.Gates = gates
-	return s.report(), nil
+	return s.report(), wrong
+}
+
+// measure runs all parts. What one has measured is not lost when it or another fails.
+func (s *suite) measure(ctx context.Context) error {
+	var errs []error
+	for _, part := range []struct {
+		name string
+		run  func(context.Context) error
+	}{{"plaintext", s.prove}, {"matrix", s.matrices}, {"guard", s.guardCost}, {"link of limited rate", s.capped}, {"new pods", s.starts}, {"churn", s.churn}} {
+		if ctx.Err() != nil {
+			s.skip(part.name, "it was not begun: "+context.Cause(ctx).Error())
+			continue
+		}
+		if err := part.run(ctx); err != nil {
+			err = fmt.Errorf("%s: %w", part.name, err)
+			if ctx.Err() != nil {
+				err = errors.Join(context.Cause(ctx), err)
+			}
+			s.skip(part.name, "not all of it was measured: "+err.Error())
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // begin starts the result with what the nodes are.

@@ -13,7 +13,7 @@ import (
 const (
 	caseReady       = "apply_to_nodes_ready"
 	caseGuardCost   = "guard_program"
-	caseGuardShare  = "guard_passages_of_others"
+	caseGuardShare  = "guard_share"
 	caseFirst       = "new_pod_to_first_byte"
 	caseChurnCPU    = "churn_veild_cpu"
 	caseChurnMemory = "churn_veild_memory"
@@ -27,7 +27,7 @@ func labels() map[string]string {
 	out := map[string]string{
 		caseReady: "kubectl apply until all nodes are Ready", caseFirst: "New pod to its first bytes across nodes",
 		caseChurnCPU: "veild under churn of 50 pods a minute, CPU of one core", caseChurnMemory: "veild under churn, resident memory",
-		caseGuardCost: "The guard's program, each packet at a link", caseGuardShare: "Share of a processor of each node for the passages that bare WireGuard has and ours has not, at its rate of UDP",
+		caseGuardCost: "The guard's program, each packet at a link", caseGuardShare: "Share of a processor of each node that the guard's programs take, at the rate of UDP that ours carries",
 		caseChurnRate: "Churn that was reached, pods a minute",
 	}
 	for name, label := range quantityLabels {
@@ -185,10 +185,10 @@ func (s *suite) publishedTable() report.Table {
 }
 
 var notes = []string{
-	"bare WireGuard: the same pods, on a second interface whose packets are routed into a device of the kernel's WireGuard configured by hand, with the MTU and the queue length of Kubeveil's.",
+	"bare WireGuard: the same pods, on a second interface whose packets are routed into a device of the kernel's WireGuard configured by hand, with the MTU and the queue length of Kubeveil's. It and the node's end of that interface are in a network namespace of their own, where connections are tracked and one rule translates the service: neither the guard nor kube-proxy looks at its packets before they are encrypted.",
 	"in clear: the same pods, on a third interface with the underlay's MTU, whose packets are routed between the nodes by plain routes, as the reference plugin ptp has it.",
 	"Before and after each sample the links' counters were read on both nodes: a figure counts only when its own way carried it and the others did not.",
-	"Both other sides pass the guard's program at two more links of each node than ours, which favours ours: what that costs is measured below. kube-proxy masquerades them when they go to a service, for their addresses are outside the pod ranges.",
+	"In clear passes the guard's program at one more link of each node than ours, which favours ours by about what the guard's program takes for a packet, measured below. kube-proxy masquerades it when it goes to a service, for its addresses are outside the pod ranges.",
 	"Throughput is payload received, by iperf3, the first second left out. UDP: bisection to 2 %; a rate that loses more than 0.5 % is tried a second time before it counts as too high. Datagrams fill one packet of the interface's MTU.",
 	"In each round every side of TCP was measured twice and of request and response three times, one side after the other; the round's figure is their mean.",
 	"Request and response: 64 bytes each way over one TCP connection, at least a thousand of them or four times the least time.",

@@ -20,7 +20,7 @@ const barePort = 51899
 
 // plan has the addresses of one node's other interfaces.
 type plan struct {
-	clearPod, clearGateway, barePod, bareGateway, device netip.Addr
+	clearPod, clearGateway, barePod, bareGateway netip.Addr
 }
 
 // serviceAddrs are those of services in front of the other two sides, of the first sixteen.
@@ -43,7 +43,7 @@ func newPlan(prefix netip.Prefix, i int) (plan, error) {
 		a[3] += byte(1<<(32-nodePrefixBits)*(i+1) + n)
 		return netip.AddrFrom4(a)
 	}
-	return plan{clearGateway: at(1), clearPod: at(2), bareGateway: at(3), barePod: at(4), device: at(5)}, nil
+	return plan{clearGateway: at(1), clearPod: at(2), bareGateway: at(3), barePod: at(4)}, nil
 }
 
 // wiring is the state of the other two interfaces.
@@ -55,9 +55,9 @@ type wiring struct {
 	noBare string
 }
 
-// serve makes the services: ours an ordinary one, the others each with one endpoint, the server's other address, and with an
-// address of their own, which kube-proxy translates as it does a load balancer's. An address of the cluster's
-// service range would be refused by Kubeveil's guard on a link that is not a pod's.
+// serve makes the services: ours an ordinary one; in clear one with an address of its own, which kube-proxy translates as it does a load
+// balancer's (an address of the cluster's service range would be refused by Kubeveil's guard on a link that is not a pod's).
+// The bare device's namespace translates its own.
 func (g *ground) serve(ctx context.Context, prefix netip.Prefix) (*wiring, error) {
 	w := &wiring{services: map[string]netip.Addr{}}
 	for i := range w.plans {
@@ -71,12 +71,7 @@ func (g *ground) serve(ctx context.Context, prefix netip.Prefix) (*wiring, error
 	if w.services[sideOurs], err = g.serveOurs(ctx); err != nil {
 		return nil, err
 	}
-	for side, endpoint := range map[string]netip.Addr{sideBare: w.plans[1].barePod, sideClear: w.plans[1].clearPod} {
-		if err := g.serveOther(ctx, side, w.services[side], endpoint); err != nil {
-			return nil, err
-		}
-	}
-	return w, nil
+	return w, g.serveClear(ctx, w.services[sideClear], w.plans[1].clearPod)
 }
 
 // servicePorts are those of the server's pod.
@@ -118,9 +113,9 @@ func singleStack(o *corev1.Service) {
 // loadBalancerClass is one that no controller serves: the suite writes the status itself.
 const loadBalancerClass = "kubeveil.io/bench"
 
-func (g *ground) serveOther(ctx context.Context, side string, addr, endpoint netip.Addr) error {
+func (g *ground) serveClear(ctx context.Context, addr, endpoint netip.Addr) error {
+	const name = "server-" + sideClear
 	_, endpoints := servicePorts()
-	name := "server-" + side
 	_, err := g.cluster.Client.DiscoveryV1().EndpointSlices(g.ns.Name).Create(ctx, &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: "kubeveil-bench"}},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: endpoints,
@@ -168,15 +163,16 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 		if p == g.client() {
 			clearTo, bareTo = append(clearTo, w.services[sideClear]), append(bareTo, w.services[sideBare])
 		} else {
-			// kube-proxy masquerades what comes from outside the pod ranges: answers go back to these.
-			clearTo, bareTo = append(clearTo, peer.addr), append(bareTo, other.device)
+			// kube-proxy masquerades what comes from outside the pod ranges: answers go back to this.
+			clearTo = append(clearTo, peer.addr)
 		}
-		wire := remote.Wire{NetNS: self.NetNS, Clear: []netip.Addr{other.clearPod}, Via: peer.addr, Links: []remote.Link{
-			{Host: remote.HostClearLink, Pod: remote.ClearLink, MTU: m.underlay, Addr: mine.clearPod, Gateway: mine.clearGateway, Routes: clearTo},
-		}}
+		wire := remote.Wire{
+			NetNS: self.NetNS, Other: other.clearPod, Via: peer.addr,
+			Clear: remote.Link{Host: remote.HostClearLink, Pod: remote.ClearLink, MTU: m.underlay, Addr: mine.clearPod, Gateway: mine.clearGateway, Routes: clearTo},
+		}
 		if w.noBare == "" {
-			wire.Links = append(wire.Links, remote.Link{Host: remote.HostBareLink, Pod: remote.BareLink, MTU: m.pod, Addr: mine.barePod, Gateway: mine.bareGateway, Routes: bareTo})
-			wire.Peer = &remote.Peer{PublicKey: keys[1-i], Endpoint: netip.AddrPortFrom(peer.addr, barePort), Allowed: []netip.Addr{other.barePod, other.device}}
+			wire.Bare = &remote.Link{Host: remote.HostBareLink, Pod: remote.BareLink, MTU: m.pod, Addr: mine.barePod, Gateway: mine.bareGateway, Routes: bareTo}
+			wire.Peer = remote.Peer{PublicKey: keys[1-i], Endpoint: netip.AddrPortFrom(peer.addr, barePort), Pod: other.barePod}
 		}
 		return p.onNode.Call(ctx, remote.VerbWire, wire, nil)
 	})
@@ -188,7 +184,7 @@ func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string
 		return keys, nil
 	}
 	err = g.both(func(i int, p *place) error {
-		t := remote.Tunnel{Port: barePort, MTU: m.pod, Addr: w.plans[i].device}
+		t := remote.Tunnel{Port: barePort, MTU: m.pod, Service: w.services[sideBare], Endpoint: w.plans[1].barePod}
 		if len(p.platform.Tunnels) > 0 {
 			t.Like = p.platform.Tunnels[0]
 		}

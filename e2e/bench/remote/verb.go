@@ -101,23 +101,26 @@ type Await struct {
 
 // Tunnel says how the bare device is made.
 type Tunnel struct {
-	Port int        `json:"port"`
-	MTU  int        `json:"mtu"`
-	Addr netip.Addr `json:"addr"`
+	Port int `json:"port"`
+	MTU  int `json:"mtu"`
 	// Like is the link whose queue length it gets; "" leaves it.
 	Like string `json:"like"`
+	// Service is translated to Endpoint on the way to it.
+	Service  netip.Addr `json:"service"`
+	Endpoint netip.Addr `json:"endpoint"`
 }
 
 // Wire says what a node and a pod on it are given.
 type Wire struct {
 	// NetNS is the inode of the pod's network namespace.
 	NetNS uint64 `json:"netns"`
-	Links []Link `json:"links"`
-	// Peer is the other end of the bare device; nil without one.
-	Peer *Peer `json:"peer"`
-	// Clear are the addresses that are routed to Via, the other node, without a tunnel.
-	Clear []netip.Addr `json:"clear"`
-	Via   netip.Addr   `json:"via"`
+	// Clear is the pod's link in clear. Other, the pod's address on the other node, is routed to Via, that node, without a tunnel.
+	Clear Link       `json:"clear"`
+	Other netip.Addr `json:"other"`
+	Via   netip.Addr `json:"via"`
+	// Bare is the pod's link to the bare device, and Peer its other end; nil without one.
+	Bare *Link `json:"bare"`
+	Peer Peer  `json:"peer"`
 }
 
 // Link is a veth between a pod and its node, both ends.
@@ -135,7 +138,8 @@ type Link struct {
 type Peer struct {
 	PublicKey string         `json:"publicKey"`
 	Endpoint  netip.AddrPort `json:"endpoint"`
-	Allowed   []netip.Addr   `json:"allowed"`
+	// Pod is the address behind it.
+	Pod netip.Addr `json:"pod"`
 }
 
 // Counters are taken at one moment.

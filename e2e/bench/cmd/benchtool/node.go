@@ -21,12 +21,15 @@ import (
 // node is what a session does to the node it runs on.
 type node struct {
 	watching *oracle.Oracle
+	// bare is the namespace of the bare device; nil without one.
+	bare *os.File
 }
 
 func (n *node) close() {
 	if n.watching != nil {
 		_, _ = n.watching.Stop()
 	}
+	_ = n.dropBare()
 }
 
 // daemon is the name of Kubeveil's process.
@@ -38,13 +41,12 @@ func (n *node) count(context.Context, struct{}) (any, error) {
 		return nil, err
 	}
 	c := remote.Counters{Busy: busy, Sent: map[string]uint64{}}
-	links, err := netlink.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
+	if err := sent(c.Sent); err != nil {
+		return nil, err
 	}
-	for _, l := range links {
-		if s := l.Attrs().Statistics; s != nil {
-			c.Sent[l.Attrs().Name] = s.TxBytes
+	if n.bare != nil {
+		if err := n.inBare(func() error { return sent(c.Sent) }); err != nil {
+			return nil, err
 		}
 	}
 	pid, err := processNamed(daemon)
@@ -58,6 +60,20 @@ func (n *node) count(context.Context, struct{}) (any, error) {
 		return nil, fmt.Errorf("%s: %w", daemon, err)
 	}
 	return c, nil
+}
+
+// sent adds what the links of this namespace have sent. Those of the bare device's have other names than the node's, but for lo.
+func sent(to map[string]uint64) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		if s := l.Attrs().Statistics; s != nil {
+			to[l.Attrs().Name] += s.TxBytes
+		}
+	}
+	return nil
 }
 
 // processNamed gives the process of a name that runs longest, 0 for none.

@@ -11,50 +11,10 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"golang.zx2c4.com/wireguard/wgctrl"
-	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
-
-// tunnel makes the bare device anew, as somebody would by hand, and gives its public key.
-func (n *node) tunnel(_ context.Context, a remote.Tunnel) (any, error) {
-	if err := removeLink(remote.BareDevice); err != nil {
-		return nil, err
-	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = remote.BareDevice, a.MTU
-	if like, err := netlink.LinkByName(a.Like); err == nil {
-		attrs.TxQLen = like.Attrs().TxQLen
-	}
-	if err := netlink.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs}); err != nil {
-		return nil, fmt.Errorf("add WireGuard device %s: %w", attrs.Name, err)
-	}
-	key, err := wgtypes.GeneratePrivateKey()
-	if err != nil {
-		return nil, err
-	}
-	if err := configure(wgtypes.Config{PrivateKey: &key, ListenPort: &a.Port}); err != nil {
-		return nil, err
-	}
-	// What is masqueraded into the tunnel gets this address.
-	if err := address(remote.BareDevice, a.Addr); err != nil {
-		return nil, err
-	}
-	return key.PublicKey().String(), nil
-}
-
-func configure(c wgtypes.Config) error {
-	client, err := wgctrl.New()
-	if err != nil {
-		return err
-	}
-	if err := client.ConfigureDevice(remote.BareDevice, c); err != nil {
-		return errors.Join(fmt.Errorf("configure %s: %w", remote.BareDevice, err), client.Close())
-	}
-	return client.Close()
-}
 
 // address gives a link of this namespace an address and turns it on.
 func address(name string, addr netip.Addr) error {
@@ -65,41 +25,45 @@ func address(name string, addr netip.Addr) error {
 	if err := netlink.AddrReplace(link, &netlink.Addr{IPNet: hostNet(addr)}); err != nil {
 		return fmt.Errorf("address %s of %s: %w", addr, name, err)
 	}
+	return up(name)
+}
+
+func up(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", name, err)
+	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("link %s up: %w", name, err)
 	}
 	return nil
 }
 
-// wire gives the pod its links and this node the routes to them and to the other node's.
+// wire gives the pod its links and both namespaces the routes to them and to the other node's.
 func (n *node) wire(_ context.Context, w remote.Wire) (any, error) {
 	ns, err := openNetNS(w.NetNS)
 	if err != nil {
 		return nil, err
 	}
 	defer ns.Close()
-	for _, l := range w.Links {
-		if err := addVeth(ns, l); err != nil {
-			return nil, fmt.Errorf("link %s of the pod: %w", l.Pod, err)
-		}
+	if err := addVeth(ns, w.Clear); err != nil {
+		return nil, err
 	}
-	if w.Peer != nil {
-		if err := addPeer(*w.Peer); err != nil {
+	if w.Bare != nil {
+		if err := n.inBare(func() error { return addVeth(ns, *w.Bare) }); err != nil {
 			return nil, err
 		}
-	}
-	if len(w.Clear) == 0 {
-		return struct{}{}, nil
+		if err := n.addPeer(w.Peer); err != nil {
+			return nil, err
+		}
 	}
 	via, err := nextHop(w.Via)
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range w.Clear {
-		via.Dst = hostNet(a)
-		if err := netlink.RouteReplace(&via); err != nil {
-			return nil, fmt.Errorf("route %s via %s: %w", a, w.Via, err)
-		}
+	via.Dst = hostNet(w.Other)
+	if err := netlink.RouteReplace(&via); err != nil {
+		return nil, fmt.Errorf("route %s via %s: %w", w.Other, w.Via, err)
 	}
 	return struct{}{}, nil
 }
@@ -121,7 +85,12 @@ func nextHop(node netip.Addr) (netlink.Route, error) {
 }
 
 // addVeth makes a veth into the pod with the routes of both ends, as the reference plugin ptp does.
-func addVeth(ns *os.File, l remote.Link) error {
+func addVeth(ns *os.File, l remote.Link) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("link %s of the pod: %w", l.Pod, err)
+		}
+	}()
 	if err := removeLink(l.Host); err != nil {
 		return err
 	}
@@ -168,37 +137,14 @@ func addPodEnd(ns *os.File, l remote.Link) error {
 	})
 }
 
-func addPeer(p remote.Peer) error {
-	key, err := wgtypes.ParseKey(p.PublicKey)
-	if err != nil {
-		return fmt.Errorf("public key of the peer: %w", err)
-	}
-	peer := wgtypes.PeerConfig{PublicKey: key, Endpoint: net.UDPAddrFromAddrPort(p.Endpoint), ReplaceAllowedIPs: true}
-	for _, a := range p.Allowed {
-		peer.AllowedIPs = append(peer.AllowedIPs, *hostNet(a))
-	}
-	if err := configure(wgtypes.Config{ReplacePeers: true, Peers: []wgtypes.PeerConfig{peer}}); err != nil {
-		return err
-	}
-	link, err := netlink.LinkByName(remote.BareDevice)
-	if err != nil {
-		return err
-	}
-	for _, a := range p.Allowed {
-		err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: hostNet(a), Scope: netlink.SCOPE_LINK})
-		if err != nil {
-			return fmt.Errorf("route %s into %s: %w", a, remote.BareDevice, err)
-		}
-	}
-	return nil
+func (n *node) unwire(context.Context, struct{}) (any, error) {
+	return struct{}{}, errors.Join(n.dropBare(), removeLinks())
 }
 
-func (n *node) unwire(context.Context, struct{}) (any, error) { return struct{}{}, removeLinks() }
-
-// removeLinks takes the suite's links and routes from this node, and with them the other ends in pods.
+// removeLinks takes the suite's links and routes from the node's own namespace, and with them the other ends in pods.
 func removeLinks() error {
 	var errs []error
-	for _, name := range []string{remote.BareDevice, remote.HostBareLink, remote.HostClearLink} {
+	for _, name := range []string{remote.BareDevice, remote.HostClearLink} {
 		errs = append(errs, removeLink(name))
 	}
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProto}, netlink.RT_FILTER_PROTOCOL)

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -61,4 +64,64 @@ func TestVethIntoAPod(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// What a pod sends to the bare side's service reaches its endpoint by the namespace of the bare device, which goes with its session.
+func TestBareNamespaceTranslatesTheService(t *testing.T) {
+	client, server := nettest.NewNS(t), nettest.NewNS(t)
+	service, endpoint := netip.MustParseAddr("198.18.192.2"), netip.MustParseAddr("198.18.192.36")
+	links := map[*nettest.NS]remote.Link{
+		client: {Host: remote.HostBareLink, Pod: remote.BareLink, MTU: 1400, Addr: netip.MustParseAddr("198.18.192.20"), Gateway: netip.MustParseAddr("198.18.192.19"),
+			Routes: []netip.Addr{service}},
+		server: {Host: remote.HostClearLink, Pod: remote.BareLink, MTU: 1400, Addr: endpoint, Gateway: netip.MustParseAddr("198.18.192.35"),
+			Routes: []netip.Addr{netip.MustParseAddr("198.18.192.20")}},
+	}
+	n := &node{}
+	var err error
+	if n.bare, err = newNetNS(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.close)
+	if err := n.inBare(func() error { return forward(service, endpoint) }); err != nil {
+		t.Fatal(err)
+	}
+	for pod, l := range links {
+		inPod, err := os.Open(pod.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer inPod.Close()
+		if err := n.inBare(func() error { return addVeth(inPod, l) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var listener net.Listener
+	err = netns.Do(server.Path(), func() (err error) {
+		listener, err = net.Listen("tcp", netip.AddrPortFrom(endpoint, remote.RoundTripsPort).String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	err = netns.Do(client.Path(), func() error {
+		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(service, remote.RoundTripsPort).String(), 5*time.Second)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
+		t.Errorf("the service is not reached: %v", err)
+	}
+	n.close()
+	err = netns.Do(client.Path(), func() error {
+		if _, err := netlink.LinkByName(remote.BareLink); !errors.As(err, &netlink.LinkNotFoundError{}) {
+			t.Errorf("the pod's link is left: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }

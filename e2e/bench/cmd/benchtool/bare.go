@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/remote"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+// The bare device has a network namespace of its own, with the node's ends of the pods' bare links: there neither the guard's programs nor
+// kube-proxy's rules look at its packets, so bare is WireGuard and nothing else. Its encrypted datagrams still leave by the
+// node's own link, for a device keeps its socket in the namespace where it was made (drivers/net/wireguard/device.c, creating_net).
+// The namespace lives as long as the session, and all that is in it goes with it.
+
+// tunnel makes the bare device anew in a namespace anew, as somebody would by hand, and gives its public key.
+func (n *node) tunnel(_ context.Context, a remote.Tunnel) (any, error) {
+	if err := errors.Join(n.dropBare(), removeLink(remote.BareDevice)); err != nil {
+		return nil, err
+	}
+	var err error
+	if n.bare, err = newNetNS(); err != nil {
+		return nil, err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = remote.BareDevice, a.MTU
+	if like, err := netlink.LinkByName(a.Like); err == nil {
+		attrs.TxQLen = like.Attrs().TxQLen
+	}
+	device := &netlink.Wireguard{LinkAttrs: attrs}
+	if err := netlink.LinkAdd(device); err != nil {
+		return nil, fmt.Errorf("add WireGuard device %s: %w", attrs.Name, err)
+	}
+	if err := netlink.LinkSetNsFd(device, int(n.bare.Fd())); err != nil {
+		return nil, errors.Join(fmt.Errorf("WireGuard device %s into a namespace of its own: %w", attrs.Name, err), removeLink(attrs.Name))
+	}
+	key, err := wgtypes.GeneratePrivateKey()
+	if err != nil {
+		return nil, err
+	}
+	err = n.inBare(func() error {
+		if err := configure(wgtypes.Config{PrivateKey: &key, ListenPort: &a.Port}); err != nil {
+			return err
+		}
+		if err := up(remote.BareDevice); err != nil {
+			return err
+		}
+		return forward(a.Service, a.Endpoint)
+	})
+	return key.PublicKey().String(), err
+}
+
+// inBare runs fn in the bare device's namespace.
+func (n *node) inBare(fn func() error) error {
+	if n.bare == nil {
+		return errors.New("there is no bare device yet")
+	}
+	return netns.DoFd(int(n.bare.Fd()), "of the bare device", fn)
+}
+
+// dropBare takes the namespace away, and what is in it.
+func (n *node) dropBare() error {
+	if n.bare == nil {
+		return nil
+	}
+	f := n.bare
+	n.bare = nil
+	// The kernel takes away what is left some time later (net/core/net_namespace.c, cleanup_net); port and pod's end must be free at once.
+	links := netns.DoFd(int(f.Fd()), "of the bare device", func() error {
+		return errors.Join(removeLink(remote.BareDevice), removeLink(remote.HostBareLink))
+	})
+	return errors.Join(links, f.Close())
+}
+
+// newNetNS makes a network namespace that lives while the file is open.
+func newNetNS() (*os.File, error) {
+	type made struct {
+		file *os.File
+		err  error
+	}
+	done := make(chan made, 1)
+	go func() {
+		// Never unlocked: the thread ends with this goroutine.
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- made{nil, fmt.Errorf("make a network namespace: %w", err)}
+			return
+		}
+		f, err := os.Open("/proc/thread-self/ns/net")
+		done <- made{f, err}
+	}()
+	m := <-done
+	return m.file, m.err
+}
+
+func configure(c wgtypes.Config) error {
+	client, err := wgctrl.New()
+	if err != nil {
+		return err
+	}
+	if err := client.ConfigureDevice(remote.BareDevice, c); err != nil {
+		return errors.Join(fmt.Errorf("configure %s: %w", remote.BareDevice, err), client.Close())
+	}
+	return client.Close()
+}
+
+// forward gives this namespace what the node's has for a service: forwarding, one rule that sends what goes to it to its endpoint, and one that
+// looks at new connections that are forwarded, so that connections are tracked on both nodes as they are for ours.
+//
+//	chain prerouting { type nat hook prerouting priority dstnat; ip daddr SERVICE dnat to ENDPOINT }
+//	chain forward { type filter hook forward priority filter; ct state new counter }
+func forward(service, endpoint netip.Addr) error {
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+		return err
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: remote.BareDevice})
+	prerouting := c.AddChain(&nftables.Chain{Table: table, Name: "prerouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest})
+	forwarded := c.AddChain(&nftables.Chain{Table: table, Name: "forward", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
+	const destination = 16 // of an IPv4 header, RFC 791 section 3.1
+	c.AddRule(&nftables.Rule{Table: table, Chain: prerouting, Exprs: []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destination, Len: net.IPv4len},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: service.AsSlice()},
+		&expr.Immediate{Register: 1, Data: endpoint.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
+	}})
+	c.AddRule(&nftables.Rule{Table: table, Chain: forwarded, Exprs: []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+		&expr.Counter{},
+	}})
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("rule for service %v: %w", service, err)
+	}
+	return nil
+}
+
+func (n *node) addPeer(p remote.Peer) error {
+	key, err := wgtypes.ParseKey(p.PublicKey)
+	if err != nil {
+		return fmt.Errorf("public key of the peer: %w", err)
+	}
+	peer := wgtypes.PeerConfig{PublicKey: key, Endpoint: net.UDPAddrFromAddrPort(p.Endpoint), ReplaceAllowedIPs: true, AllowedIPs: []net.IPNet{*hostNet(p.Pod)}}
+	return n.inBare(func() error {
+		if err := configure(wgtypes.Config{ReplacePeers: true, Peers: []wgtypes.PeerConfig{peer}}); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(remote.BareDevice)
+		if err != nil {
+			return err
+		}
+		err = netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: hostNet(p.Pod), Scope: netlink.SCOPE_LINK})
+		if err != nil {
+			return fmt.Errorf("route %s into %s: %w", p.Pod, remote.BareDevice, err)
+		}
+		return nil
+	})
+}
