@@ -16,6 +16,14 @@ var (
 	ErrLimits = errors.New("bad limits")
 )
 
+// Names of the fields of Limits.
+const (
+	limitFronts  = "Fronts"
+	limitSlots   = "Slots"
+	limitMembers = "Members"
+	limitSources = "Sources"
+)
+
 // FullError is an ErrFull: Service needs Want more entries of the map that Limit sets the size of.
 type FullError struct {
 	Service Name

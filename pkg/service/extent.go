@@ -56,6 +56,19 @@ func (e *extents) take(count int) (extent, bool) {
 	return extent{}, false
 }
 
+// has is whether take would give room for count slots.
+func (e *extents) has(count int) bool {
+	for order := orderOf(uint32(count)); order < len(e.stack); order++ {
+		for s := e.stack[order]; len(s) > 0; s = e.stack[order] {
+			if o, ok := e.free[s[len(s)-1]]; ok && o == order {
+				return true
+			}
+			e.stack[order] = s[:len(s)-1]
+		}
+	}
+	return false
+}
+
 // split frees all of a block but its beginning of order want.
 func (e *extents) split(first uint32, order, want int) {
 	for order > want {

@@ -27,7 +27,15 @@ func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
 				mark(held[i], false)
 				e.give(held[i])
 				held = append(held[:i], held[i+1:]...)
-			} else if x, ok := e.take(rapid.IntRange(1, 300).Draw(t, "count")); ok {
+				continue
+			}
+			count := rapid.IntRange(1, 300).Draw(t, "count")
+			has := e.has(count)
+			x, ok := e.take(count)
+			if ok != has {
+				t.Fatalf("room for %d: %t, taken: %t", count, has, ok)
+			}
+			if ok {
 				mark(x, true)
 				held = append(held, x)
 			}

@@ -15,6 +15,8 @@ type Planner struct {
 	limits  Limits
 	entries map[Name]*entry
 	dirty   map[Name]bool
+	// waiting are the services that did not fit; what they come to is kept until there is room.
+	waiting map[Name]*entry
 	// claims are in force; the first of a list has the frontend.
 	claims map[FrontKey][]claim
 
@@ -28,11 +30,20 @@ type Planner struct {
 	freed   []extent        // by the last Plan; nobody reads them once its changes are made
 	apiHeld map[uint32]bool // blocks of entry 0 that are read
 
-	// What an earlier process left and nobody has claimed yet.
+	// What an earlier process left and nobody has claimed yet. Once it was swept, left has what
+	// stays because its service does not fit, by group.
 	sweep   bool
 	hold    bool
 	adopted map[uint64]*group // by id
-	orphans []extent
+	orphans map[uint64][]extent
+	left    map[uint64]*leftover
+}
+
+// leftover is what an earlier process left of a group whose service does not fit.
+type leftover struct {
+	fronts  []FrontKey
+	members []MemberKey
+	sources []SourceKey
 }
 
 // entry is a service: its parts come one by one and in any order.
@@ -42,7 +53,8 @@ type entry struct {
 	slices  map[string]*Slice
 	api     *APIServer // of entry 0 only
 	now     decision   // in force
-	full    error      // why that is not what the parts come to
+	full    *FullError // why that is not what the parts come to; nil is that it is
+	want    decision   // what they come to, while full
 }
 
 // apiName is entry 0. No namespace has an empty name.
@@ -99,11 +111,16 @@ func (p *Planner) DeleteSlice(service Name, slice string) {
 // SetAPIServer says what entry 0 is. It always fits.
 func (p *Planner) SetAPIServer(a APIServer) { p.entry(apiName).api = &a }
 
-// SetNodeAddrs says on which of this node's addresses NodePorts are.
+// SetNodeAddrs says on which of this node's addresses NodePorts are. Services without one are not decided about again.
 func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
+	if slices.Equal(p.here.addrs, addrs) {
+		return
+	}
 	p.here.addrs = slices.Clone(addrs)
-	for n := range p.entries {
-		p.dirty[n] = true
+	for n, e := range p.entries {
+		if e.service != nil && slices.ContainsFunc(e.service.Ports, func(port Port) bool { return port.NodePort != 0 }) {
+			p.dirty[n] = true
+		}
 	}
 }
 
@@ -155,14 +172,15 @@ func (p *Planner) Adopt(s State) {
 		p.sources[k] = true
 	}
 	p.claims = make(map[FrontKey][]claim)
-	p.room, p.freed, p.orphans = newExtents(p.limits.Slots), nil, nil
+	p.room, p.freed, p.orphans = newExtents(p.limits.Slots), nil, make(map[uint64][]extent)
 	p.adopted, p.apiHeld = make(map[uint64]*group), make(map[uint32]bool)
+	p.waiting, p.left = make(map[Name]*entry), make(map[uint64]*leftover)
 	for _, f := range s.Fronts {
 		p.revision = max(p.revision, f.Revision)
 		p.adoptExtent(f, s.Slots)
 	}
 	for n, e := range p.entries {
-		e.now, e.full = decision{}, nil
+		e.now, e.full, e.want = decision{}, nil, decision{}
 		p.dirty[n] = true
 	}
 	p.sweep = true
@@ -187,7 +205,7 @@ func (p *Planner) adoptExtent(f Front, all []Slot) {
 	if known != nil {
 		// Changes were made in part: some frontends of the group point elsewhere.
 		if f.First >= apiSlots {
-			p.orphans = append(p.orphans, at)
+			p.orphans[f.Group] = append(p.orphans[f.Group], at)
 		}
 		return
 	}

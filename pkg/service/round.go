@@ -10,36 +10,80 @@ import (
 type round struct {
 	*Planner
 	Changes
+	whole   bool // not of entry 0 alone
 	touched map[FrontKey]bool
 	adding  map[FrontKey]bool
 	gone    struct {
 		members map[MemberKey]bool
 		sources map[SourceKey]bool
 	}
-	refused map[uint64]bool // groups of services that do not fit
-	freed   []extent
+	freed []extent
 }
 
 // Plan decides about what changed and gives the writes that bring the maps
 // there. They must be made before the next Plan; if they cannot all be, Adopt what then is in the maps.
 func (p *Planner) Plan() Changes {
-	for _, x := range p.freed {
-		p.room.give(x)
-	}
-	p.freed = nil
-	r := &round{Planner: p, touched: make(map[FrontKey]bool), adding: make(map[FrontKey]bool), refused: make(map[uint64]bool)}
-	r.gone.members, r.gone.sources = make(map[MemberKey]bool), make(map[SourceKey]bool)
-	for _, n := range slices.SortedFunc(maps.Keys(p.dirty), compareName) {
+	r := p.begin(true)
+	for _, n := range r.due() {
 		r.decideAgain(p.entries[n])
 	}
 	if p.sweep {
 		r.sweepLeft()
 	}
+	return r.end()
+}
+
+// PlanAPIServer is Plan for entry 0 alone, so that what is wrong with the writes of another service does not keep it from being
+// written.
+func (p *Planner) PlanAPIServer() Changes {
+	r := p.begin(false)
+	if p.dirty[apiName] {
+		r.decideAgain(p.entries[apiName])
+	}
+	return r.end()
+}
+
+func (p *Planner) begin(whole bool) *round {
+	for _, x := range p.freed {
+		p.room.give(x)
+	}
+	p.freed = nil
+	r := &round{Planner: p, whole: whole, touched: make(map[FrontKey]bool), adding: make(map[FrontKey]bool)}
+	r.gone.members, r.gone.sources = make(map[MemberKey]bool), make(map[SourceKey]bool)
+	return r
+}
+
+func (r *round) end() Changes {
 	r.writeFronts()
 	r.drop()
-	p.freed = r.freed
-	r.Again = len(r.refused) > 0 && len(r.freed)+len(r.DropFronts)+len(r.DropMembers)+len(r.DropSources) > 0
+	r.Planner.freed = r.freed
+	r.Again = len(r.waiting) > 0 && len(r.freed)+len(r.DropFronts)+len(r.DropMembers)+len(r.DropSources) > 0
 	return r.Changes
+}
+
+// due are the services that changed, and those that wait and may fit now, in order.
+func (r *round) due() []Name {
+	names := slices.Collect(maps.Keys(r.dirty))
+	for n, e := range r.waiting {
+		if !r.dirty[n] && r.mayFit(e.full) {
+			names = append(names, n)
+		}
+	}
+	slices.SortFunc(names, compareName)
+	return names
+}
+
+// mayFit is whether there is now what a service lacked.
+func (r *round) mayFit(lacked *FullError) bool {
+	switch lacked.Limit {
+	case limitFronts:
+		return len(r.fronts)+lacked.Want <= r.frontsFor()
+	case limitMembers:
+		return len(r.members)+lacked.Want <= int(r.limits.Members)
+	case limitSources:
+		return len(r.sources)+lacked.Want <= int(r.limits.Sources)
+	}
+	return r.room.has(lacked.Want)
 }
 
 // compareName has entry 0 first.
@@ -48,23 +92,31 @@ func compareName(a, b Name) int {
 }
 
 func (r *round) decideAgain(e *entry) {
-	want := decide(r.here, e)
-	if e.full = r.fit(e, want); e.full != nil {
-		for _, g := range want.groups {
-			r.refused[g.id] = true
-		}
-		return // and stays dirty: room may come
+	want, lacked := e.want, e.want.groups
+	if r.dirty[e.name] {
+		want = decide(r.here, e)
+		delete(r.dirty, e.name)
 	}
+	if e.full = r.fit(e, want); e.full != nil {
+		e.want, r.waiting[e.name] = want, e
+		r.release(e, lacked)
+		return
+	}
+	e.want = decision{}
+	delete(r.waiting, e.name)
 	r.replace(e, want)
-	delete(r.dirty, e.name)
+	r.release(e, lacked)
 	if e.service == nil && e.api == nil && len(e.slices) == 0 {
 		delete(r.entries, e.name)
 	}
 }
 
+// frontsFor is how many frontends services may have: entry 0 may have old and new ones at once.
+func (r *round) frontsFor() int { return int(r.limits.Fronts) - 2*MaxAPIFronts }
+
 // fit finds room for all of want or for nothing. What is to be deleted in this
 // round still counts.
-func (r *round) fit(e *entry, want decision) error {
+func (r *round) fit(e *entry, want decision) *FullError {
 	if e.api != nil {
 		r.fitAPI(e, want)
 		return nil
@@ -75,9 +127,8 @@ func (r *round) fit(e *entry, want decision) error {
 			fronts[c.key] = true
 		}
 	}
-	// Twice, since entry 0 may have old and new frontends at once.
-	if n := len(fronts); n > 0 && len(r.fronts)+len(r.adding)+n > int(r.limits.Fronts)-2*MaxAPIFronts {
-		return &FullError{e.name, "Fronts", r.limits.Fronts, n}
+	if n := len(fronts); n > 0 && len(r.fronts)+len(r.adding)+n > r.frontsFor() {
+		return &FullError{e.name, limitFronts, r.limits.Fronts, n}
 	}
 	members := 0
 	for _, g := range want.groups {
@@ -88,7 +139,7 @@ func (r *round) fit(e *entry, want decision) error {
 		}
 	}
 	if members > 0 && len(r.members)+members > int(r.limits.Members) {
-		return &FullError{e.name, "Members", r.limits.Members, members}
+		return &FullError{e.name, limitMembers, r.limits.Members, members}
 	}
 	sources := 0
 	for k := range want.sources {
@@ -97,12 +148,12 @@ func (r *round) fit(e *entry, want decision) error {
 		}
 	}
 	if sources > 0 && len(r.sources)+sources > int(r.limits.Sources) {
-		return &FullError{e.name, "Sources", r.limits.Sources, sources}
+		return &FullError{e.name, limitSources, r.limits.Sources, sources}
 	}
 	return r.fitSlots(e, want)
 }
 
-func (r *round) fitSlots(e *entry, want decision) error {
+func (r *round) fitSlots(e *entry, want decision) *FullError {
 	var taken []*group
 	for _, key := range slices.SortedFunc(maps.Keys(want.groups), compareGroup) {
 		g := want.groups[key]
@@ -114,7 +165,7 @@ func (r *round) fitSlots(e *entry, want decision) error {
 			for _, t := range taken {
 				r.room.give(t.at)
 			}
-			return &FullError{e.name, "Slots", r.limits.Slots, 1 << orderOf(uint32(len(g.backends)))}
+			return &FullError{e.name, limitSlots, r.limits.Slots, 1 << orderOf(uint32(len(g.backends)))}
 		}
 		g.at = x
 		taken = append(taken, g)
@@ -294,52 +345,6 @@ func (r *round) writeFronts() {
 	}
 }
 
-// kept is whether what an earlier process left of a group stays: its service does not fit, or is not known yet.
-func (r *round) kept(group uint64) bool { return r.refused[group] || r.hold && !apiGroups[group] }
-
-// sweepLeft notes what an earlier process left that nobody wants. What belongs
-// to a service that does not fit stays with it.
-func (r *round) sweepLeft() {
-	live, keptSets := make(map[uint64]*group), make(map[uint64]bool)
-	liveSources := make(map[SourceKey]bool)
-	for _, e := range r.entries {
-		for _, g := range e.now.groups {
-			live[g.id] = g
-		}
-		maps.Copy(liveSources, e.now.sources)
-	}
-	for key, f := range r.fronts {
-		if len(r.claims[key]) > 0 {
-			continue
-		}
-		if r.kept(f.Group) {
-			keptSets[f.Sources] = true
-			continue
-		}
-		r.touched[key] = true
-	}
-	for id, g := range r.adopted {
-		if !r.kept(id) {
-			r.free(g, &group{})
-			delete(r.adopted, id)
-		}
-	}
-	for k := range r.members {
-		if g := live[k.Group]; !r.kept(k.Group) && (g == nil || g.members[k] == 0) {
-			r.gone.members[k] = true
-		}
-	}
-	for k := range r.sources {
-		if !liveSources[k] && !keptSets[k.set()] {
-			r.gone.sources[k] = true
-		}
-	}
-	if len(r.refused) == 0 && !r.hold {
-		r.freed = append(r.freed, r.orphans...)
-		r.orphans, r.sweep = nil, false
-	}
-}
-
 // drop takes out of the maps what the round noted.
 func (r *round) drop() {
 	for _, k := range r.DropFronts {
@@ -353,7 +358,7 @@ func (r *round) drop() {
 		delete(r.sources, k)
 		r.DropSources = append(r.DropSources, k)
 	}
-	if e := r.entries[apiName]; e != nil || !r.sweep {
+	if e := r.entries[apiName]; r.whole && e != nil || !r.sweep {
 		clear(r.apiHeld)
 	}
 	if e := r.entries[apiName]; e != nil {

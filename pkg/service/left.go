@@ -1,0 +1,142 @@
+package service
+
+import "maps"
+
+// sweepLeft notes what an earlier process left that nobody wants; it walks all maps. What belongs
+// to a service that does not fit stays with it, and so does, until all services are known, all but entry 0's.
+func (r *round) sweepLeft() {
+	refused := make(map[uint64]bool)
+	for _, e := range r.waiting {
+		for _, g := range e.want.groups {
+			refused[g.id] = true
+		}
+	}
+	kept := func(group uint64) bool { return refused[group] || r.hold && !apiGroups[group] }
+	sets := make(map[uint64][]*leftover) // who has a source set
+	for key, f := range r.fronts {
+		switch {
+		case len(r.claims[key]) > 0:
+		case !kept(f.Group):
+			r.touched[key] = true
+		case !r.hold:
+			l := r.leftOf(f.Group)
+			l.fronts = append(l.fronts, key)
+			sets[f.Sources] = append(sets[f.Sources], l)
+		}
+	}
+	for id, g := range r.adopted {
+		if !kept(id) {
+			r.free(g, &group{})
+			delete(r.adopted, id)
+		}
+	}
+	if r.hold {
+		return // entry 0 has neither members nor sources
+	}
+	for id, list := range r.orphans {
+		if !kept(id) {
+			r.freed = append(r.freed, list...)
+			delete(r.orphans, id)
+		}
+	}
+	r.sweepMembers(kept)
+	r.sweepSources(sets)
+	r.sweep = false
+}
+
+func (r *round) leftOf(group uint64) *leftover {
+	l := r.left[group]
+	if l == nil {
+		l = &leftover{}
+		r.left[group] = l
+	}
+	return l
+}
+
+func (r *round) sweepMembers(kept func(uint64) bool) {
+	live := make(map[uint64]*group)
+	for _, e := range r.entries {
+		for _, g := range e.now.groups {
+			live[g.id] = g
+		}
+	}
+	for k := range r.members {
+		if g := live[k.Group]; g != nil && g.members[k] != 0 {
+			continue
+		}
+		if kept(k.Group) {
+			l := r.leftOf(k.Group)
+			l.members = append(l.members, k)
+		} else {
+			r.gone.members[k] = true
+		}
+	}
+}
+
+func (r *round) sweepSources(sets map[uint64][]*leftover) {
+	live := make(map[SourceKey]bool)
+	for _, e := range r.entries {
+		maps.Copy(live, e.now.sources)
+	}
+	for k := range r.sources {
+		if live[k] {
+			continue
+		}
+		for _, l := range sets[k.set()] {
+			l.sources = append(l.sources, k)
+		}
+		if len(sets[k.set()]) == 0 {
+			r.gone.sources[k] = true
+		}
+	}
+}
+
+// release gives up what an earlier process left of groups that e lacked room for, and does not any more: it fits now, or wants others.
+func (r *round) release(e *entry, lacked map[groupKey]*group) {
+	if r.sweep || len(lacked) == 0 {
+		return
+	}
+	still := make(map[SourceKey]bool)
+	maps.Copy(still, e.now.sources)
+	for _, g := range e.want.groups {
+		if l := r.left[g.id]; l != nil {
+			for _, k := range l.sources {
+				still[k] = true
+			}
+		}
+	}
+	for key, g := range lacked {
+		if e.want.groups[key] != nil {
+			continue // the same number: it still lacks it
+		}
+		r.releaseGroup(g.id, e.now.groups[key], still)
+	}
+}
+
+// releaseGroup gives up what is left of one group; now is what has its number, and still are sources that have a use.
+func (r *round) releaseGroup(id uint64, now *group, still map[SourceKey]bool) {
+	if g := r.adopted[id]; g != nil {
+		r.free(g, &group{})
+		delete(r.adopted, id)
+	}
+	r.freed = append(r.freed, r.orphans[id]...)
+	delete(r.orphans, id)
+	l := r.left[id]
+	if l == nil {
+		return
+	}
+	delete(r.left, id)
+	for _, k := range l.fronts {
+		r.touched[k] = true // whoever claims it has it
+	}
+	for _, k := range l.members {
+		if now == nil || now.members[k] == 0 {
+			r.gone.members[k] = true
+		}
+	}
+	for _, k := range l.sources {
+		if !still[k] {
+			r.gone.sources[k] = true
+		}
+	}
+}

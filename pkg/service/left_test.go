@@ -1,0 +1,214 @@
+package service
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// tight has room for 256 backends.
+var tight = Limits{Fronts: 256, Slots: 512, Members: 1024, Sources: 16}
+
+// large is a service of n endpoints with all that a service may leave in the maps.
+func large(n int) (Service, Slice) {
+	s := Service{
+		Name: Name{"shop", "large"}, ClusterIPs: addrs("198.18.0.9"), LoadBalancerIPs: addrs("198.19.0.9"), Affinity: time.Hour,
+		Ports: []Port{{"http", TCP, 80, 0}}, SourceRanges: someRanges[:1],
+	}
+	slice := Slice{Service: s.Name, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}}}
+	for i := range n {
+		slice.Endpoints = append(slice.Endpoints, Endpoint{Addr: netip.AddrFrom4([4]byte{198, 18, byte(4 + i>>8), byte(i)}), Ready: true, Serving: true})
+	}
+	return s, slice
+}
+
+func (c *cluster) put(s Service, slice Slice) {
+	c.planner.PutService(s)
+	c.planner.PutSlice(slice)
+}
+
+// writeAll plans and writes until there is nothing to do.
+func (c *cluster) writeAll(t *testing.T) {
+	t.Helper()
+	for {
+		changes := c.planner.Plan()
+		c.write(t, changes)
+		if !changes.Again {
+			return
+		}
+	}
+}
+
+// nextProcess is a restart whose services are to be put anew.
+func (c *cluster) nextProcess(t *testing.T) {
+	t.Helper()
+	p, err := New("node-1", c.maps.limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.planner = p
+	p.Adopt(c.maps.state())
+}
+
+// What an earlier process left of a service that does not fit stays as long as it does not, and goes with it, whole.
+func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
+	for name, then := range map[string]func(*Planner){
+		"the service goes": func(p *Planner) {
+			p.DeleteService(Name{"shop", "large"})
+			p.DeleteSlice(Name{"shop", "large"}, "1")
+		},
+		"it fits again": func(p *Planner) {
+			_, slice := large(3)
+			p.PutSlice(slice)
+		},
+		"it has another port": func(p *Planner) {
+			s, slice := large(300)
+			s.Ports[0].Name, slice.Ports[0].Name = "other", "other"
+			p.PutService(s)
+			p.PutSlice(slice)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, tight)
+			c.put(large(100))
+			c.writeAll(t)
+			was := c.view()
+			c.nextProcess(t)
+			c.put(large(300))
+			for range 3 {
+				c.writeAll(t)
+			}
+			if len(c.planner.Problems()) != 1 || difference(c.view(), was) != "" {
+				t.Fatalf("problems %v; %s", c.planner.Problems(), difference(c.view(), was))
+			}
+			then(c.planner)
+			c.writeAll(t)
+			if s, slice := large(3); name == "it fits again" {
+				want := oracle("node-1", nil, []world{{s, []Slice{slice}, nil}})
+				if d := difference(c.view(), want); d != "" {
+					t.Error(d)
+				}
+				c.planner.DeleteService(s.Name)
+				c.planner.DeleteSlice(s.Name, slice.Name)
+				c.writeAll(t)
+			}
+			c.writeAll(t) // what the last one freed
+			if n := len(c.maps.fronts) + len(c.maps.members) + len(c.maps.sources) + len(c.planner.left) + len(c.planner.adopted); n != 0 {
+				t.Errorf("%d things are left", n)
+			}
+			if want := newExtents(tight.Slots); !maps.Equal(c.planner.room.free, want.free) {
+				t.Errorf("free blocks are %v, were %v", c.planner.room.free, want.free)
+			}
+		})
+	}
+}
+
+// A change of another service neither walks the maps nor decides again about the service that does not fit.
+func TestAServiceThatDoesNotFitCostsOthersNothing(t *testing.T) {
+	for name, restart := range map[string]bool{"after a restart": true, "without one": false} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, tight)
+			c.put(large(100))
+			c.writeAll(t)
+			if restart {
+				c.nextProcess(t)
+			}
+			c.put(large(300))
+			c.planner.PutService(webService(nil))
+			c.writeAll(t)
+			e := c.planner.entries[Name{"shop", "large"}]
+			decided := e.want.groups[groupKey{port: "http", protocol: TCP}]
+			if e.full == nil || decided == nil || c.planner.sweep {
+				t.Fatalf("full: %v, decided: %v, all maps are walked: %t", e.full, decided, c.planner.sweep)
+			}
+			for i := range 3 {
+				addr := netip.AddrFrom4([4]byte{198, 18, 1, byte(i + 1)})
+				c.planner.PutSlice(Slice{Service: web, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}}, Endpoints: []Endpoint{{Addr: addr, Ready: true}}})
+				c.writeAll(t)
+				if got, want := c.backends("198.18.0.1:80", Inside), fmt.Sprintf("%s:8080+0", addr); got != want {
+					t.Errorf("the other service has %q, want %q", got, want)
+				}
+			}
+			if c.planner.sweep || e.want.groups[groupKey{port: "http", protocol: TCP}] != decided {
+				t.Error("the service that does not fit was decided about again")
+			}
+			if n := len(c.maps.members); n != 100 {
+				t.Errorf("%d members of it are left", n)
+			}
+		})
+	}
+}
+
+// Room that others give up goes to who waits for it, at once.
+func TestRoomForWhoWaits(t *testing.T) {
+	c := newCluster(t, tight)
+	other, slice := large(100)
+	other.Name, slice.Service = web, web
+	other.LoadBalancerIPs, other.ClusterIPs = nil, addrs("198.18.0.1")
+	c.put(other, slice)
+	c.put(large(150))
+	c.writeAll(t)
+	if len(c.planner.Problems()) != 1 {
+		t.Fatalf("problems %v", c.planner.Problems())
+	}
+	c.planner.DeleteService(web)
+	c.planner.DeleteSlice(web, "1")
+	c.writeAll(t)
+	if p := c.planner.Problems(); len(p) != 0 || c.backends("198.18.0.9:80", Inside) == "none" {
+		t.Errorf("after the other went: %v", p)
+	}
+}
+
+func TestAddressesConcernNodePortsOnly(t *testing.T) {
+	c := newCluster(t, roomy)
+	c.put(large(3))
+	c.planner.PutService(webService(nil))
+	c.planner.SetAPIServer(APIServer{})
+	c.writeAll(t)
+	c.planner.SetNodeAddrs(addrs("198.19.1.1"))
+	if want := map[Name]bool{web: true}; !maps.Equal(c.planner.dirty, want) {
+		t.Errorf("decided again are %v, want %v", c.planner.dirty, want)
+	}
+	c.writeAll(t)
+	if got := c.backends("198.19.1.1:30080", Inside); got == "none" {
+		t.Error("a NodePort is not at the node's address")
+	}
+	c.planner.SetNodeAddrs(addrs("198.19.1.1"))
+	if len(c.planner.dirty) != 0 {
+		t.Errorf("the same addresses, and decided again are %v", c.planner.dirty)
+	}
+}
+
+// Entry 0 can be planned without anybody else, also after writes that failed.
+func TestPlanOfEntryZeroAlone(t *testing.T) {
+	c := newCluster(t, tight)
+	api := APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:443")}, Backends: []netip.AddrPort{netip.MustParseAddrPort("198.19.0.1:6443")}}
+	c.planner.SetAPIServer(api)
+	c.put(large(100))
+	c.writeAll(t)
+	for i := range 2 * apiBlocks {
+		if i%2 == 0 {
+			c.planner.Adopt(c.maps.state())
+		}
+		api.Backends[0] = netip.AddrPortFrom(api.Backends[0].Addr().Next(), 6443)
+		c.planner.SetAPIServer(APIServer{api.Frontends, []netip.AddrPort{api.Backends[0]}})
+		s, slice := large(100 - i)
+		c.put(s, slice)
+		changes := c.planner.PlanAPIServer()
+		if len(changes.Fronts.Keys) != 1 || changes.Writes() != 2 {
+			t.Errorf("entry 0 alone is %d writes: %+v", changes.Writes(), changes)
+		}
+		c.write(t, changes)
+		if got, want := c.backends("198.18.0.1:443", Inside), api.Backends[0].String()+"+0"; got != want {
+			t.Errorf("entry 0 has %q, want %q", got, want)
+		}
+		if i%2 == 1 {
+			c.writeAll(t)
+			if d := difference(c.view(), oracle("node-1", &api, []world{{s, []Slice{slice}, nil}})); d != "" {
+				t.Error(d)
+			}
+		}
+	}
+}

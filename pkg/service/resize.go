@@ -1,0 +1,125 @@
+package service
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// Resize gives the state that maps of other sizes are to have so that they serve the same, and how many frontends have no room in them. Runs of
+// slots stay where they are, unless that is beyond the end. Entry 0 always fits. What has no room is whole: a frontend's slots,
+// members and sources, or none of them.
+func (s State) Resize(l Limits) (resized State, without int) {
+	r := resizing{from: s, limits: l, room: newExtents(l.Slots), moved: make(map[extent]extent)}
+	r.to = State{Fronts: make(map[FrontKey]Front), Members: make(map[MemberKey]Member)}
+	r.place()
+	r.members, r.sources = make(map[uint64][]MemberKey), make(map[uint64][]SourceKey)
+	for k := range s.Members {
+		r.members[k.Group] = append(r.members[k.Group], k)
+	}
+	for _, k := range s.Sources {
+		r.sources[k.set()] = append(r.sources[k.set()], k)
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(s.Fronts), r.order) {
+		if !r.add(k) {
+			without++
+		}
+	}
+	r.addHidden()
+	return r.to, without
+}
+
+type resizing struct {
+	from, to State
+	limits   Limits
+	room     *extents
+	moved    map[extent]extent // where runs are now
+	members  map[uint64][]MemberKey
+	sources  map[uint64][]SourceKey // by set
+}
+
+// order has entry 0 first.
+func (r *resizing) order(a, b FrontKey) int {
+	x, y := r.from.Fronts[a], r.from.Fronts[b]
+	return cmp.Or(compareBool(!apiGroups[x.Group], !apiGroups[y.Group]), cmp.Compare(x.Group, y.Group), cmp.Compare(x.Revision, y.Revision))
+}
+
+// place finds room for runs: first for those that can stay.
+func (r *resizing) place() {
+	var rest []extent
+	for _, f := range r.from.Fronts {
+		at := extent{f.First, f.Count}
+		switch end := uint64(f.First) + uint64(f.Count); {
+		case f.Count == 0 || end > uint64(len(r.from.Slots)) || r.moved[at] != extent{}:
+		case f.First < apiSlots && end <= apiSlots, r.room.reserve(at):
+			r.moved[at] = at
+		case f.First >= apiSlots && !slices.Contains(rest, at):
+			rest = append(rest, at)
+		}
+	}
+	slices.SortFunc(rest, func(a, b extent) int { return cmp.Compare(a.first, b.first) })
+	for _, at := range rest {
+		if to, ok := r.room.take(int(at.count)); ok {
+			r.moved[at] = to
+		}
+	}
+	end := uint32(0)
+	for _, to := range r.moved {
+		end = max(end, to.first+to.count)
+	}
+	r.to.Slots = make([]Slot, end)
+	for at, to := range r.moved {
+		copy(r.to.Slots[to.first:], r.from.Slots[at.first:at.first+at.count])
+	}
+}
+
+// add is whether there was room for a frontend with all that it refers to.
+func (r *resizing) add(k FrontKey) bool {
+	f := r.from.Fronts[k]
+	to, ok := r.moved[extent{f.First, f.Count}]
+	if f.Count > 0 && !ok {
+		return false
+	}
+	var members []MemberKey
+	for _, m := range r.members[f.Group] {
+		if r.to.Members[m] == 0 {
+			members = append(members, m)
+		}
+	}
+	var sources []SourceKey
+	if f.Sources != 0 && !slices.ContainsFunc(r.to.Sources, func(s SourceKey) bool { return s.set() == f.Sources }) {
+		sources = r.sources[f.Sources]
+	}
+	fronts := int(r.limits.Fronts)
+	if !apiGroups[f.Group] {
+		fronts -= 2 * MaxAPIFronts
+	}
+	if len(r.to.Fronts) >= fronts || len(r.to.Members)+len(members) > int(r.limits.Members) || len(r.to.Sources)+len(sources) > int(r.limits.Sources) {
+		return false
+	}
+	if f.Count > 0 {
+		f.First = to.first
+	}
+	r.to.Fronts[k] = f
+	for _, m := range members {
+		r.to.Members[m] = r.from.Members[m]
+	}
+	r.to.Sources = append(r.to.Sources, sources...)
+	return true
+}
+
+// addHidden adds, as far as there is room, what belongs to services whose frontends others have.
+func (r *resizing) addHidden() {
+	for _, f := range r.from.Fronts {
+		delete(r.members, f.Group)
+		delete(r.sources, f.Sources)
+	}
+	for _, members := range r.members {
+		for _, m := range members[:min(len(members), int(r.limits.Members)-len(r.to.Members))] {
+			r.to.Members[m] = r.from.Members[m]
+		}
+	}
+	for _, sources := range r.sources {
+		r.to.Sources = append(r.to.Sources, sources[:min(len(sources), int(r.limits.Sources)-len(r.to.Sources))]...)
+	}
+}

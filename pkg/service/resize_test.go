@@ -1,0 +1,75 @@
+package service
+
+import (
+	"maps"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// In maps of other sizes a reader finds what he found before, and the next process writes nothing where there was room.
+func TestResize(t *testing.T) {
+	for name, limits := range map[string]Limits{
+		"the same":       roomy,
+		"larger":         {Fronts: 512, Slots: 4096, Members: 2048, Sources: 512},
+		"smaller":        {Fronts: 200, Slots: 512, Members: 512, Sources: 128},
+		"few frontends":  {Fronts: 48, Slots: 1024, Members: 1024, Sources: 256},
+		"few members":    {Fronts: 256, Slots: 1024, Members: 8, Sources: 256},
+		"nearly no room": {Fronts: 48, Slots: 512, Members: 1, Sources: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				c := newCluster(t, roomy)
+				c.occupy(t, rapid.IntRange(0, 600).Draw(t, "slots of others"))
+				for range rapid.IntRange(1, 20).Draw(t, "changes") {
+					c.change(t)
+				}
+				c.settle(t)
+				was, from := c.view(), len(c.maps.fronts)
+				state, without := c.maps.state().Resize(limits)
+				c.maps = newMemory(limits)
+				maps.Copy(c.maps.fronts, state.Fronts)
+				maps.Copy(c.maps.members, state.Members)
+				copy(c.maps.slots, state.Slots)
+				for _, k := range state.Sources {
+					c.maps.sources[k] = true
+				}
+				if err := c.maps.check(); err != nil {
+					t.Fatal(err)
+				}
+				now := c.view()
+				for k, is := range now {
+					if was[k] != is {
+						t.Fatalf("%v was %q and is %q", k.AddrPort(), was[k], is)
+					}
+				}
+				if len(now)+without != from {
+					t.Fatalf("%d of %d frontends are there, and %d have no room", len(now), from, without)
+				}
+				for k := range was {
+					if f, ok := c.maps.fronts[k]; c.planner.claims[k][0].kind == kindAPIServer && (!ok || f.First >= apiSlots) {
+						t.Fatalf("entry 0 is at %d: %t", f.First, ok)
+					}
+				}
+				if without > 0 {
+					return
+				}
+				c.restart(t, c.maps.state())
+				if changes := c.planner.Plan(); changes.Writes() > len(changes.Slots.Keys) {
+					t.Fatalf("the next process writes %+v", changes)
+				}
+			})
+		})
+	}
+}
+
+// Maps that nobody wrote whole, or another program, are no reason to fail.
+func TestResizeOfNonsense(t *testing.T) {
+	s := State{Fronts: map[FrontKey]Front{
+		{Protocol: TCP}: {First: 1 << 31, Count: 1 << 31}, {Protocol: UDP}: {First: 100, Count: 1000}, {Scope: Outside}: {First: 300, Count: 2, Sources: 7},
+	}, Slots: make([]Slot, 2000)}
+	resized, without := s.Resize(tight)
+	if len(resized.Fronts) != 1 || without != 2 {
+		t.Errorf("%d frontends, and %d have no room", len(resized.Fronts), without)
+	}
+}
