@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
 // Names of maps, and of their pins; those of programs are the pins of their links.
@@ -106,37 +107,59 @@ func (t *Table) set(all []*ebpf.CollectionSpec) error {
 	return nil
 }
 
-// loadTable adopts the table's maps if all are pinned and as they should be. Else
-// all pins go before the first new one is made, so that a process that dies in between leaves a table that is not whole,
+// loadTable adopts the table's maps if all are pinned and as they should be, and the programs at sockets, if there are, read them. Else
+// new maps get what those have, and all pins go before the first new one is made, so that a process that dies in between leaves a table that is not whole,
 // never a mixture: programs that are attached still read maps of the old one.
 func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
-	whole := true
 	for _, name := range tableMaps {
 		m, err := t.adopt(name, specs[name])
 		if err != nil {
 			return err
 		}
-		if m == nil {
-			whole = false
-			continue
+		if m != nil {
+			t.maps[name] = m
 		}
-		t.maps[name] = m
 	}
-	if whole {
+	old, err := t.inForce(t.maps, specs)
+	if err != nil {
+		return err
+	}
+	defer closeMaps(old)
+	if len(t.maps) == len(tableMaps) && old == nil {
 		return nil
 	}
+	var state service.State
+	if t.fresh = old != nil && len(old) < len(tableMaps); old != nil && !t.fresh {
+		if state, err = readState(old); err != nil {
+			return fmt.Errorf("table in force: %w", err)
+		}
+	}
+	return t.remakeTable(specs, state)
+}
+
+// remakeTable puts new maps with this content in the place of those that are pinned.
+func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content service.State) error {
 	for _, name := range tableMaps {
 		if m := t.maps[name]; m != nil {
 			m.Close()
-			delete(t.maps, name)
 		}
+		m, err := newMap(name, specs[name])
+		if err != nil {
+			return err
+		}
+		t.maps[name] = m
+	}
+	if err := t.fill(content); err != nil {
+		return err
+	}
+	for _, name := range tableMaps {
 		if err := os.Remove(t.pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove pin of an earlier table: %w", err)
 		}
 	}
 	for _, name := range tableMaps {
-		if err := t.makeMap(name, specs[name]); err != nil {
-			return err
+		if err := bpfobj.Repin(t.maps[name], t.pin(name)); err != nil {
+			return fmt.Errorf("map %s: %w", name, err)
 		}
 	}
 	return nil
@@ -172,10 +195,18 @@ func (t *Table) adopt(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	return m, nil
 }
 
-func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
+func newMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
-		return fmt.Errorf("make map %s of %d entries: %w", name, spec.MaxEntries, err)
+		return nil, fmt.Errorf("make map %s of %d entries: %w", name, spec.MaxEntries, err)
+	}
+	return m, nil
+}
+
+func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
+	m, err := newMap(name, spec)
+	if err != nil {
+		return err
 	}
 	t.maps[name] = m
 	if err := bpfobj.Repin(m, t.pin(name)); err != nil {

@@ -14,32 +14,34 @@ import (
 const chunk = 1 << 14
 
 // State reads the table back, for Planner.Adopt. It reads slots only as far as frontends point.
-func (t *Table) State() (service.State, error) {
+func (t *Table) State() (service.State, error) { return readState(t.maps) }
+
+func readState(maps map[string]*ebpf.Map) (service.State, error) {
 	s := service.State{Fronts: make(map[service.FrontKey]service.Front), Members: make(map[service.MemberKey]service.Member)}
 	end := uint64(0)
 	err := errors.Join(
-		each(t, mapFronts, func(k service.FrontKey, v service.Front) bool {
+		each(maps, mapFronts, func(k service.FrontKey, v service.Front) bool {
 			s.Fronts[k] = v
 			end = max(end, uint64(v.First)+uint64(v.Count))
 			return true
 		}),
-		each(t, mapMembers, func(k service.MemberKey, v service.Member) bool {
+		each(maps, mapMembers, func(k service.MemberKey, v service.Member) bool {
 			s.Members[k] = v
 			return true
 		}),
-		each(t, mapSources, func(k service.SourceKey, _ uint32) bool {
+		each(maps, mapSources, func(k service.SourceKey, _ uint32) bool {
 			s.Sources = append(s.Sources, k)
 			return true
 		}))
 	if err != nil {
 		return service.State{}, err
 	}
-	end = min(end, uint64(t.limits.Slots))
+	end = min(end, uint64(maps[mapSlots].MaxEntries()))
 	if end == 0 {
 		return s, nil
 	}
 	s.Slots = make([]service.Slot, end)
-	return s, each(t, mapSlots, func(k uint32, v service.Slot) bool {
+	return s, each(maps, mapSlots, func(k uint32, v service.Slot) bool {
 		if uint64(k) < end {
 			s.Slots[k] = v
 		}
@@ -48,8 +50,8 @@ func (t *Table) State() (service.State, error) {
 }
 
 // each calls fn with every entry of a map until it gives false.
-func each[K, V any](t *Table, name string, fn func(K, V) bool) error {
-	m := t.maps[name]
+func each[K, V any](maps map[string]*ebpf.Map, name string, fn func(K, V) bool) error {
+	m := maps[name]
 	size := int(min(m.MaxEntries(), chunk))
 	keys, values := make([]K, size), make([]V, size)
 	for cursor := new(ebpf.MapBatchCursor); ; {

@@ -66,16 +66,16 @@ type Table struct {
 	features Features
 	maps     map[string]*ebpf.Map     // by name, which is their pin
 	progs    map[string]*ebpf.Program // by name; loaded, attached or not
+	fresh    bool                     // see Fresh
 
 	mu sync.Mutex // held while links and pins change
 }
 
 // Open probes the kernel, loads the programs and makes and pins the maps, or adopts
-// those that are pinned. Pinned maps of the table of another size or layout
+// those that are pinned. Pinned maps of the table of another size
 // are left to the programs that are attached and use them, and give their pins to
-// new and empty ones: State says that nothing is there, and once the table is written
-// anew AttachSockets puts the programs that read it in the others' place. Nothing is
-// attached by Open. Errors are ErrNotPermitted, ErrNoBPFFS, *FeatureError, service.ErrLimits.
+// new ones with the same content, as far as it has room; AttachSockets then puts the programs that read these in the others' place. Of maps of another
+// layout the content is not known: see Fresh. Nothing is attached by Open. Errors are ErrNotPermitted, ErrNoBPFFS, *FeatureError, service.ErrLimits.
 func Open(c Config) (*Table, error) {
 	fail := func(err error) (*Table, error) {
 		return nil, fmt.Errorf("open table of services in %s: %w", c.Dir, err)
@@ -116,6 +116,10 @@ func (t *Table) Close() error {
 
 // Features is what Open found out about the kernel.
 func (t *Table) Features() Features { return t.features }
+
+// Fresh is whether the table is empty although programs are attached that read another one: its layout is of another version. They serve what
+// they did until AttachLinks and AttachSockets put this version's in their place: write the whole table first.
+func (t *Table) Fresh() bool { return t.fresh }
 
 // Limits are the sizes of the maps of the table.
 func (t *Table) Limits() service.Limits { return t.limits }

@@ -1,0 +1,135 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// readerProgram is the program whose maps are the table in force: it is attached last of those that look a frontend up for TCP.
+const readerProgram = "service_connect6"
+
+// inForce opens the maps of the table that the programs at sockets read, by name; nil is that none is attached, or that they read mine, which
+// is whole. A map that only programs at links read is the pinned one. The caller closes them. What has another layout than specs
+// say, or is not found, is left out.
+func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
+	l, err := link.LoadPinnedLink(t.pin(readerProgram), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open link %s: %w", readerProgram, err)
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return nil, fmt.Errorf("read link %s: %w", readerProgram, err)
+	}
+	if at := info.Cgroup(); at == nil || at.CgroupId == 0 {
+		return nil, nil // its cgroup is gone
+	}
+	prog, err := ebpf.NewProgramFromID(info.Program)
+	if err != nil {
+		return nil, fmt.Errorf("open program %s: %w", readerProgram, err)
+	}
+	defer prog.Close()
+	found, err := mapsOf(prog)
+	if err != nil {
+		return nil, fmt.Errorf("program %s: %w", readerProgram, err)
+	}
+	if same, err := sameMap(mine[mapFronts], found[mapFronts]); err != nil || same && len(mine) == len(tableMaps) {
+		closeMaps(found)
+		return nil, err
+	}
+	for _, name := range tableMaps {
+		if found[name] == nil {
+			if m, err := ebpf.LoadPinnedMap(t.pin(name), nil); err == nil {
+				found[name] = m
+			}
+		}
+		m, spec := found[name], specs[name]
+		if m != nil && (m.Type() != spec.Type || m.KeySize() != spec.KeySize || m.ValueSize() != spec.ValueSize) {
+			m.Close()
+			delete(found, name)
+		}
+	}
+	return found, nil
+}
+
+// mapsOf opens those maps of a program that are named as those of the table.
+func mapsOf(prog *ebpf.Program) (map[string]*ebpf.Map, error) {
+	info, err := prog.Info()
+	if err != nil {
+		return nil, fmt.Errorf("read program: %w", err)
+	}
+	ids, _ := info.MapIDs()
+	found := make(map[string]*ebpf.Map)
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			closeMaps(found)
+			return nil, fmt.Errorf("open map %d: %w", id, err)
+		}
+		if name := bpfobj.MapName(m); slices.Contains(tableMaps, name) && found[name] == nil {
+			found[name] = m
+		} else {
+			m.Close()
+		}
+	}
+	return found, nil
+}
+
+// sameMap is whether both are one map of the kernel; nil is none.
+func sameMap(a, b *ebpf.Map) (bool, error) {
+	if a == nil || b == nil {
+		return false, nil
+	}
+	x, err := a.Info()
+	if err != nil {
+		return false, err
+	}
+	y, err := b.Info()
+	if err != nil {
+		return false, err
+	}
+	i, _ := x.ID()
+	j, _ := y.ID()
+	return i == j, nil
+}
+
+func closeMaps(maps map[string]*ebpf.Map) {
+	for _, m := range maps {
+		m.Close()
+	}
+}
+
+// fill writes into maps that are new and that nobody reads what the table in force has.
+func (t *Table) fill(s service.State) error {
+	resized, without := s.Resize(t.limits)
+	if without > 0 {
+		t.log.Warn("addresses of services have no room in the new table and are not served until it is larger: raise services.limits", "addresses", without)
+	}
+	c := service.Changes{Sources: resized.Sources}
+	for k, v := range resized.Members {
+		c.Members.Keys, c.Members.Values = append(c.Members.Keys, k), append(c.Members.Values, v)
+	}
+	written := make(map[uint32]bool) // runs, which frontends share
+	for k, v := range resized.Fronts {
+		c.Fronts.Keys, c.Fronts.Values = append(c.Fronts.Keys, k), append(c.Fronts.Values, v)
+		for i := v.First; i < v.First+v.Count && !written[v.First]; i++ {
+			c.Slots.Keys, c.Slots.Values = append(c.Slots.Keys, i), append(c.Slots.Values, resized.Slots[i])
+		}
+		written[v.First] = written[v.First] || v.Count > 0
+	}
+	if err := t.Apply(c); err != nil {
+		return fmt.Errorf("take over the table in force: %w", err)
+	}
+	return nil
+}
