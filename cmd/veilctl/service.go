@@ -53,9 +53,24 @@ func fetchService(c call, socket, page string, v any) error {
 	return nil
 }
 
+// allServices asks for the list page by page.
+func allServices(c call, socket string) ([]service.View, error) {
+	views := []service.View{}
+	for query := ""; ; query = "?after=" + url.QueryEscape(views[len(views)-1].Service.String()) {
+		var page []service.View
+		if err := fetchService(c, socket, telemetry.ServicesPath+query, &page); err != nil {
+			return nil, err
+		}
+		if len(page) == 0 {
+			return views, nil
+		}
+		views = append(views, page...)
+	}
+}
+
 func serviceList(c call, socket string) error {
-	var views []service.View
-	if err := fetchService(c, socket, telemetry.ServicesPath, &views); err != nil {
+	views, err := allServices(c, socket)
+	if err != nil {
 		return err
 	}
 	var rows [][]string
@@ -69,7 +84,6 @@ func serviceList(c call, socket string) error {
 			rows = append(rows, []string{serviceName(v.Service), f.Kind, f.Addr.String(), f.Protocol.String(), fromOf(v, f), backendCount(f), noteOf(v.Service, f)})
 		}
 	}
-	var err error
 	if c.json {
 		err = printJSON(c.out, views)
 	} else if err = table(c.out, "SERVICE | KIND | ADDRESS | PROTOCOL | FROM | BACKENDS | NOTE", rows); err == nil {
@@ -111,15 +125,7 @@ func serviceName(n service.Name) string {
 	return n.String()
 }
 
-func backendCount(f service.FrontView) string {
-	chosen := 0
-	for _, b := range f.Backends {
-		if b.Chosen {
-			chosen++
-		}
-	}
-	return fmt.Sprintf("%d of %d", chosen, len(f.Backends))
-}
+func backendCount(f service.FrontView) string { return fmt.Sprintf("%d of %d", f.Chosen, f.Known) }
 
 func noteOf(owner service.Name, f service.FrontView) string {
 	var notes []string
@@ -207,13 +213,7 @@ func showFront(c call, f service.FrontView) error {
 	if f.Local {
 		fmt.Fprintln(c.out, "only backends on this node: the policy is Local")
 	}
-	chosen := 0
-	for _, b := range f.Backends {
-		if b.Chosen {
-			chosen++
-		}
-	}
-	switch {
+	switch chosen := f.Chosen; {
 	case chosen == 0 && f.Drop:
 		fmt.Fprintln(c.out, "no backend is on this node: packets are dropped, so that a balancer goes to another node; sockets are refused")
 	case chosen == 0:

@@ -34,7 +34,15 @@ func serviceDaemon(t *testing.T, change func(*service.Service)) string {
 	}})
 	p.Plan()
 	return daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
-		telemetry.ServicesPath: func(*http.Request) (any, error) { return p.Views(), nil },
+		telemetry.ServicesPath: func(r *http.Request) (any, error) {
+			var after service.Name
+			if text := r.FormValue("after"); text != "" {
+				if err := after.UnmarshalText([]byte(text)); err != nil {
+					return nil, err
+				}
+			}
+			return service.List(after, func(f func(*service.Planner)) error { f(p); return nil })
+		},
 		telemetry.ServicePath: func(r *http.Request) (any, error) {
 			if r.FormValue("name") != name.String() {
 				return nil, errors.New("no service of this name")

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -18,12 +16,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
-)
-
-// Ports of the API server: of its service, and of itself where nothing else is known (kubeadm's).
-const (
-	apiServicePort = 443
-	apiServerPort  = 6443
 )
 
 // services are the table of services of this node.
@@ -72,7 +64,7 @@ func (a *Agent) openServices() error {
 	if err != nil {
 		return err
 	}
-	known := apiServers(a.cfg, a.kube.Server(), a.lastAPIServers())
+	known := apiServers(a.cfg, a.kube.Server(), serviceOfPod(os.Getenv), a.lastAPIServers())
 	a.log.Info("services are translated by eBPF", "cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
 	p, err := proxy.New(proxy.Options{
 		Node: a.cfg.Node, Limits: limits, Table: tableOf{t, cgroup}, APIServers: known,
@@ -84,17 +76,6 @@ func (a *Agent) openServices() error {
 	}
 	a.services = &services{table: t, proxy: p}
 	return nil
-}
-
-// serviceCgroup is the root of the tree of cgroups that the node's processes are in.
-func serviceCgroup(cfg config.Config) (string, error) {
-	if cfg.Services.Cgroup != "" {
-		return cfg.Services.Cgroup, nil
-	}
-	if _, err := os.Stat(filepath.Join(config.HostCgroup, "cgroup.procs")); err == nil {
-		return config.HostCgroup, nil
-	}
-	return table.FindCgroup()
 }
 
 // checkServices says what this machine lacks for the table of services, and changes nothing.
@@ -119,36 +100,6 @@ func serviceLimits(c config.ServiceLimits) service.Limits {
 	}
 }
 
-func (a *Agent) lastAPIServers() []netip.Addr {
-	if a.lastGood == nil {
-		return nil
-	}
-	return a.lastGood.APIServers
-}
-
-// apiServers are what is known of the API servers before they are listed: their service has the first address of the first service
-// range (kube-apiserver takes it), and they are those of the configuration, the one that veild itself is told to ask, and those of the last good table.
-func apiServers(cfg config.Config, asked netip.AddrPort, last []netip.Addr) proxy.APIServers {
-	known := proxy.APIServers{Configured: cfg.Services.APIServers}
-	if len(cfg.ServiceRanges) > 0 {
-		known.Frontends = []netip.AddrPort{netip.AddrPortFrom(cfg.ServiceRanges[0].Masked().Addr().Next(), apiServicePort)}
-	}
-	translated := func(addr netip.Addr) bool {
-		return slices.ContainsFunc(cfg.ServiceRanges, func(r netip.Prefix) bool { return r.Contains(addr.Unmap()) })
-	}
-	port := uint16(apiServerPort)
-	if asked.IsValid() && !translated(asked.Addr()) {
-		known.Remembered = append(known.Remembered, asked)
-		port = asked.Port()
-	}
-	for _, addr := range last {
-		if !translated(addr) && addr != asked.Addr() {
-			known.Remembered = append(known.Remembered, netip.AddrPortFrom(addr, port))
-		}
-	}
-	return known
-}
-
 // runServices keeps the table; Begin was before.
 func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 	if a.services == nil {
@@ -158,7 +109,14 @@ func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 		a.services.proxy.Run(ctx)
 		return a.services.table.Close()
 	})
-	g.Go(func() error { return ignoreEnd(ctx, a.services.table.WatchLinks(ctx)) })
+	g.Go(func() error {
+		select {
+		case <-a.services.proxy.Attached(): // until then links have what the last veild gave them
+			return ignoreEnd(ctx, a.services.table.WatchLinks(ctx))
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	g.Go(func() error { return ignoreEnd(ctx, a.kube.RunServices(ctx, a.services.proxy)) })
 }
 
@@ -234,53 +192,6 @@ func (a *Agent) serviceStatus() (*telemetry.Services, []string) {
 		{Where: packet, What: "no_address", Count: c.NoAddress}, {Where: packet, What: "no_port", Count: c.NoPort},
 	}
 	return out, problems
-}
-
-// errNoServices is what is shown of the table where there is none.
-var errNoServices = errors.New("services are not translated by veild on this node: serviceProxy is none")
-
-// servicePages are what the admin socket shows of services.
-func (a *Agent) servicePages() map[string]telemetry.Page {
-	ask := func(look func(*service.Planner, *http.Request) (any, error)) telemetry.Page {
-		return func(r *http.Request) (answer any, err error) {
-			if a.services == nil {
-				return nil, errNoServices
-			}
-			asked := a.services.proxy.Ask(r.Context(), func(p *service.Planner) { answer, err = look(p, r) })
-			return answer, errors.Join(asked, err)
-		}
-	}
-	return map[string]telemetry.Page{
-		telemetry.ServicesPath: ask(func(p *service.Planner, _ *http.Request) (any, error) { return p.Views(), nil }),
-		telemetry.ServicePath:  ask(showService),
-		telemetry.TracePath:    ask(traceService),
-	}
-}
-
-func showService(p *service.Planner, r *http.Request) (any, error) {
-	namespace, name, _ := strings.Cut(r.FormValue("name"), "/")
-	v, ok := p.View(service.Name{Namespace: namespace, Name: name})
-	if !ok {
-		return nil, fmt.Errorf("no service %s/%s is in the table: it does not exist, is headless, or has another proxy", namespace, name)
-	}
-	return v, nil
-}
-
-func traceService(p *service.Planner, r *http.Request) (any, error) {
-	addr, err := netip.ParseAddrPort(r.FormValue("addr"))
-	if err != nil {
-		return nil, err
-	}
-	var protocol service.Protocol
-	var scope service.Scope
-	if err := errors.Join(protocol.UnmarshalText([]byte(r.FormValue("protocol"))), scope.UnmarshalText([]byte(r.FormValue("scope")))); err != nil {
-		return nil, err
-	}
-	f, ok := p.At(addr, protocol, scope)
-	if !ok {
-		return nil, fmt.Errorf("%s %s from %s is no service's: packets go there as they are", protocol, addr, scope)
-	}
-	return f, nil
 }
 
 // removeServices takes the table away, if there is one.

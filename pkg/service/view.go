@@ -2,6 +2,7 @@ package service
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -52,7 +53,10 @@ type FrontView struct {
 	// Sources are who may come from outside when Ranged; otherwise anybody may.
 	Sources []netip.Prefix `json:"sources,omitempty"`
 	Ranged  bool           `json:"ranged,omitempty"`
-	// Backends are those that are chosen from, each with the same chance, and then those that are not.
+	// Chosen is how many backends are chosen from, of all that are Known.
+	Chosen int `json:"chosen"`
+	Known  int `json:"known"`
+	// Backends are those that are chosen from, each with the same chance, and then those that are not. A List has none.
 	Backends []BackendView `json:"backends,omitempty"`
 }
 
@@ -83,21 +87,11 @@ func (p *Planner) Services() int {
 	return n
 }
 
-// Views gives all services as they are in force, by name, without their backends' reasons: View has those.
-func (p *Planner) Views() []View {
-	var all []View
-	for n, e := range p.entries {
-		if e.service != nil || e.api != nil {
-			v, _ := p.View(n)
-			all = append(all, v)
-		}
-	}
-	slices.SortFunc(all, func(a, b View) int { return compareName(a.Service, b.Service) })
-	return all
-}
-
 // View gives a service as it is in force; false is that there is none of this name.
-func (p *Planner) View(n Name) (View, bool) {
+func (p *Planner) View(n Name) (View, bool) { return p.view(n, p.tellBackends) }
+
+// view has the backends of each frontend told of or counted by fill.
+func (p *Planner) view(n Name, fill func(*entry, claim, *FrontView)) (View, bool) {
 	e := p.entries[n]
 	if e == nil || e.service == nil && e.api == nil {
 		return View{}, false
@@ -111,6 +105,7 @@ func (p *Planner) View(n Name) (View, bool) {
 	}
 	for _, c := range e.now.claims {
 		f := p.front(e, c)
+		fill(e, c, &f)
 		if f.Owner != n && f.Owner != apiName && c.key.Scope == Inside {
 			v.Problems = append(v.Problems, (&ConflictError{n, f.Owner, c.key}).Error())
 		}
@@ -128,7 +123,10 @@ func (p *Planner) At(a netip.AddrPort, protocol Protocol, scope Scope) (FrontVie
 	if len(list) == 0 {
 		return FrontView{}, false
 	}
-	return p.front(p.entries[list[0].owner], list[0]), true
+	e := p.entries[list[0].owner]
+	f := p.front(e, list[0])
+	p.tellBackends(e, list[0], &f)
+	return f, true
 }
 
 func (p *Planner) front(e *entry, c claim) FrontView {
@@ -142,8 +140,18 @@ func (p *Planner) front(e *entry, c claim) FrontView {
 	if f.Ranged {
 		f.Sources = slices.Clone(e.service.SourceRanges)
 	}
-	f.Backends = p.backends(e, c)
 	return f
+}
+
+// tellBackends puts in every endpoint of a claim.
+func (p *Planner) tellBackends(e *entry, c claim, f *FrontView) {
+	f.Backends = p.backends(e, c)
+	f.Known = len(f.Backends)
+	for _, b := range f.Backends {
+		if b.Chosen {
+			f.Chosen++
+		}
+	}
 }
 
 // backends tells of every endpoint of a claim whether it is chosen.
@@ -160,21 +168,30 @@ func (p *Planner) backends(e *entry, c claim) []BackendView {
 		return out
 	}
 	var out []BackendView
-	for _, s := range e.slices {
-		i := slices.IndexFunc(s.Ports, func(sp SlicePort) bool { return sp.Name == c.group.port && sp.Protocol == c.group.protocol })
-		if i < 0 {
-			continue
-		}
-		for _, ep := range s.Endpoints {
-			if ep.Addr.Unmap().Is6() == c.group.v6 {
-				out = append(out, p.backend(ep, s.Ports[i].Port, c.group.local, g))
-			}
-		}
+	for port, ep := range endpointsOf(e, c.group) {
+		out = append(out, p.backend(ep, port, c.group.local, g))
 	}
 	slices.SortFunc(out, func(a, b BackendView) int {
 		return cmp.Or(compareBool(b.Chosen, a.Chosen), a.Addr.Compare(b.Addr))
 	})
 	return slices.CompactFunc(out, func(a, b BackendView) bool { return a.Addr == b.Addr && a.Chosen == b.Chosen })
+}
+
+// endpointsOf goes through the endpoints that a group knows, with their ports; those of other nodes too.
+func endpointsOf(e *entry, key groupKey) iter.Seq2[uint16, Endpoint] {
+	return func(yield func(uint16, Endpoint) bool) {
+		for _, s := range e.slices {
+			i := slices.IndexFunc(s.Ports, func(sp SlicePort) bool { return sp.Name == key.port && sp.Protocol == key.protocol })
+			if i < 0 {
+				continue
+			}
+			for _, ep := range s.Endpoints {
+				if ep.Addr.Unmap().Is6() == key.v6 && !yield(s.Ports[i].Port, ep) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (p *Planner) backend(ep Endpoint, port uint16, local bool, g *group) BackendView {

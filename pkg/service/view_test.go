@@ -1,10 +1,14 @@
 package service
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestViewsSayWhoIsChosenAndWhy(t *testing.T) {
@@ -64,8 +68,51 @@ func TestViewOfAnAddressThatAnotherHas(t *testing.T) {
 	if _, ok := c.planner.At(netip.MustParseAddrPort("198.18.9.9:80"), TCP, Inside); ok {
 		t.Error("an address of nobody is a service's")
 	}
-	if n := len(c.planner.Views()); n != 2 {
-		t.Errorf("%d views, want 2", n)
+}
+
+// The list is in pages, has numbers that show has too, and takes the planner away from nobody for long.
+func TestList(t *testing.T) {
+	c := planned(t, webService(func(s *Service) { s.ExternalLocal = true }), endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready elsewhere"), endpoint("198.18.1.3", "dead"))
+	c.planner.PutSlice(Slice{Service: web, Name: "2", Ports: []SlicePort{{"http", TCP, 8080}}, Endpoints: []Endpoint{endpoint("198.18.1.1", "ready")}})
+	c.planner.SetAPIServer(APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.9:443")}, Backends: []netip.AddrPort{netip.MustParseAddrPort("198.19.0.1:6443")}})
+	const others = listPage + 20
+	for i := range others {
+		c.planner.PutService(Service{Name: Name{"other", fmt.Sprint(i)}})
+	}
+	c.planner.PutSlice(Slice{Service: Name{"shop", "no service"}, Name: "1"})
+	c.planner.Plan()
+	var all []View
+	asked := 0
+	for after := (Name{}); ; after = all[len(all)-1].Service {
+		page, err := List(after, func(f func(*Planner)) error { asked++; f(c.planner); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		all = append(all, page...)
+	}
+	if !slices.IsSortedFunc(all, func(a, b View) int { return compareName(a.Service, b.Service) }) || len(all) != others+2 || asked < others/listChunk {
+		t.Errorf("%d services, asked for %d times", len(all), asked)
+	}
+	for _, v := range []View{all[0], all[len(all)-1]} {
+		full, _ := c.planner.View(v.Service)
+		for i := range full.Fronts {
+			if v.Fronts[i].Backends != nil {
+				t.Errorf("the list tells of the backends of %s", v.Service)
+			}
+			full.Fronts[i].Backends = nil
+		}
+		if diff := cmp.Diff(full, v, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+			t.Errorf("%s: the list differs: %s", v.Service, diff)
+		}
+	}
+	if f := all[len(all)-1].Fronts[0]; f.Known != 3 || f.Chosen != 2 {
+		t.Errorf("%d of %d backends, want 2 of 3", f.Chosen, f.Known)
+	}
+	if _, err := List(Name{}, func(func(*Planner)) error { return ErrFull }); !errors.Is(err, ErrFull) {
+		t.Errorf("with nobody who answers: %v", err)
 	}
 }
 

@@ -196,9 +196,12 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 		return nil, fmt.Errorf("ask veild: %w", err)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus+1))
 	if err != nil {
 		return nil, fmt.Errorf("ask veild: %w", err)
+	}
+	if len(body) > maxStatus {
+		return nil, fmt.Errorf("ask veild: its answer has more than %d MiB", maxStatus>>20)
 	}
 	text := strings.TrimSpace(string(body[:min(len(body), 500)]))
 	switch resp.StatusCode {

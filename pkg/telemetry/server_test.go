@@ -134,6 +134,15 @@ func TestFetchWithoutVeild(t *testing.T) {
 	}
 }
 
+func TestFetchOfAnAnswerThatIsTooLong(t *testing.T) {
+	path := serve(t, AdminHandler(busy, NewHealth(time.Minute), map[string]Page{
+		"/v1/long": func(*http.Request) (any, error) { return strings.Repeat("x", maxStatus), nil },
+	}))
+	if _, err := FetchPage(context.Background(), path, "/v1/long"); err == nil || !strings.Contains(err.Error(), "more than 64 MiB") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // stale leaves a socket at path on which nobody listens.
 func stale(t *testing.T, path string) {
 	t.Helper()

@@ -102,7 +102,7 @@ func (m *Metrics) ObserveProgramming(d time.Duration) {
 	m.programming.Observe(d.Seconds())
 }
 
-// Pages of the admin socket about services; pkg/service has what they answer: a list of View, a View for ?name=NAMESPACE/NAME, and a FrontView for
+// Pages of the admin socket about services; pkg/service has what they answer: a list of View, those after ?after=NAMESPACE/NAME, a View for ?name=NAMESPACE/NAME, and a FrontView for
 // ?addr=ADDRESS:PORT&protocol=TCP&scope=inside.
 const (
 	ServicesPath = "/v1/services"

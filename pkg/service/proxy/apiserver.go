@@ -14,12 +14,17 @@ const (
 	// deadAfter is how long a server has not answered when connections to it are closed. closeEvery is how often those are
 	// looked for: together less than the 45 s after which client-go's own pings find a connection dead.
 	deadAfter, closeEvery = 25 * time.Second, 10 * time.Second
+	// A server that left the list is watched on, since one that died is taken out of it before deadAfter: until connections to it were looked for
+	// closings times, or while it answers for leftFor.
+	closings, leftFor = 3, 2 * time.Minute
 )
 
 // APIServers are what is known of the API servers before they are listed.
 type APIServers struct {
-	// Frontends are the addresses of their service.
+	// Frontends are addresses of their service that are sure; those that are in the maps are as good.
 	Frontends []netip.AddrPort
+	// Guessed is what their service may have. It counts only when nothing is sure.
+	Guessed []netip.AddrPort
 	// Configured are servers whatever the lists say.
 	Configured []netip.AddrPort
 	// Remembered are servers until they have been listed.
@@ -48,7 +53,9 @@ type server struct {
 	up    bool
 	since time.Time // zero until its probe has said something; it counts as up
 	stop  func()
+	left  time.Time // when it left the list, zero is not: one that left is no part of entry 0
 	swept time.Time // when connections to it were last closed
+	times int       // how often they were, since it does not answer
 }
 
 func newAPIServers(before APIServers) *apiServers {
@@ -57,16 +64,21 @@ func newAPIServers(before APIServers) *apiServers {
 	return a
 }
 
-// adopt remembers the servers in the maps.
+// adopt remembers the servers in the maps. Those that the last process had found dead, so that the maps have others only, are dead until they answer.
 func (a *apiServers) adopt(s service.State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	was := s.APIServer()
 	a.before.Remembered = slices.Concat(a.before.Remembered, was.Backends)
-	if len(a.before.Frontends) == 0 {
-		a.before.Frontends = was.Frontends
-	}
+	a.before.Frontends = slices.Concat(a.before.Frontends, was.Frontends)
+	slices.SortFunc(a.before.Frontends, netip.AddrPort.Compare)
+	a.before.Frontends = slices.Compact(a.before.Frontends)
 	a.syncLocked()
+	for addr, server := range a.servers {
+		if len(was.Backends) > 0 && !slices.Contains(was.Backends, addr) {
+			server.up, server.since = false, time.Now()
+		}
+	}
 }
 
 // start begins to probe; changed is told when entry may have become another. Probes end with ctx, counted by wg.
@@ -97,7 +109,7 @@ func (a *apiServers) report(addr netip.AddrPort, up bool) bool {
 	if s == nil || s.up == up && !s.since.IsZero() {
 		return false
 	}
-	s.up, s.since, s.swept = up, time.Now(), time.Time{}
+	s.up, s.since, s.swept, s.times = up, time.Now(), time.Time{}, 0
 	return true
 }
 
@@ -117,15 +129,18 @@ func (a *apiServers) syncLocked() {
 	for _, addr := range known {
 		want[netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())] = true
 	}
-	for _, addr := range a.frontsLocked() {
+	fronts := a.frontsLocked()
+	for _, addr := range fronts {
 		delete(want, addr) // would lead back to itself
 	}
 	for addr, s := range a.servers {
-		if !want[addr] {
-			if s.stop != nil {
-				s.stop()
-			}
-			delete(a.servers, addr)
+		switch {
+		case want[addr]:
+			s.left = time.Time{}
+		case a.run == nil || slices.Contains(fronts, addr):
+			a.forgetLocked(addr)
+		case s.left.IsZero():
+			s.left = time.Now()
 		}
 	}
 	for addr := range want {
@@ -140,31 +155,51 @@ func (a *apiServers) syncLocked() {
 	}
 }
 
-func (a *apiServers) frontsLocked() []netip.AddrPort {
-	if len(a.fronts) > 0 {
-		return a.fronts
+func (a *apiServers) forgetLocked(addr netip.AddrPort) {
+	if stop := a.servers[addr].stop; stop != nil {
+		stop()
 	}
-	return a.before.Frontends
+	delete(a.servers, addr)
 }
 
-// entry is entry 0: the servers that answer or have not been asked yet, or all when none does. Without any there is no frontend:
-// it could only refuse.
+func (a *apiServers) frontsLocked() []netip.AddrPort {
+	switch {
+	case len(a.fronts) > 0:
+		return a.fronts
+	case len(a.before.Frontends) > 0:
+		return a.before.Frontends
+	}
+	return a.before.Guessed
+}
+
+// entry is entry 0: of each family the servers that answer or have not been asked yet, or all when none does. Without any there is no frontend of
+// that family: it could only refuse.
 func (a *apiServers) entry() service.APIServer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var up, all []netip.AddrPort
+	up, all := map[bool][]netip.AddrPort{}, map[bool][]netip.AddrPort{}
 	for addr, s := range a.servers {
-		all = append(all, addr)
+		if !s.left.IsZero() {
+			continue
+		}
+		v6 := addr.Addr().Is6()
+		all[v6] = append(all[v6], addr)
 		if s.up {
-			up = append(up, addr)
+			up[v6] = append(up[v6], addr)
 		}
 	}
-	if len(all) == 0 {
-		return service.APIServer{}
+	var e service.APIServer
+	for _, v6 := range []bool{false, true} {
+		backends := up[v6]
+		if len(backends) == 0 {
+			backends = all[v6]
+		}
+		e.Backends = append(e.Backends, backends...)
 	}
-	e := service.APIServer{Frontends: slices.Clone(a.frontsLocked()), Backends: up}
-	if len(up) == 0 {
-		e.Backends = all
+	for _, front := range a.frontsLocked() {
+		if len(all[front.Addr().Unmap().Is6()]) > 0 {
+			e.Frontends = append(e.Frontends, front)
+		}
 	}
 	slices.SortFunc(e.Backends, netip.AddrPort.Compare)
 	return e
@@ -222,20 +257,26 @@ func (a *apiServers) status() []APIServer {
 	defer a.mu.Unlock()
 	var out []APIServer
 	for addr, s := range a.servers {
-		out = append(out, APIServer{Addr: addr, Up: s.up, Since: s.since})
+		if s.left.IsZero() {
+			out = append(out, APIServer{Addr: addr, Up: s.up, Since: s.since})
+		}
 	}
 	slices.SortFunc(out, func(x, y APIServer) int { return x.Addr.Compare(y.Addr) })
 	return out
 }
 
-// dead are the servers to which connections are to be closed now, while another answers.
+// dead are the servers to which connections are to be closed now, while another answers. It forgets those that left and are done with.
 func (a *apiServers) dead(now time.Time) []netip.AddrPort {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var out []netip.AddrPort
 	alive := false
 	for addr, s := range a.servers {
-		alive = alive || s.up && !s.since.IsZero()
+		if !s.left.IsZero() && (s.times >= closings || s.up && now.Sub(s.left) >= leftFor) {
+			a.forgetLocked(addr)
+			continue
+		}
+		alive = alive || s.left.IsZero() && s.up && !s.since.IsZero()
 		if !s.up && now.Sub(s.since) >= deadAfter && now.Sub(s.swept) >= closeEvery {
 			out = append(out, addr)
 		}
@@ -245,15 +286,13 @@ func (a *apiServers) dead(now time.Time) []netip.AddrPort {
 	}
 	for _, addr := range out {
 		a.servers[addr].swept = now
+		a.servers[addr].times++
 	}
 	return out
 }
 
 // closeDead closes what is still connected to servers that have gone, until ctx ends.
 func (p *Proxy) closeDead(ctx context.Context) {
-	if p.closing == nil {
-		return
-	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {

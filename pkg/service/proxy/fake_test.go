@@ -24,7 +24,9 @@ type fakeTable struct {
 	sources  map[service.SourceKey]bool
 	attached int
 	writes   int
-	fail     int // so many Apply fail before they have written frontends
+	fail     int                        // so many Apply fail before they have written frontends
+	refuse   func(service.Changes) bool // these fail so, too
+	fresh    bool
 	applied  chan struct{}
 }
 
@@ -61,6 +63,9 @@ func (f *fakeTable) Apply(c service.Changes) error {
 		f.fail--
 		return errBroken
 	}
+	if f.refuse != nil && f.refuse(c) {
+		return errBroken
+	}
 	f.writes += c.Writes()
 	for _, k := range c.Sources {
 		f.sources[k] = true
@@ -90,6 +95,20 @@ func (f *fakeTable) Attach() error {
 	defer f.mu.Unlock()
 	f.attached++
 	return nil
+}
+
+func (f *fakeTable) Fresh() bool { return f.fresh }
+
+func (f *fakeTable) attaches() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.attached
+}
+
+func (f *fakeTable) setRefuse(refuse func(service.Changes) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse = refuse
 }
 
 func (f *fakeTable) setFail(n int) {

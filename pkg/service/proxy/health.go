@@ -29,6 +29,7 @@ type healthPorts struct {
 	local   map[service.Name]map[string][]netip.Addr
 	servers map[uint16]*healthServer
 	failed  map[uint16]string
+	changed bool // services, since servers were made what they ask for
 	broken  bool // whether the table is behind
 }
 
@@ -48,16 +49,23 @@ func (h *healthPorts) putService(s service.Service) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if s.HealthCheckNodePort == 0 || !s.ExternalLocal {
-		delete(h.services, s.Name)
+		h.deleteServiceLocked(s.Name)
 		return
 	}
-	h.services[s.Name] = s.HealthCheckNodePort
+	h.services[s.Name], h.changed = s.HealthCheckNodePort, true
 }
 
 func (h *healthPorts) deleteService(n service.Name) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.services, n)
+	h.deleteServiceLocked(n)
+}
+
+func (h *healthPorts) deleteServiceLocked(n service.Name) {
+	if _, had := h.services[n]; had {
+		delete(h.services, n)
+		h.changed = true
+	}
 }
 
 func (h *healthPorts) putSlice(s service.Slice) {
@@ -92,10 +100,21 @@ func (h *healthPorts) deleteSliceLocked(owner service.Name, slice string) {
 	}
 }
 
-// update makes servers what services ask for.
+// lacking is whether a port could not be listened on.
+func (h *healthPorts) lacking() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.failed) > 0
+}
+
+// update makes servers what services ask for, and tries again what could not be listened on.
 func (h *healthPorts) update() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.changed && len(h.failed) == 0 {
+		return
+	}
+	h.changed = false
 	want := map[uint16]service.Name{}
 	for name, port := range h.services {
 		want[port] = name

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +23,8 @@ const (
 	rounds = 8
 	// settled is how long after changes problems and sizes are looked for: to look costs a walk over all services.
 	settled = 3 * time.Second
+	// listenEvery is how often a healthCheckNodePort that another program has is tried again.
+	listenEvery = 2 * time.Second
 )
 
 // Table is the table in the kernel; pkg/service/table has it. Only one goroutine calls it.
@@ -34,6 +35,8 @@ type Table interface {
 	Apply(changes service.Changes) error
 	// Attach puts the programs in force that read the maps, or brings those that are there up to date.
 	Attach() error
+	// Fresh is whether programs are in force whose table could not be taken over: ours lacks what they serve.
+	Fresh() bool
 }
 
 // Options are what a Proxy is made from.
@@ -70,10 +73,15 @@ type Proxy struct {
 	stale   chan struct{} // backends of UDP went; capacity 1
 	probe   prober
 	settled time.Duration
+	retry   time.Duration // the first pause after writes that could not be made
+	listen  time.Duration // between two tries of a port
+	late    bool          // the programs are to be attached once everything is listed; Run's alone
+	taken   bool          // everything was, and the planner knows it; Run's alone
 
-	wake  chan struct{}
-	asked chan func(*service.Planner)
-	done  chan struct{}
+	attached chan struct{}
+	wake     chan struct{}
+	asked    chan func(*service.Planner)
+	done     chan struct{}
 
 	mu     sync.Mutex // guards what follows
 	queue  []func()
@@ -92,7 +100,8 @@ func New(o Options) (*Proxy, error) {
 		return nil, err
 	}
 	p := &Proxy{
-		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets, abort: o.AbortDatagrams, stale: make(chan struct{}, 1), probe: probeServer, settled: settled,
+		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets, abort: o.AbortDatagrams, stale: make(chan struct{}, 1), probe: probeServer,
+		settled: settled, retry: retryMin, listen: listenEvery, attached: make(chan struct{}),
 		wake: make(chan struct{}, 1), asked: make(chan func(*service.Planner)), done: make(chan struct{}),
 	}
 	if p.log == nil {
@@ -100,6 +109,9 @@ func New(o Options) (*Proxy, error) {
 	}
 	if p.observe == nil {
 		p.observe = func(time.Duration) {}
+	}
+	if p.closing == nil {
+		p.closing = func(netip.AddrPort) (int, error) { return 0, nil }
 	}
 	p.api = newAPIServers(o.APIServers)
 	p.health = newHealthPorts(o.Node, p.log, func(port uint16) (net.Listener, error) {
@@ -110,7 +122,7 @@ func New(o Options) (*Proxy, error) {
 }
 
 // Begin takes over what is in the maps, writes entry 0 and puts the programs in force, so that the API servers can be reached by their
-// service's address. Call it once, before Run.
+// service's address. A Table that is Fresh waits: what is in force stays until Run has written everything. Call it once, before Run.
 func (p *Proxy) Begin() error {
 	state, err := p.table.State()
 	if err != nil {
@@ -123,10 +135,23 @@ func (p *Proxy) Begin() error {
 	if err := p.write(); err != nil {
 		return fmt.Errorf("write entry 0 of the table of services: %w", err)
 	}
+	if p.late = p.table.Fresh(); p.late {
+		p.log.Warn("the table of services in force is of another version and stays until the services are listed")
+		return nil
+	}
+	return p.attach(len(state.Fronts))
+}
+
+// Attached is closed once the programs that read the table are in force.
+func (p *Proxy) Attached() <-chan struct{} { return p.attached }
+
+func (p *Proxy) attach(adopted int) error {
 	if err := p.table.Attach(); err != nil {
 		return fmt.Errorf("attach the programs of services: %w", err)
 	}
-	p.log.Info("the table of services is in force", "adopted", len(state.Fronts))
+	p.late = false
+	close(p.attached)
+	p.log.Info("the table of services is in force", "adopted", adopted)
 	return nil
 }
 
@@ -147,9 +172,12 @@ func (p *Proxy) Run(ctx context.Context) {
 
 // loop makes a turn whenever something changed.
 func (p *Proxy) loop(ctx context.Context) {
-	var retry, look <-chan time.Time
-	pause, broken := retryMin, false
+	var retry, look, listen <-chan time.Time
+	pause, broken := p.retry, false
 	for {
+		if listen == nil && p.health.lacking() {
+			listen = time.After(p.listen)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -161,9 +189,16 @@ func (p *Proxy) loop(ctx context.Context) {
 			p.noteSizes()
 			p.findProblems()
 			continue
+		case <-listen:
+			listen = nil
+			p.health.update()
+			continue
 		case <-p.wake:
+			if broken && reflect.DeepEqual(p.api.entry(), p.entry) {
+				continue // what came waits in the queue until the maps were read again; entry 0 does not
+			}
 			if broken {
-				continue // what came waits in the queue until the maps were read again
+				pause = p.retry
 			}
 		case <-retry:
 		}
@@ -177,7 +212,7 @@ func (p *Proxy) loop(ctx context.Context) {
 			p.failed(nil)
 			p.poke()
 		}
-		broken, retry, pause = false, nil, retryMin
+		broken, retry, pause = false, nil, p.retry
 		if look == nil {
 			look = time.After(p.settled)
 		}
@@ -193,22 +228,34 @@ func (p *Proxy) turn(broken bool) error {
 		}
 		p.planner.Adopt(state)
 	}
+	if p.setAPIServer() || broken {
+		// By itself: whatever is wrong with the rest does not keep it from being written.
+		if err := p.apply(p.planner.PlanAPIServer()); err != nil {
+			return err
+		}
+	}
 	since := p.take()
 	p.setAPIServer()
 	err := p.write()
+	if err == nil && p.late && p.taken {
+		err = p.attach(0)
+	}
 	if err == nil && !since.IsZero() {
 		p.observe(time.Since(since))
 	}
 	return err
 }
 
-// setAPIServer tells the planner of entry 0 when it became another.
-func (p *Proxy) setAPIServer() {
-	if e := p.api.entry(); !reflect.DeepEqual(e, p.entry) {
-		p.planner.SetAPIServer(e)
-		p.entry = e
-		p.log.Info("API servers of entry 0", "frontends", e.Frontends, "backends", e.Backends)
+// setAPIServer tells the planner of entry 0 when it became another, and says whether it did.
+func (p *Proxy) setAPIServer() bool {
+	e := p.api.entry()
+	if reflect.DeepEqual(e, p.entry) {
+		return false
 	}
+	p.planner.SetAPIServer(e)
+	p.entry = e
+	p.log.Info("API servers of entry 0", "frontends", e.Frontends, "backends", e.Backends)
+	return true
 }
 
 // take hands what came to the planner and says when the first of it came; until everything is listed and the node's addresses are
@@ -225,6 +272,7 @@ func (p *Proxy) take() (since time.Time) {
 	p.nodesNew = false
 	p.mu.Unlock()
 	p.planner.Hold(false)
+	p.taken = true
 	if tell {
 		p.planner.SetNodeAddrs(nodes)
 	}
@@ -239,17 +287,8 @@ func (p *Proxy) take() (since time.Time) {
 func (p *Proxy) write() error {
 	for range rounds {
 		changes := p.planner.Plan()
-		if !changes.Empty() {
-			if err := p.table.Apply(changes); err != nil {
-				return err
-			}
-			p.log.Debug("table of services changed", "writes", changes.Writes())
-			if tookDatagrams(changes) {
-				select {
-				case p.stale <- struct{}{}:
-				default:
-				}
-			}
+		if err := p.apply(changes); err != nil {
+			return err
 		}
 		if !changes.Again {
 			return nil
@@ -259,35 +298,22 @@ func (p *Proxy) write() error {
 	return nil
 }
 
-// tookDatagrams is whether changes took away what connected UDP sockets may have.
-func tookDatagrams(c service.Changes) bool {
-	return len(c.DropMembers) > 0 || slices.ContainsFunc(c.DropFronts, func(k service.FrontKey) bool { return k.Protocol == service.UDP })
-}
-
-// abortStale disconnects what sends datagrams to backends that have gone, until ctx ends; what goes meanwhile is looked for together.
-func (p *Proxy) abortStale(ctx context.Context) {
-	if p.abort == nil {
-		return
+// apply makes changes, if there are any.
+func (p *Proxy) apply(changes service.Changes) error {
+	if changes.Empty() {
+		return nil
 	}
-	for {
+	if err := p.table.Apply(changes); err != nil {
+		return err
+	}
+	p.log.Debug("table of services changed", "writes", changes.Writes())
+	if tookDatagrams(changes) {
 		select {
-		case <-ctx.Done():
-			return
-		case <-p.stale:
-		}
-		n, err := p.abort()
-		if err != nil {
-			p.log.Warn("programs that send datagrams to a backend that has gone may go on", "error", err)
-		}
-		if n > 0 {
-			p.log.Info("disconnected UDP sockets whose backend has gone", "sockets", n)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(abortPause):
+		case p.stale <- struct{}{}:
+		default:
 		}
 	}
+	return nil
 }
 
 // failed notes that the table could not be written, or with nil that it could again.
@@ -306,73 +332,6 @@ func (p *Proxy) failed(err error) {
 		p.log.Warn("the table of services cannot be written; it stays as it is and is tried again", "error", err)
 	case err == nil:
 		p.log.Info("the table of services could be written again")
-	}
-}
-
-func (p *Proxy) poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
-// add queues a change.
-func (p *Proxy) add(f func()) {
-	now := time.Now()
-	p.mu.Lock()
-	if len(p.queue) == 0 {
-		p.since = now
-	}
-	p.queue = append(p.queue, f)
-	listed := p.listed
-	p.mu.Unlock()
-	if listed {
-		p.poke()
-	}
-}
-
-// PutService adds or replaces a service. This and the next four methods make a Proxy the sink of a feed.
-func (p *Proxy) PutService(s service.Service) {
-	p.add(func() { p.planner.PutService(s); p.health.putService(s); p.api.putService(s) })
-}
-
-// DeleteService takes a service away.
-func (p *Proxy) DeleteService(n service.Name) {
-	p.add(func() { p.planner.DeleteService(n); p.health.deleteService(n) })
-}
-
-// PutSlice adds or replaces a slice of endpoints.
-func (p *Proxy) PutSlice(s service.Slice) {
-	p.add(func() { p.planner.PutSlice(s); p.health.putSlice(s); p.api.putSlice(s) })
-}
-
-// DeleteSlice takes a slice away.
-func (p *Proxy) DeleteSlice(owner service.Name, slice string) {
-	p.add(func() {
-		p.planner.DeleteSlice(owner, slice)
-		p.health.deleteSlice(owner, slice)
-		p.api.deleteSlice(owner, slice)
-	})
-}
-
-// Listed says that everything there was has been put.
-func (p *Proxy) Listed() {
-	p.mu.Lock()
-	p.listed, p.status.Listed = true, true
-	p.mu.Unlock()
-	p.poke()
-}
-
-// SetNodeAddrs says on which of this node's addresses NodePorts are.
-func (p *Proxy) SetNodeAddrs(addrs []netip.Addr) {
-	p.mu.Lock()
-	same := p.nodesSeen && slices.Equal(p.nodes, addrs)
-	if !same {
-		p.nodes, p.nodesSeen, p.nodesNew = slices.Clone(addrs), true, true
-	}
-	p.mu.Unlock()
-	if !same {
-		p.poke()
 	}
 }
 

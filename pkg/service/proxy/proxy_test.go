@@ -72,7 +72,7 @@ func (f *fakeProbes) say(t *testing.T, addr string, up bool) {
 }
 
 // begin makes a Proxy that runs until the test ends.
-func begin(t *testing.T, table *fakeTable, change func(*Options)) (*Proxy, *fakeProbes, func()) {
+func begin(t *testing.T, table *fakeTable, change func(*Options), tweaks ...func(*Proxy)) (*Proxy, *fakeProbes, func()) {
 	t.Helper()
 	o := Options{
 		Node: "node-1", Limits: limits, Table: table,
@@ -86,7 +86,10 @@ func begin(t *testing.T, table *fakeTable, change func(*Options)) (*Proxy, *fake
 		t.Fatal(err)
 	}
 	probes := &fakeProbes{reports: map[netip.AddrPort]func(bool){}}
-	p.probe, p.settled = probes.probe, time.Millisecond
+	p.probe, p.settled, p.listen = probes.probe, time.Millisecond, time.Millisecond
+	for _, tweak := range tweaks {
+		tweak(p)
+	}
 	p.SetNodeAddrs(nil)
 	if err := p.Begin(); err != nil {
 		t.Fatal(err)
@@ -247,8 +250,8 @@ func TestAsk(t *testing.T) {
 	p.PutService(webService())
 	p.Listed()
 	wait(t, "view", func() error {
-		var views []service.View
-		if err := p.Ask(t.Context(), func(planner *service.Planner) { views = planner.Views() }); err != nil {
+		views, err := service.List(service.Name{}, func(f func(*service.Planner)) error { return p.Ask(t.Context(), f) })
+		if err != nil {
 			t.Fatal(err)
 		}
 		if len(views) != 2 {

@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/service/proxy"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// Ports of the API server: of its service, and of itself where nothing else is known (kubeadm's).
+const (
+	apiServicePort = 443
+	apiServerPort  = 6443
+)
+
+// serviceCgroup is the root of the tree of cgroups that the node's processes are in. What is found by itself must be the machine's: a container
+// sees only its own part, in which there is nobody to translate for.
+func serviceCgroup(cfg config.Config) (string, error) {
+	if cfg.Services.Cgroup != "" {
+		return cfg.Services.Cgroup, nil
+	}
+	if _, err := os.Stat(filepath.Join(config.HostCgroup, "cgroup.procs")); err == nil {
+		return config.HostCgroup, nil
+	}
+	path, err := table.FindCgroup()
+	if err != nil {
+		return "", err
+	}
+	return path, wholeTree(path)
+}
+
+// errPartOfTree is that of a tree of cgroups that is a part of the machine's.
+var errPartOfTree = errors.New("only a part of the node's tree of cgroups, where nobody but veild would be translated for")
+
+// wholeTree is errPartOfTree unless path is the root of the machine's tree, which alone has no type (cgroup_base_files, kernel/cgroup/cgroup.c).
+func wholeTree(path string) error {
+	_, err := os.Stat(filepath.Join(path, "cgroup.type"))
+	switch {
+	case err == nil:
+		return fmt.Errorf("serviceProxy: ebpf: %s is %w: add manifests/components/services, which mounts the whole tree, or name its root in services.cgroup", path, errPartOfTree)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	return fmt.Errorf("look at the tree of cgroups: %w", err)
+}
+
+func (a *Agent) lastAPIServers() []netip.Addr {
+	if a.lastGood == nil {
+		return nil
+	}
+	return a.lastGood.APIServers
+}
+
+// serviceOfPod is the address of the API servers' service as the kubelet tells the containers of a pod; not valid is that it does not.
+func serviceOfPod(env func(string) string) netip.AddrPort {
+	addr, err := netip.ParseAddr(env("KUBERNETES_SERVICE_HOST"))
+	port, portErr := strconv.ParseUint(env("KUBERNETES_SERVICE_PORT"), 10, 16)
+	if err != nil || portErr != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(addr, uint16(port))
+}
+
+// apiServers are what is known of the API servers before they are listed. Their service has the address that veild itself is told to ask, or that the
+// kubelet tells, where that is a service's; else probably the first address of the first service range (kube-apiserver takes it). They
+// are those of the configuration, the one that veild is told to ask, and those of the last good table.
+func apiServers(cfg config.Config, asked, told netip.AddrPort, last []netip.Addr) proxy.APIServers {
+	known := proxy.APIServers{Configured: cfg.Services.APIServers}
+	if len(cfg.ServiceRanges) > 0 {
+		known.Guessed = []netip.AddrPort{netip.AddrPortFrom(cfg.ServiceRanges[0].Masked().Addr().Next(), apiServicePort)}
+	}
+	translated := func(addr netip.Addr) bool {
+		return slices.ContainsFunc(cfg.ServiceRanges, func(r netip.Prefix) bool { return r.Contains(addr.Unmap()) })
+	}
+	for _, addr := range []netip.AddrPort{asked, told} {
+		if addr.IsValid() && translated(addr.Addr()) {
+			known.Frontends = append(known.Frontends, netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()))
+		}
+	}
+	port := uint16(apiServerPort)
+	if asked.IsValid() && !translated(asked.Addr()) {
+		known.Remembered = append(known.Remembered, asked)
+		port = asked.Port()
+	}
+	for _, addr := range last {
+		if !translated(addr) && addr != asked.Addr() {
+			known.Remembered = append(known.Remembered, netip.AddrPortFrom(addr, port))
+		}
+	}
+	return known
+}

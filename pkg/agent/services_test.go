@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+func TestAPIServersBeforeTheyAreListed(t *testing.T) {
+	for name, c := range map[string]struct {
+		asked, host, port       string
+		fronts, guess, remember string
+	}{
+		"a kubeconfig with a server":        {asked: "198.18.0.5:6443", guess: "198.19.0.1:443", remember: "198.18.0.5:6443 198.18.0.6:6443"},
+		"a kubeconfig with the service":     {asked: "198.19.7.1:443", fronts: "198.19.7.1:443", guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
+		"a pod":                             {host: "fd42:9::1", port: "8443", fronts: "[fd42:9::1]:8443", guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
+		"a pod that was told a balancer":    {host: "198.18.0.7", port: "443", guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
+		"a pod that was told what is wrong": {host: "kubernetes", port: "x", guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config.Config{ServiceRanges: nettest.Prefixes("198.19.0.0/16", "fd42:9::/112")}
+			var asked netip.AddrPort
+			if c.asked != "" {
+				asked = netip.MustParseAddrPort(c.asked)
+			}
+			told := serviceOfPod(func(name string) string {
+				return map[string]string{"KUBERNETES_SERVICE_HOST": c.host, "KUBERNETES_SERVICE_PORT": c.port}[name]
+			})
+			got := apiServers(cfg, asked, told, nettest.Addrs("198.18.0.6"))
+			text := func(addrs []netip.AddrPort) string {
+				var out []string
+				for _, a := range addrs {
+					out = append(out, a.String())
+				}
+				return strings.Join(out, " ")
+			}
+			have := []string{text(got.Frontends), text(got.Guessed), text(got.Remembered)}
+			if want := []string{c.fronts, c.guess, c.remember}; !slices.Equal(have, want) {
+				t.Errorf("sure, guessed and servers are %q, want %q", have, want)
+			}
+		})
+	}
+}
+
+// A container without the node's tree is told so, and nothing is attached to its own part.
+func TestPartOfTheTreeOfCgroups(t *testing.T) {
+	group := nettest.NewCgroup(t)
+	if err := wholeTree(group); !errors.Is(err, errPartOfTree) || !strings.Contains(err.Error(), "manifests/components/services") {
+		t.Errorf("a group of the tree: %v", err)
+	}
+	if err := wholeTree(filepath.Join(group, "none")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("nothing: %v", err)
+	}
+	cfg := config.Config{}
+	cfg.Services.Cgroup = group
+	if path, err := serviceCgroup(cfg); err != nil || path != group {
+		t.Errorf("a group that was configured: %q, %v", path, err)
+	}
+	if root, err := table.FindCgroup(); err == nil {
+		t.Logf("%s: %v", root, wholeTree(root))
+	}
+}

@@ -1,0 +1,201 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// A server that died is taken out of the list before connections to it are closed (the leases of kube-apiserver end after 15 s); they are all the same.
+func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
+	listed := func(addrs ...string) service.Slice { return slice(apiService, "https", 6443, addrs...) }
+	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"), netip.MustParseAddrPort("198.18.0.2:6443")
+	for name, c := range map[string]struct {
+		steps func(a *apiServers)
+		times int
+	}{
+		"it is down and leaves":            {func(a *apiServers) { a.report(gone, false); a.putSlice(listed("198.18.0.2")) }, closings},
+		"it leaves and goes down":          {func(a *apiServers) { a.putSlice(listed("198.18.0.2")); a.report(gone, false) }, closings},
+		"it leaves and answers":            {func(a *apiServers) { a.putSlice(listed("198.18.0.2")) }, 0},
+		"it leaves, goes down and is back": {func(a *apiServers) { a.putSlice(listed("198.18.0.2")); a.report(gone, false); a.report(gone, true) }, 0},
+		"it leaves, and is listed again":   {func(a *apiServers) { a.putSlice(listed("198.18.0.2")); a.putSlice(listed("198.18.0.1", "198.18.0.2")) }, 0},
+		"nobody else is known to answer":   {func(a *apiServers) { a.report(gone, false); a.report(other, false); a.putSlice(listed("198.18.0.2")) }, 0},
+		"it is down, and its address is the service's now": {func(a *apiServers) {
+			a.report(gone, false)
+			a.fronts = append(a.fronts, gone)
+			a.putSlice(listed("198.18.0.2"))
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAPIServers(APIServers{Frontends: addrPorts(apiFront)})
+			probed := map[netip.AddrPort]bool{}
+			a.run = func(addr netip.AddrPort) func() { probed[addr] = true; return func() { delete(probed, addr) } }
+			a.putSlice(listed("198.18.0.1", "198.18.0.2"))
+			a.report(gone, true)
+			a.report(other, true)
+			c.steps(a)
+			if e := a.entry(); len(a.slices["kubernetes-1"]) == 1 && slices.Contains(e.Backends, gone) {
+				t.Errorf("a server that left is one of %v", e.Backends)
+			}
+			times := 0
+			for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
+				for _, addr := range a.dead(time.Now().Add(after)) {
+					if times++; addr != gone {
+						t.Errorf("connections to %s are closed", addr)
+					}
+				}
+			}
+			if times != c.times {
+				t.Errorf("connections were looked for %d times, want %d", times, c.times)
+			}
+			still := name == "it leaves, and is listed again" || name == "nobody else is known to answer"
+			if (a.servers[gone] != nil) != still || probed[gone] != still {
+				t.Errorf("it is known: %t, and probed: %t", a.servers[gone] != nil, probed[gone])
+			}
+		})
+	}
+}
+
+// What is sure goes before what the maps have, and both before a guess.
+func TestFrontendsBeforeAnyList(t *testing.T) {
+	front := func(text string) service.APIServer {
+		return service.APIServer{Frontends: addrPorts(text), Backends: addrPorts("198.18.0.1:6443")}
+	}
+	for name, c := range map[string]struct {
+		before APIServers
+		maps   service.APIServer
+		want   string
+	}{
+		"a guess":                   {APIServers{Guessed: addrPorts("198.18.128.1:443")}, service.APIServer{}, "198.18.128.1:443"},
+		"the maps and a guess":      {APIServers{Guessed: addrPorts("198.18.128.1:443")}, front("198.18.200.1:443"), "198.18.200.1:443"},
+		"what is sure and a guess":  {APIServers{Frontends: addrPorts("198.18.201.1:443"), Guessed: addrPorts("198.18.128.1:443")}, service.APIServer{}, "198.18.201.1:443"},
+		"what is sure and the maps": {APIServers{Frontends: addrPorts("198.18.201.1:443")}, front("198.18.200.1:443"), "198.18.200.1:443 198.18.201.1:443"},
+		"the same twice":            {APIServers{Frontends: addrPorts("198.18.200.1:443")}, front("198.18.200.1:443"), "198.18.200.1:443"},
+		"a family without servers":  {APIServers{Frontends: addrPorts("198.18.201.1:443", "[fd42::1]:443")}, service.APIServer{}, "198.18.201.1:443"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			planner, err := service.New("node-1", limits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			planner.SetAPIServer(c.maps)
+			table := newFakeTable()
+			if err := table.Apply(planner.Plan()); err != nil {
+				t.Fatal(err)
+			}
+			begin(t, table, func(o *Options) {
+				o.APIServers = c.before
+				o.APIServers.Configured = addrPorts("198.18.0.1:6443")
+			})
+			state, err := table.State()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for k := range state.Fronts {
+				got = append(got, k.AddrPort().String())
+			}
+			slices.Sort(got)
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("entry 0 is at %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// A server that the last process had found dead is so until it answers.
+func TestServersThatWereDeadBeforeARestart(t *testing.T) {
+	table := newFakeTable()
+	_, probes, stop := begin(t, table, nil)
+	probes.say(t, "198.18.0.1:6443", false)
+	table.waitBackends(t, apiFront, "198.18.0.2:6443")
+	stop()
+	_, probes, _ = begin(t, table, nil)
+	if got, want := table.backends(apiFront), "198.18.0.2:6443"; got != want {
+		t.Errorf("entry 0 begins with %q, want %q", got, want)
+	}
+	probes.say(t, "198.18.0.1:6443", true)
+	table.waitBackends(t, apiFront, "198.18.0.1:6443 198.18.0.2:6443")
+}
+
+// What is wrong with the writes of services does not keep entry 0 from following its servers, at once.
+func TestEntryZeroWhileWritesFail(t *testing.T) {
+	table := newFakeTable()
+	p, probes, _ := begin(t, table, nil, func(p *Proxy) { p.retry = time.Hour })
+	p.PutService(webService())
+	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.Listed()
+	table.waitBackends(t, webFront, "198.18.1.1:8080")
+	table.setRefuse(func(c service.Changes) bool {
+		return slices.ContainsFunc(c.Fronts.Keys, func(k service.FrontKey) bool { return k.AddrPort().String() == webFront })
+	})
+	p.PutSlice(slice(web, "http", 8080, "198.18.1.2"))
+	wait(t, "failure", func() error {
+		if p.Status().Failed == "" {
+			return fmt.Errorf("the status says nothing")
+		}
+		return nil
+	})
+	probes.say(t, "198.18.0.1:6443", false)
+	table.waitBackends(t, apiFront, "198.18.0.2:6443")
+	if got := table.backends(webFront); got != "198.18.1.1:8080" {
+		t.Errorf("the service that cannot be written has %q", got)
+	}
+	table.setRefuse(nil)
+	probes.say(t, "198.18.0.1:6443", true)
+	table.waitBackends(t, webFront, "198.18.1.2:8080")
+}
+
+// A table that could not take over what is in force is put in force once it is whole.
+func TestFreshTable(t *testing.T) {
+	table := newFakeTable()
+	table.fresh = true
+	p, probes, _ := begin(t, table, nil)
+	probes.say(t, "198.18.0.1:6443", false)
+	table.waitBackends(t, apiFront, "198.18.0.2:6443")
+	if n := table.attaches(); n != 0 {
+		t.Fatalf("attached %d times before the services are listed", n)
+	}
+	p.PutService(webService())
+	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.Listed()
+	<-p.Attached()
+	if got := table.backends(webFront); got != "198.18.1.1:8080" || table.attaches() != 1 {
+		t.Errorf("attached %d times, with %q", table.attaches(), got)
+	}
+}
+
+// The program that has a healthCheckNodePort, such as the kube-proxy that is to go, ends without a change of services.
+func TestHealthPortThatBecomesFree(t *testing.T) {
+	var taken atomic.Bool
+	taken.Store(true)
+	p, _, _ := begin(t, newFakeTable(), nil, func(p *Proxy) {
+		p.health.listen = func(uint16) (net.Listener, error) {
+			if taken.Load() {
+				return nil, errors.New("address in use")
+			}
+			return net.Listen("tcp", "127.0.0.1:0")
+		}
+	})
+	p.PutService(localService(31000))
+	p.Listed()
+	problems := func(n int) func() error {
+		return func() error {
+			if got := p.health.problems(); len(got) != n {
+				return fmt.Errorf("problems %q", got)
+			}
+			return nil
+		}
+	}
+	wait(t, "problem", problems(1))
+	taken.Store(false)
+	wait(t, "end of the problem", problems(0))
+}

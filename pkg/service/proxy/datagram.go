@@ -1,0 +1,40 @@
+package proxy
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// tookDatagrams is whether changes took away what connected UDP sockets may have.
+func tookDatagrams(c service.Changes) bool {
+	return len(c.DropMembers) > 0 || slices.ContainsFunc(c.DropFronts, func(k service.FrontKey) bool { return k.Protocol == service.UDP })
+}
+
+// abortStale disconnects what sends datagrams to backends that have gone, until ctx ends; what goes meanwhile is looked for together.
+func (p *Proxy) abortStale(ctx context.Context) {
+	if p.abort == nil {
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.stale:
+		}
+		n, err := p.abort()
+		if err != nil {
+			p.log.Warn("programs that send datagrams to a backend that has gone may go on", "error", err)
+		}
+		if n > 0 {
+			p.log.Info("disconnected UDP sockets whose backend has gone", "sockets", n)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(abortPause):
+		}
+	}
+}

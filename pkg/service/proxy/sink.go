@@ -1,0 +1,76 @@
+package proxy
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+func (p *Proxy) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// add queues a change.
+func (p *Proxy) add(f func()) {
+	now := time.Now()
+	p.mu.Lock()
+	if len(p.queue) == 0 {
+		p.since = now
+	}
+	p.queue = append(p.queue, f)
+	listed := p.listed
+	p.mu.Unlock()
+	if listed {
+		p.poke()
+	}
+}
+
+// PutService adds or replaces a service. This and the next four methods make a Proxy the sink of a feed.
+func (p *Proxy) PutService(s service.Service) {
+	p.add(func() { p.planner.PutService(s); p.health.putService(s); p.api.putService(s) })
+}
+
+// DeleteService takes a service away.
+func (p *Proxy) DeleteService(n service.Name) {
+	p.add(func() { p.planner.DeleteService(n); p.health.deleteService(n) })
+}
+
+// PutSlice adds or replaces a slice of endpoints.
+func (p *Proxy) PutSlice(s service.Slice) {
+	p.add(func() { p.planner.PutSlice(s); p.health.putSlice(s); p.api.putSlice(s) })
+}
+
+// DeleteSlice takes a slice away.
+func (p *Proxy) DeleteSlice(owner service.Name, slice string) {
+	p.add(func() {
+		p.planner.DeleteSlice(owner, slice)
+		p.health.deleteSlice(owner, slice)
+		p.api.deleteSlice(owner, slice)
+	})
+}
+
+// Listed says that everything there was has been put.
+func (p *Proxy) Listed() {
+	p.mu.Lock()
+	p.listed, p.status.Listed = true, true
+	p.mu.Unlock()
+	p.poke()
+}
+
+// SetNodeAddrs says on which of this node's addresses NodePorts are.
+func (p *Proxy) SetNodeAddrs(addrs []netip.Addr) {
+	p.mu.Lock()
+	same := p.nodesSeen && slices.Equal(p.nodes, addrs)
+	if !same {
+		p.nodes, p.nodesSeen, p.nodesNew = slices.Clone(addrs), true, true
+	}
+	p.mu.Unlock()
+	if !same {
+		p.poke()
+	}
+}
