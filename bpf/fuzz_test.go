@@ -46,11 +46,14 @@ func verdictOf(frame []byte, marked bool) string {
 		return netip.MustParsePrefix("198.18.0.0/16").Contains(a) || netip.MustParsePrefix("fd42:1::/48").Contains(a)
 	}
 	node := dst == netip.MustParseAddr("198.19.0.1") || dst == netip.MustParseAddr("fd42:9::1")
+	vip := dst == netip.MustParseAddr("198.19.199.1") || dst == netip.MustParseAddr("fd42:fd::1")
 	switch {
 	case marked && inRange(dst):
 		return "pod_to_range"
 	case marked && node:
 		return "pod_to_node"
+	case marked && vip:
+		return "pod_to_vip"
 	case inRange(src):
 		return "src_in_range"
 	case inRange(dst):
@@ -112,6 +115,7 @@ func FuzzGuardAgainstOracle(f *testing.F) {
 		for _, tags := range [][]uint16{nil, {vlan}, {qinq, vlan}, {vlan, vlan, vlan}} {
 			f.Add(ip(fam.pod, fam.out, tags...), false)
 			f.Add(ip(fam.out, fam.node, tags...), true)
+			f.Add(ip(fam.out, fam.vip, tags...), true)
 			f.Add(ip(fam.out, fam.pod2, tags...)[:20], true)
 		}
 	}

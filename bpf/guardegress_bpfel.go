@@ -20,12 +20,14 @@ const (
 	GuardEgressMapEgressTranslate = "egress_translate"
 	GuardEgressMapNodes           = "nodes"
 	GuardEgressMapRanges          = "ranges"
+	GuardEgressMapVips            = "vips"
 	GuardEgressProgGuardEgress    = "guard_egress"
 	GuardEgressProgGuardEgressL3  = "guard_egress_l3"
 	GuardEgressVarPodMark         = "pod_mark"
 	GuardEgressVarProbePort       = "probe_port"
 	GuardEgressVarServiceMark     = "service_mark"
 	GuardEgressVarTunnelMark      = "tunnel_mark"
+	GuardEgressVarTunnelPort      = "tunnel_port"
 )
 
 // LoadGuardEgress returns the embedded CollectionSpec for GuardEgress.
@@ -82,6 +84,7 @@ type GuardEgressMapSpecs struct {
 	EgressTranslate *ebpf.MapSpec `ebpf:"egress_translate"`
 	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
 	Ranges          *ebpf.MapSpec `ebpf:"ranges"`
+	Vips            *ebpf.MapSpec `ebpf:"vips"`
 }
 
 // GuardEgressVariableSpecs contains global variables before they are loaded into the kernel.
@@ -92,6 +95,7 @@ type GuardEgressVariableSpecs struct {
 	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
 	ServiceMark *ebpf.VariableSpec `ebpf:"service_mark"`
 	TunnelMark  *ebpf.VariableSpec `ebpf:"tunnel_mark"`
+	TunnelPort  *ebpf.VariableSpec `ebpf:"tunnel_port"`
 }
 
 // GuardEgressObjects contains all objects after they have been loaded into the kernel.
@@ -118,6 +122,7 @@ type GuardEgressMaps struct {
 	EgressTranslate *ebpf.Map `ebpf:"egress_translate"`
 	Nodes           *ebpf.Map `ebpf:"nodes"`
 	Ranges          *ebpf.Map `ebpf:"ranges"`
+	Vips            *ebpf.Map `ebpf:"vips"`
 }
 
 func (m *GuardEgressMaps) Close() error {
@@ -126,6 +131,7 @@ func (m *GuardEgressMaps) Close() error {
 		m.EgressTranslate,
 		m.Nodes,
 		m.Ranges,
+		m.Vips,
 	)
 }
 
@@ -137,6 +143,7 @@ type GuardEgressVariables struct {
 	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
 	ServiceMark *ebpf.Variable `ebpf:"service_mark"`
 	TunnelMark  *ebpf.Variable `ebpf:"tunnel_mark"`
+	TunnelPort  *ebpf.Variable `ebpf:"tunnel_port"`
 }
 
 // GuardEgressPrograms contains all programs after they have been loaded into the kernel.

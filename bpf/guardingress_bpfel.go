@@ -19,12 +19,14 @@ const (
 	GuardIngressMapDrops           = "drops"
 	GuardIngressMapNodes           = "nodes"
 	GuardIngressMapRanges          = "ranges"
+	GuardIngressMapVips            = "vips"
 	GuardIngressProgGuardIngress   = "guard_ingress"
 	GuardIngressProgGuardIngressL3 = "guard_ingress_l3"
 	GuardIngressVarPodMark         = "pod_mark"
 	GuardIngressVarProbePort       = "probe_port"
 	GuardIngressVarServiceMark     = "service_mark"
 	GuardIngressVarTunnelMark      = "tunnel_mark"
+	GuardIngressVarTunnelPort      = "tunnel_port"
 )
 
 // LoadGuardIngress returns the embedded CollectionSpec for GuardIngress.
@@ -80,6 +82,7 @@ type GuardIngressMapSpecs struct {
 	Drops  *ebpf.MapSpec `ebpf:"drops"`
 	Nodes  *ebpf.MapSpec `ebpf:"nodes"`
 	Ranges *ebpf.MapSpec `ebpf:"ranges"`
+	Vips   *ebpf.MapSpec `ebpf:"vips"`
 }
 
 // GuardIngressVariableSpecs contains global variables before they are loaded into the kernel.
@@ -90,6 +93,7 @@ type GuardIngressVariableSpecs struct {
 	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
 	ServiceMark *ebpf.VariableSpec `ebpf:"service_mark"`
 	TunnelMark  *ebpf.VariableSpec `ebpf:"tunnel_mark"`
+	TunnelPort  *ebpf.VariableSpec `ebpf:"tunnel_port"`
 }
 
 // GuardIngressObjects contains all objects after they have been loaded into the kernel.
@@ -115,6 +119,7 @@ type GuardIngressMaps struct {
 	Drops  *ebpf.Map `ebpf:"drops"`
 	Nodes  *ebpf.Map `ebpf:"nodes"`
 	Ranges *ebpf.Map `ebpf:"ranges"`
+	Vips   *ebpf.Map `ebpf:"vips"`
 }
 
 func (m *GuardIngressMaps) Close() error {
@@ -122,6 +127,7 @@ func (m *GuardIngressMaps) Close() error {
 		m.Drops,
 		m.Nodes,
 		m.Ranges,
+		m.Vips,
 	)
 }
 
@@ -133,6 +139,7 @@ type GuardIngressVariables struct {
 	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
 	ServiceMark *ebpf.Variable `ebpf:"service_mark"`
 	TunnelMark  *ebpf.Variable `ebpf:"tunnel_mark"`
+	TunnelPort  *ebpf.Variable `ebpf:"tunnel_port"`
 }
 
 // GuardIngressPrograms contains all programs after they have been loaded into the kernel.

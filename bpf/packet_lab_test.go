@@ -156,13 +156,13 @@ func (l *lab) attach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, v := range map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "probe_port": config.ProbePort} {
+	for name, v := range map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			t.Fatal(err)
 		}
 	}
 	shared := make(map[string]*ebpf.Map)
-	for _, name := range []string{"ranges", "nodes", "drops"} {
+	for _, name := range []string{"ranges", "nodes", "vips", "drops"} {
 		shared[name] = l.coll.Maps[name]
 	}
 	if l.guard, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared}); err != nil {

@@ -99,9 +99,11 @@ func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark
 }
 
 // served is programs with a service at the node's port 30080 (30081 of UDP), whose backend is pod 1 here.
-func served(t testing.TB) *ebpf.Collection {
+func served(t testing.TB) *ebpf.Collection { return servedBy(t, packets(t)) }
+
+func servedBy(t testing.TB, coll *ebpf.Collection) *ebpf.Collection {
 	t.Helper()
-	l := &lab{coll: packets(t)}
+	l := &lab{coll: coll}
 	l.serve(t, labService{name: "one", nodePort: 30080, pods: []string{"1"}}, labService{name: "two", nodePort: 30090, pods: []string{"2"}})
 	for i, f := range labAddrs {
 		setSelf(t, l.coll, uint32(i), f.self)

@@ -10,8 +10,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
+// tunnelPort is where the tests' tunnels are.
+const tunnelPort = 30101
+
 // packets is the programs for packets of services, with maps of their own.
-func packets(t testing.TB) *ebpf.Collection {
+func packets(t testing.TB) *ebpf.Collection { return packetsWith(t, 1<<14) }
+
+// packetsWith has room for so many entries of flows.
+func packetsWith(t testing.TB, flows uint32) *ebpf.Collection {
 	t.Helper()
 	nettest.NeedBPF(t)
 	if err := rlimit.RemoveMemlock(); err != nil {
@@ -21,13 +27,13 @@ func packets(t testing.TB) *ebpf.Collection {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort}
+	set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort, "tunnel_port": tunnelPort}
 	for name, v := range spec.Variables {
 		if err := v.Set(set[name]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	spec.Maps["service_flows"].MaxEntries = 1 << 14
+	spec.Maps["service_flows"].MaxEntries = flows
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {
 		t.Fatalf("load: %+v", err)

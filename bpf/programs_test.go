@@ -28,7 +28,7 @@ type skb struct {
 }
 
 // loaded is the programs with maps of their own: pods in 198.18.0.0/16 and
-// fd42:1::/48, nodes 198.19.0.1 and fd42:9::1.
+// fd42:1::/48, nodes 198.19.0.1 and fd42:9::1, balancers 198.19.199.1 and fd42:fd::1.
 type loaded struct {
 	progs map[string]*ebpf.Program
 	drops map[string]*ebpf.Map // by program
@@ -46,7 +46,7 @@ func load(t testing.TB) loaded {
 		if err != nil {
 			t.Fatal(err)
 		}
-		set := map[string]uint32{"pod_mark": config.PodMark, "probe_port": config.ProbePort}
+		set := map[string]uint32{"pod_mark": config.PodMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort}
 		for name, v := range spec.Variables {
 			if err := v.Set(set[name]); err != nil {
 				t.Fatal(err)
@@ -82,6 +82,8 @@ func fill(t testing.TB, maps map[string]*ebpf.Map) {
 	put("ranges", rangeKey{48, netip.MustParseAddr("fd42:1::").As16()}, uint8(1))
 	put("nodes", netip.MustParseAddr("198.19.0.1").As16(), uint8(1))
 	put("nodes", netip.MustParseAddr("fd42:9::1").As16(), uint8(1))
+	put("vips", netip.MustParseAddr("198.19.199.1").As16(), uint8(1))
+	put("vips", netip.MustParseAddr("fd42:fd::1").As16(), uint8(1))
 }
 
 // counts gives the drops of a program so far, by name, without zeroes.
@@ -170,10 +172,10 @@ func ip(src, dst string, tags ...uint16) []byte {
 	return frame(packet(src, dst), append(slices.Clone(tags), typ)...)
 }
 
-// Addresses by role: pod, other pod, node, outside, for both families.
-var families = []struct{ name, pod, pod2, node, out string }{
-	{"IPv4", "198.18.1.5", "198.18.2.9", "198.19.0.1", "198.19.128.1"},
-	{"IPv6", "fd42:1::5", "fd42:1:0:2::9", "fd42:9::1", "fd42:ff::1"},
+// Addresses by role: pod, other pod, node, outside, balancer, for both families.
+var families = []struct{ name, pod, pod2, node, out, vip string }{
+	{"IPv4", "198.18.1.5", "198.18.2.9", "198.19.0.1", "198.19.128.1", "198.19.199.1"},
+	{"IPv6", "fd42:1::5", "fd42:1:0:2::9", "fd42:9::1", "fd42:ff::1", "fd42:fd::1"},
 }
 
 var guards = []string{"guard_ingress", "guard_ingress_l3", "guard_egress", "guard_egress_l3"}
@@ -200,6 +202,11 @@ func TestGuardDropsWhatIsOfTheCluster(t *testing.T) {
 			{"marked: translated, to pod", f.node, f.pod2, mark, "dst_in_range", "pod_to_range"},
 			{"marked: pod to pod", f.pod, f.pod2, mark, "src_in_range", "pod_to_range"},
 			{"marked: pod to node", f.pod, f.node, mark, "src_in_range", "pod_to_node"},
+			{"outside to balancer", f.out, f.vip, 0, "", ""},
+			{"marked: translated, to balancer", f.node, f.vip, mark, "", "pod_to_vip"},
+			{"marked: pod to balancer", f.pod, f.vip, mark, "src_in_range", "pod_to_vip"},
+			{"of a flow: answer to a balancer", f.node, f.vip, mark | config.ServiceMark, "", ""},
+			{"of a flow: to node", f.node, f.node, mark | config.ServiceMark, "", "pod_to_node"},
 			{"tunnel mark: node to node", f.node, f.node, config.TunnelMark, "", ""},
 		} {
 			for _, prog := range guards {

@@ -28,6 +28,7 @@ const (
 	ServicePacketMapServiceSlots   = "service_slots"
 	ServicePacketMapServiceSources = "service_sources"
 	ServicePacketMapServiceWork    = "service_work"
+	ServicePacketMapVips           = "vips"
 	ServicePacketProgServiceIn     = "service_in"
 	ServicePacketProgServiceInL3   = "service_in_l3"
 	ServicePacketProgServiceOut    = "service_out"
@@ -40,6 +41,7 @@ const (
 	ServicePacketVarProbePort      = "probe_port"
 	ServicePacketVarServiceMark    = "service_mark"
 	ServicePacketVarTunnelMark     = "tunnel_mark"
+	ServicePacketVarTunnelPort     = "tunnel_port"
 )
 
 // LoadServicePacket returns the embedded CollectionSpec for ServicePacket.
@@ -110,6 +112,7 @@ type ServicePacketMapSpecs struct {
 	ServiceSlots   *ebpf.MapSpec `ebpf:"service_slots"`
 	ServiceSources *ebpf.MapSpec `ebpf:"service_sources"`
 	ServiceWork    *ebpf.MapSpec `ebpf:"service_work"`
+	Vips           *ebpf.MapSpec `ebpf:"vips"`
 }
 
 // ServicePacketVariableSpecs contains global variables before they are loaded into the kernel.
@@ -120,6 +123,7 @@ type ServicePacketVariableSpecs struct {
 	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
 	ServiceMark *ebpf.VariableSpec `ebpf:"service_mark"`
 	TunnelMark  *ebpf.VariableSpec `ebpf:"tunnel_mark"`
+	TunnelPort  *ebpf.VariableSpec `ebpf:"tunnel_port"`
 }
 
 // ServicePacketObjects contains all objects after they have been loaded into the kernel.
@@ -154,6 +158,7 @@ type ServicePacketMaps struct {
 	ServiceSlots   *ebpf.Map `ebpf:"service_slots"`
 	ServiceSources *ebpf.Map `ebpf:"service_sources"`
 	ServiceWork    *ebpf.Map `ebpf:"service_work"`
+	Vips           *ebpf.Map `ebpf:"vips"`
 }
 
 func (m *ServicePacketMaps) Close() error {
@@ -170,6 +175,7 @@ func (m *ServicePacketMaps) Close() error {
 		m.ServiceSlots,
 		m.ServiceSources,
 		m.ServiceWork,
+		m.Vips,
 	)
 }
 
@@ -181,6 +187,7 @@ type ServicePacketVariables struct {
 	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
 	ServiceMark *ebpf.Variable `ebpf:"service_mark"`
 	TunnelMark  *ebpf.Variable `ebpf:"tunnel_mark"`
+	TunnelPort  *ebpf.Variable `ebpf:"tunnel_port"`
 }
 
 // ServicePacketPrograms contains all programs after they have been loaded into the kernel.

@@ -144,6 +144,12 @@ static __always_inline void becomes(
 	w->flow.group = 0;
 }
 
+/* The flags of an entry that is made: of a new flow, or in the place of one that was forgotten. */
+static __always_inline __u16 flow_flags(const struct balance *w, int is_new)
+{
+	return is_new || w->tcp_flags & TCP_SYN ? 0 : FLOW_OPEN;
+}
+
 /* Sees to it that what the backend answers to port comes to the client. */
 static __always_inline int answer_to(
 	struct balance *w, const struct addr *self, __be16 port, __u32 now, int is_new)
@@ -151,7 +157,7 @@ static __always_inline int answer_to(
 	from_backend(w, FLOW_IN);
 	w->other.dst = *self;
 	w->other.dport = port;
-	becomes(w, &w->key.src, w->key.sport, 0, now);
+	becomes(w, &w->key.src, w->key.sport, flow_flags(w, is_new), now);
 	return flow_put(is_new);
 }
 
@@ -200,14 +206,86 @@ __noinline int flow_keep(__u32 now, int is_new, int from_self)
 	if (!w)
 		return COUNT_PACKET_PORT;
 	from_backend(w, FLOW_OUT);
-	becomes(w, &w->key.dst, w->key.dport, 0, now);
+	becomes(w, &w->key.dst, w->key.dport, flow_flags(w, is_new), now);
 	if (!flow_put(is_new))
 		return COUNT_PACKET_PORT;
 	if (from_self)
 		return flow_from_self(now, is_new);
 	w->other.hook = FLOW_IN;
-	becomes(w, &w->key.src, w->key.sport, 0, now);
+	becomes(w, &w->key.src, w->key.sport, flow_flags(w, is_new), now);
 	return flow_put(is_new) ? 0 : COUNT_PACKET_PORT;
+}
+
+/* Sets flags of the entry of other, if there is one; gives it. */
+static __always_inline struct service_flow *flow_mark(struct balance *w, __u16 flags)
+{
+	struct service_flow *f = bpf_map_lookup_elem(&service_flows, &w->other);
+
+	if (f && flags & ~f->flags)
+		f->flags |= flags;
+	return f;
+}
+
+/*
+ * Notes what the client did at the entries by which others tell whether the flow is over: that of
+ * answers as they leave, and as they come, which is what keeps a port of this node from others.
+ */
+__noinline int flow_note(int flags, int from_self)
+{
+	struct balance *w = balance_work();
+	struct service_flow *f;
+
+	if (!w)
+		return 0;
+	from_backend(w, FLOW_OUT);
+	flow_mark(w, flags);
+	if (!from_self) {
+		w->other.hook = FLOW_IN;
+		flow_mark(w, flags);
+		return 0;
+	}
+	to_backend(w, FLOW_OUT);
+	f = flow_mark(w, flags);
+	if (!f)
+		return 0;
+	from_backend(w, FLOW_IN);
+	w->other.dst = f->addr;
+	w->other.dport = f->port;
+	flow_mark(w, flags);
+	return 0;
+}
+
+/* Deletes the entry of other, which is not a client's, unless its flow is open. */
+static __always_inline void flow_drop(struct balance *w, __u32 now)
+{
+	struct service_flow *f = bpf_map_lookup_elem(&service_flows, &w->other);
+
+	if (!f || f->flags & FLOW_FORWARD)
+		return;
+	if (!flow_open(f->flags) || flow_over(w->other.protocol, f, now))
+		bpf_map_delete_elem(&service_flows, &w->other);
+}
+
+/*
+ * The ends of key begin a connection without a service. What is left of one that they had by a
+ * service would change its answers.
+ */
+__noinline int flow_forget(__u32 now)
+{
+	struct balance *w = balance_work();
+
+	if (!w)
+		return 0;
+	w->other.src = w->key.dst;
+	w->other.sport = w->key.dport;
+	w->other.dst = w->key.src;
+	w->other.dport = w->key.sport;
+	w->other.protocol = w->key.protocol;
+	w->other.hook = FLOW_OUT;
+	flow_drop(w, now);
+	w->other.hook = FLOW_IN;
+	flow_drop(w, now);
+	return 0;
 }
 
 /* A client's number in the map of affinity; cookies of namespaces have not the highest bit. */

@@ -37,13 +37,22 @@ struct service_flow_key {
 };
 
 /* Flags of an entry. */
-#define FLOW_FORWARD 1 /* of a client's packets to a service */
-#define FLOW_SELF    2 /* the address is this node's own; see service_self */
-#define FLOW_FIN     4 /* what went this way had FIN */
-#define FLOW_RST     8
+#define FLOW_FORWARD  1 /* of a client's packets to a service */
+#define FLOW_SELF     2 /* the address is this node's own; see service_self */
+#define FLOW_FIN      4 /* what went this way, or what the client sent, had FIN */
+#define FLOW_RST      8
+#define FLOW_SPOKE    16 /* the client sent more than what opens a connection */
+#define FLOW_ANSWERED 32 /* the backend sent something */
 
-/* Those that the packets set. */
+/* Flags by which a flow of TCP is closing, and those that are on it when it is open. */
 #define FLOW_STATE (FLOW_FIN | FLOW_RST)
+#define FLOW_OPEN  (FLOW_SPOKE | FLOW_ANSWERED)
+
+/* Flags of TCP (RFC 9293 section 3.1). */
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
 
 struct service_flow {
 	struct addr addr;
@@ -63,20 +72,33 @@ struct {
 /* After how many seconds without a packet an entry may be another flow's. */
 #define FLOW_PATIENCE_UDP     120
 #define FLOW_PATIENCE_TCP     86400
-#define FLOW_PATIENCE_CLOSING 60
+#define FLOW_PATIENCE_CLOSING 60 /* TCP that is closing, or that was never open */
 
 static __always_inline __u32 flow_now(void)
 {
 	return bpf_ktime_get_coarse_ns() / 1000000000ULL;
 }
 
+/* Whether a flow of TCP with these flags is open. */
+static __always_inline int flow_open(__u16 flags)
+{
+	return (flags & (FLOW_OPEN | FLOW_STATE)) == FLOW_OPEN;
+}
+
+/* Whether a flow with these flags, last used then, is over. */
+static __always_inline int flow_ended(__u8 protocol, __u16 flags, __u32 used, __u32 now)
+{
+	__s32 patience = FLOW_PATIENCE_UDP;
+
+	if (protocol != PROTO_UDP)
+		patience = flow_open(flags) ? FLOW_PATIENCE_TCP : FLOW_PATIENCE_CLOSING;
+	/* Signed: another processor may have used it in a later second than now. */
+	return (__s32)(now - used) > patience;
+}
+
 static __always_inline int flow_over(__u8 protocol, const struct service_flow *f, __u32 now)
 {
-	__u32 patience = protocol == PROTO_UDP ? FLOW_PATIENCE_UDP : FLOW_PATIENCE_TCP;
-
-	if (f->flags & FLOW_STATE)
-		patience = FLOW_PATIENCE_CLOSING;
-	return now - f->used > patience;
+	return flow_ended(protocol, f->flags, f->used, now);
 }
 
 static __always_inline int same_addr(const struct addr *a, const struct addr *b)

@@ -9,6 +9,7 @@
 #include "quote.h"
 #include "ranges.h"
 #include "settings.h"
+#include "vips.h"
 
 static __always_inline int guard_addrs(const struct packet *p)
 {
@@ -42,6 +43,9 @@ static __always_inline int guard_out(struct __sk_buff *skb, int parsed, const st
 			return drop(REASON_POD_TO_RANGE);
 		if (is_node(&p->dst))
 			return drop(REASON_POD_TO_NODE);
+		/* What is of a flow to a service was translated, or answers a client there. */
+		if (!(skb->mark & service_mark) && is_vip(&p->dst))
+			return drop(REASON_POD_TO_VIP);
 	}
 	verdict = guard_addrs(p);
 	if (verdict == VERDICT_NEXT && quotes_inner(skb, p))

@@ -10,5 +10,7 @@ volatile const __u32 pod_mark;
 volatile const __u32 probe_port;
 /* The bit of skb->mark on outer packets. */
 volatile const __u32 tunnel_mark;
+/* The UDP port of tunnels, to which no packet is a service's; 0 is none. */
+volatile const __u32 tunnel_port;
 /* The bit of skb->mark on packets of a flow to a service, both ways. */
 volatile const __u32 service_mark;

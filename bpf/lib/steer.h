@@ -9,15 +9,11 @@
 
 #include "kernel.h"
 #include "balance.h"
+#include "nodes.h"
 #include "quote.h"
+#include "ranges.h"
 #include "rewrite.h"
 #include "settings.h"
-
-/* Flags of TCP (RFC 9293 section 3.1). */
-#define TCP_FIN 0x01
-#define TCP_SYN 0x02
-#define TCP_RST 0x04
-#define TCP_ACK 0x10
 
 struct tcp_header {
 	struct ports ports;
@@ -40,6 +36,9 @@ struct udp_header {
 #define UDP_CHECK  6
 #define ICMP_CHECK 2
 
+/* Of a VLAN tag: the VLAN. That of 0 only has a priority (IEEE 802.1Q). */
+#define VLAN_VID 0x0fff
+
 /* linux/if_packet.h: to this host, by its address on the link. */
 #define PACKET_HOST 0
 
@@ -49,7 +48,7 @@ static __always_inline int steer_parse(struct __sk_buff *skb, __u32 network, str
 	__be16 proto = skb->protocol;
 
 	if (network == ETH_HLEN) {
-		if (skb->vlan_present)
+		if (skb->vlan_present && skb->vlan_tci & VLAN_VID)
 			return PACKET_NOT_IP; /* the VLAN's own link sees it without */
 		if (bpf_skb_load_bytes(skb, ETH_HLEN - sizeof(proto), &proto, sizeof(proto)))
 			return PACKET_NOT_IP;
@@ -168,12 +167,26 @@ static __always_inline int steer_error(
 	return 1;
 }
 
-static __always_inline void steer_note(struct service_flow *f, __u8 tcp_flags)
+/* What a packet says of the state of its flow, for one that is the client's or the backend's. */
+static __always_inline __u16 steer_says(const struct balance *w, int is_client)
 {
-	if (tcp_flags & TCP_FIN && !(f->flags & FLOW_FIN))
-		f->flags |= FLOW_FIN;
-	if (tcp_flags & TCP_RST && !(f->flags & FLOW_RST))
-		f->flags |= FLOW_RST;
+	__u16 says = is_client ? 0 : FLOW_ANSWERED;
+
+	if (w->key.protocol != PROTO_TCP)
+		return 0;
+	if (is_client && !(w->tcp_flags & TCP_SYN))
+		says |= FLOW_SPOKE;
+	if (w->tcp_flags & TCP_FIN)
+		says |= FLOW_FIN;
+	if (w->tcp_flags & TCP_RST)
+		says |= FLOW_RST;
+	return says;
+}
+
+static __always_inline void steer_note(struct service_flow *f, __u16 says)
+{
+	if (says & ~f->flags)
+		f->flags |= says;
 }
 
 static __always_inline int steer_opens(__u8 tcp_flags)
@@ -186,18 +199,39 @@ static __always_inline int steer_outlived(
 	struct balance *w, const struct service_flow *f, __u32 now)
 {
 	struct service_flow *back;
+	__u16 flags = f->flags;
 
 	if (w->key.protocol == PROTO_UDP)
 		return flow_over(PROTO_UDP, f, now) || !service_member(f->group, &f->addr, f->port);
 	if (!steer_opens(w->tcp_flags))
 		return 0;
-	if (f->flags & FLOW_STATE || flow_over(PROTO_TCP, f, now))
-		return 1;
 	w->to.addr = f->addr;
 	w->to.port = f->port;
 	from_backend(w, FLOW_OUT);
 	back = bpf_map_lookup_elem(&service_flows, &w->other);
-	return back && back->flags & FLOW_RST;
+	if (back)
+		flags |= back->flags & (FLOW_RST | FLOW_ANSWERED);
+	return flags & FLOW_STATE || flow_ended(PROTO_TCP, flags, f->used, now);
+}
+
+/* What opens a connection, or a datagram, of no flow that is known. */
+static __always_inline int steer_open(struct balance *w, __u32 now, int link)
+{
+	int why = balance_new(now, link);
+
+	if (why == BALANCE_NO_SERVICE && w->key.protocol == PROTO_TCP)
+		flow_forget(now);
+	return why;
+}
+
+/* The answer of a backend; f is the entry of key. */
+static __always_inline int steer_answer(struct balance *w, struct service_flow *f, __u32 now)
+{
+	w->flow = *f;
+	steer_note(f, steer_says(w, 0));
+	if (f->used != now)
+		f->used = now;
+	return BALANCE_CHOSEN;
 }
 
 /* Finds or makes the entry of key; flow is a copy. */
@@ -206,37 +240,52 @@ __noinline int steer_find(int link)
 	struct balance *w = balance_work();
 	__u32 now = flow_now();
 	struct service_flow *f;
+	__u16 says;
 	int why;
 
 	if (!w)
 		return BALANCE_NO_SERVICE;
 	f = bpf_map_lookup_elem(&service_flows, &w->key);
-	if (f && f->flags & FLOW_FORWARD && steer_outlived(w, f, now)) {
+	if (f && !(f->flags & FLOW_FORWARD) &&
+		!(w->key.protocol == PROTO_UDP && flow_over(PROTO_UDP, f, now)))
+		return steer_answer(w, f, now);
+	if (!f && w->key.protocol == PROTO_TCP && !steer_opens(w->tcp_flags))
+		return BALANCE_NO_SERVICE;
+	/* A pod's packet with another's source is dropped, but behind this. */
+	if (link == LINK_POD && !in_ranges(&w->key.src))
+		return BALANCE_NO_SERVICE;
+	if (f && (!(f->flags & FLOW_FORWARD) || steer_outlived(w, f, now))) {
 		if (w->key.protocol == PROTO_UDP && !flow_over(PROTO_UDP, f, now))
 			service_count(COUNT_PACKET_MOVED);
 		bpf_map_delete_elem(&service_flows, &w->key);
 		f = 0;
 	}
-	if (!f) {
-		if (w->key.protocol == PROTO_TCP && !steer_opens(w->tcp_flags))
-			return BALANCE_NO_SERVICE;
-		return balance_new(now, link);
-	}
+	if (!f)
+		return steer_open(w, now, link);
 	w->flow = *f;
-	steer_note(f, w->tcp_flags);
+	w->to.addr = w->flow.addr;
+	w->to.port = w->flow.port;
+	says = steer_says(w, 1);
+	if (says & ~f->flags) {
+		f->flags |= says;
+		flow_note(says, w->flow.flags & FLOW_SELF);
+	}
 	if (f->used == now)
 		return BALANCE_CHOSEN;
 	f->used = now;
-	if (!(w->flow.flags & FLOW_FORWARD))
-		return BALANCE_CHOSEN;
-	w->to.addr = w->flow.addr;
-	w->to.port = w->flow.port;
 	why = flow_keep(now, 0, w->flow.flags & FLOW_SELF);
 	if (why)
 		bpf_map_delete_elem(&service_flows, &w->key);
 	else /* keeping the others changed flow */
 		becomes(w, &w->to.addr, w->to.port, 0, now);
 	return why;
+}
+
+/* Whether it is of another node's tunnel: that nobody who makes services gets. */
+static __always_inline int steer_is_outer(const struct balance *w, enum service_link link)
+{
+	return link == LINK_OUTSIDE && w->key.protocol == PROTO_UDP &&
+	       w->key.dport == bpf_htons(tunnel_port) && is_node(&w->key.dst);
 }
 
 /* What comes in by a link. */
@@ -257,7 +306,7 @@ static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum s
 			skb->mark |= mark;
 		return did < 0 ? VERDICT_DROP : VERDICT_NEXT;
 	}
-	if (!steer_key(skb, w, FLOW_IN))
+	if (!steer_key(skb, w, FLOW_IN) || steer_is_outer(w, link))
 		return VERDICT_NEXT;
 	did = steer_find(link);
 	if (did == BALANCE_NO_SERVICE)
@@ -294,9 +343,12 @@ static __always_inline int steer_out(struct __sk_buff *skb, __u32 network)
 	f = bpf_map_lookup_elem(&service_flows, &w->key);
 	if (!f)
 		return VERDICT_NEXT;
-	w->flow = *f;
-	steer_note(f, w->tcp_flags);
 	now = flow_now();
+	if (w->key.protocol == PROTO_UDP && flow_over(PROTO_UDP, f, now))
+		return VERDICT_NEXT; /* what is left of a flow; these datagrams are of none */
+	w->flow = *f;
+	/* What leaves from an address of this node's own is the client's. */
+	steer_note(f, steer_says(w, f->flags & FLOW_SELF));
 	if (f->used != now)
 		f->used = now;
 	return steer_rewrite(skb, w, network, REWRITE_SRC) ? VERDICT_DROP : VERDICT_NEXT;

@@ -150,9 +150,11 @@ const (
 	PinGuardEgressL3  = "guard_egress_l3"
 	// PinDrops counts drops by reason.
 	PinDrops = "drops"
-	// PinRanges is the trie of cluster ranges, PinNodes the set of node addresses.
+	// PinRanges is the trie of cluster ranges, PinNodes the set of node addresses, PinVIPs that of addresses of
+	// services outside the ranges.
 	PinRanges = "ranges"
 	PinNodes  = "nodes"
+	PinVIPs   = "vips"
 	// PinTranslate is the array of programs that translate at egress, before the guard judges.
 	PinTranslate = "egress_translate"
 )

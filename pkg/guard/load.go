@@ -17,7 +17,7 @@ import (
 
 // pinnedMaps and pinnedPrograms are everything that is pinned, in the order in which it is made.
 var (
-	pinnedMaps     = []string{config.PinDrops, config.PinRanges, config.PinNodes, config.PinTranslate}
+	pinnedMaps     = []string{config.PinDrops, config.PinRanges, config.PinNodes, config.PinVIPs, config.PinTranslate}
 	pinnedPrograms = []string{
 		config.PinGuardIngress, config.PinGuardIngressL3, config.PinGuardEgress, config.PinGuardEgressL3,
 	}

@@ -150,7 +150,7 @@ func ourTable() *nftables.Table {
 
 func ourSet(t *nftables.Table, name string) *nftables.Set {
 	s := &nftables.Set{Table: t, Name: name, KeyType: nftables.TypeIPAddr}
-	if name == setRanges6 || name == setNodes6 {
+	if name == setRanges6 || name == setNodes6 || name == setVIPs6 {
 		s.KeyType = nftables.TypeIP6Addr
 	}
 	s.Interval = name == setRanges4 || name == setRanges6

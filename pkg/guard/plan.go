@@ -63,6 +63,7 @@ type State struct {
 	Points map[Point]Attached
 	Ranges []netip.Prefix // sorted
 	Nodes  []netip.Addr   // sorted
+	VIPs   []netip.Addr   // sorted
 	Table  table
 	// Pods is the shape of the table of pods, "" is none. Its elements are the plugin's.
 	Pods string
@@ -81,14 +82,30 @@ func linkOf(l nl.Link) Link {
 
 // Plan decides what must be: for these links and settings. Pure.
 func Plan(s Settings, links []Link) *State {
-	want := &State{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges), Nodes: slices.Clone(s.NodeAddrs)}
+	want := &State{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges), Nodes: distinct(s.NodeAddrs), VIPs: distinct(s.VIPs)}
 	slices.SortFunc(want.Ranges, comparePrefix)
 	want.Ranges = slices.Compact(want.Ranges)
-	slices.SortFunc(want.Nodes, netip.Addr.Compare)
-	want.Nodes = slices.Compact(want.Nodes)
-	want.Table = planTable(want.Ranges, want.Nodes)
+	want.Table = planTable(want.Ranges, want.Nodes, distinct(s.VIPs, s.FormerVIPs))
 	want.Pods = plannedPods()
 	return want
+}
+
+// AllVIPs are the addresses of services that are closed by anything, sorted.
+func (s *State) AllVIPs() []netip.Addr {
+	all := slices.Clone(s.VIPs)
+	for _, name := range []string{setVIPs4, setVIPs6} {
+		for _, e := range s.Table.sets[name] {
+			all = append(all, e.first)
+		}
+	}
+	return distinct(all)
+}
+
+// distinct gives each address once, sorted.
+func distinct(lists ...[]netip.Addr) []netip.Addr {
+	all := slices.Concat(lists...)
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
 }
 
 func planPoints(links []Link) map[Point]Attached {
@@ -132,11 +149,13 @@ func Diff(have, want *State) []Op {
 	for _, p := range minus(have.Ranges, want.Ranges) {
 		remove = append(remove, opRange(p, false))
 	}
-	for _, a := range minus(want.Nodes, have.Nodes) {
-		add = append(add, opNode(a, true))
-	}
-	for _, a := range minus(have.Nodes, want.Nodes) {
-		remove = append(remove, opNode(a, false))
+	for _, set := range []addrSet{{config.PinNodes, "node address", have.Nodes, want.Nodes}, {config.PinVIPs, "service address", have.VIPs, want.VIPs}} {
+		for _, a := range minus(set.want, set.have) {
+			add = append(add, set.op(a, true))
+		}
+		for _, a := range minus(set.have, set.want) {
+			remove = append(remove, set.op(a, false))
+		}
 	}
 	if have.Pods != want.Pods {
 		// Before the guard's table, which drops what this one has not marked.
@@ -145,6 +164,12 @@ func Diff(have, want *State) []Op {
 	add = append(add, diffTable(have.Table, want.Table)...)
 	add = append(add, diffPoints(have, want.Points)...)
 	return append(add, remove...)
+}
+
+// addrSet is a set of addresses among the maps.
+type addrSet struct {
+	pin, what  string
+	have, want []netip.Addr
 }
 
 func minus[T comparable](a, b []T) []T {

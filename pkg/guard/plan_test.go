@@ -111,13 +111,15 @@ func texts(ops []Op) []string {
 }
 
 func TestPlanTableHasNoOverlaps(t *testing.T) {
-	got := planTable(prefixes("198.18.0.0/15", "198.18.4.0/24", "255.255.0.0/16", "fd42::/16", "fd42:1::/48"), addrs("198.19.0.1", "fd42:9::1"))
+	got := planTable(prefixes("198.18.0.0/15", "198.18.4.0/24", "255.255.0.0/16", "fd42::/16", "fd42:1::/48"), addrs("198.19.0.1", "fd42:9::1"), addrs("198.19.199.1", "fd42:fd::1"))
 	a := netip.MustParseAddr
 	want := map[string][]element{
 		setRanges4: {{a("198.18.0.0"), a("198.20.0.0")}, {first: a("255.255.0.0")}},
 		setRanges6: {{a("fd42::"), a("fd43::")}},
 		setNodes4:  {{first: a("198.19.0.1")}},
 		setNodes6:  {{first: a("fd42:9::1")}},
+		setVIPs4:   {{first: a("198.19.199.1")}},
+		setVIPs6:   {{first: a("fd42:fd::1")}},
 	}
 	if diff := cmp.Diff(want, got.sets, cmp.Comparer(func(x, y element) bool { return x == y })); diff != "" {
 		t.Error(diff)
@@ -136,10 +138,11 @@ func TestBadSettingsAreAllNamed(t *testing.T) {
 	s := Settings{
 		Ranges:    []netip.Prefix{netip.MustParsePrefix("198.18.1.0/16"), {}, netip.MustParsePrefix("::ffff:198.18.0.0/112")},
 		NodeAddrs: []netip.Addr{{}, netip.MustParseAddr("::ffff:198.18.0.1"), netip.MustParseAddr("fe80::1%eth0")},
+		VIPs:      []netip.Addr{{}}, FormerVIPs: addrs("::ffff:198.18.0.1"),
 	}
 	err := s.validate()
-	if err == nil || strings.Count(err.Error(), "\n") != 5 {
-		t.Errorf("got %v, want six problems", err)
+	if err == nil || strings.Count(err.Error(), "\n") != 7 {
+		t.Errorf("got %v, want eight problems", err)
 	}
 	if err := lab().validate(); err != nil {
 		t.Error(err)

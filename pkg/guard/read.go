@@ -26,8 +26,10 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 	if s.Ranges, err = readRanges(g.maps[config.PinRanges]); err != nil {
 		return nil, fmt.Errorf("read map %s: %w", config.PinRanges, err)
 	}
-	if s.Nodes, err = readNodes(g.maps[config.PinNodes]); err != nil {
-		return nil, fmt.Errorf("read map %s: %w", config.PinNodes, err)
+	for pin, addrs := range map[string]*[]netip.Addr{config.PinNodes: &s.Nodes, config.PinVIPs: &s.VIPs} {
+		if *addrs, err = readAddrs(g.maps[pin]); err != nil {
+			return nil, fmt.Errorf("read map %s: %w", pin, err)
+		}
 	}
 	if s.Table, err = readTable(); err != nil {
 		return nil, fmt.Errorf("read nftables table %s: %w", config.NFTGuardTable, err)
@@ -178,9 +180,9 @@ func readRanges(m *ebpf.Map) ([]netip.Prefix, error) {
 	return all, it.Err()
 }
 
-// readNodes reads the set in a few calls: a key at a time, a thousand nodes are
+// readAddrs reads a set in a few calls: a key at a time, a thousand nodes are
 // two thousand system calls.
-func readNodes(m *ebpf.Map) ([]netip.Addr, error) {
+func readAddrs(m *ebpf.Map) ([]netip.Addr, error) {
 	var all []netip.Addr
 	const chunk = 4096
 	keys, values := make([][16]byte, chunk), make([]uint8, chunk)
@@ -213,9 +215,9 @@ func opRange(p netip.Prefix, add bool) Op {
 	}}
 }
 
-func opNode(a netip.Addr, add bool) Op {
-	return Op{verb(add) + " node address " + a.String(), config.PinNodes, func(g *Guard, _ *nl.Handle) error {
-		return set(g.maps[config.PinNodes], a.As16(), add)
+func (s addrSet) op(a netip.Addr, add bool) Op {
+	return Op{verb(add) + " " + s.what + " " + a.String(), s.pin, func(g *Guard, _ *nl.Handle) error {
+		return set(g.maps[s.pin], a.As16(), add)
 	}}
 }
 

@@ -61,5 +61,6 @@ func refuseChain() chain {
 			&expr.Reject{Type: unix.NFT_REJECT_TCP_RST},
 		}},
 	}
+	rules = append(rules, refuseUntranslated()...)
 	return chain{"refuse", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityFilter, rules}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
@@ -19,6 +20,43 @@ import (
 // So with that mark a backend's address is no reason to drop what comes in by a link, nor one as source of what
 // goes out: the program at the link judges what the network sees. No other host can set a mark, and
 // what crosses from a pod's network namespace loses it. A pod's packet still goes to no backend but by a tunnel.
+
+// A pod's packet to a service that was not translated is another thing: a segment of a flow that was forgotten, a fragment, a
+// table that is no more. One to a service address dies with the ranges; one to the address of a balancer would go
+// outside, to a peer that is a backend inside. So what a pod sends there is dropped, but for answers: a balancer that does not keep
+// its clients' addresses comes from its own, which is the service's. Routes could not tell the two apart. What opens a
+// connection there is refused before, by a reset.
+
+// untranslated is the reason of bpf/reasons.go.
+const untranslated = "pod_to_vip"
+
+// passAnswers leaves alone what answers. What has no connection, and what none is known of, goes on to the next rule.
+func passAnswers() rule {
+	return rule{"ct direction reply return", []expr.Any{
+		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctReply}},
+		&expr.Verdict{Kind: expr.VerdictReturn},
+	}}
+}
+
+// dropUntranslated drops pods' packets to addresses of services; served ones and answers have passed before.
+func dropUntranslated() (rules []rule) {
+	pods := &match{fmt.Sprintf("mark %#x", config.PodMark), marked()}
+	for _, f := range families {
+		rules = append(rules, drop(f.daddr, f.vips, untranslated, pods))
+	}
+	return rules
+}
+
+// refuseUntranslated answers what would open such a connection.
+func refuseUntranslated() (rules []rule) {
+	for _, f := range families {
+		exprs := append(served(expr.CmpOpEq), load(f.daddr)...)
+		exprs = append(exprs, &expr.Lookup{SourceRegister: 1, SetName: f.vips}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
+		rules = append(rules, rule{fmt.Sprintf("%s %s @%s reject with tcp reset", unserved().text, f.daddr, f.vips), exprs})
+	}
+	return rules
+}
 
 // unserved matches packets that are of no flow to a service.
 func unserved() *match {

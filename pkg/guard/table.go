@@ -21,12 +21,14 @@ const (
 	setRanges6 = "ranges6"
 	setNodes4  = "nodes4"
 	setNodes6  = "nodes6"
+	setVIPs4   = "vips4"
+	setVIPs6   = "vips6"
 )
 
-var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6}
+var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6, setVIPs4, setVIPs6}
 
 // tableCounters are the reasons for which the table drops.
-var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error", translated, unmarked}
+var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error", translated, unmarked, untranslated}
 
 // chain is a base chain of the table.
 type chain struct {
@@ -54,6 +56,7 @@ func chains() []chain {
 	out = append(out, dropMarked()...)
 	out = append(append(out, dropSources(unserved())...), dropDestinations(nil)...)
 	out = append(append(out, passServed()), dropQuotes()...)
+	out = append(append(out, passAnswers()), dropUntranslated()...)
 	return []chain{
 		{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
 		refuseChain(),
@@ -147,7 +150,7 @@ type element struct {
 }
 
 // planTable is what the table must be. Pure.
-func planTable(ranges []netip.Prefix, nodes []netip.Addr) table {
+func planTable(ranges []netip.Prefix, nodes, vips []netip.Addr) table {
 	t := table{shape: plannedShape(), sets: make(map[string][]element)}
 	for _, p := range ranges {
 		if slices.ContainsFunc(ranges, func(q netip.Prefix) bool { return q.Bits() < p.Bits() && q.Overlaps(p) }) {
@@ -159,13 +162,17 @@ func planTable(ranges []netip.Prefix, nodes []netip.Addr) table {
 		}
 		t.sets[name] = append(t.sets[name], element{p.Addr(), lastOf(p).Next()})
 	}
-	for _, a := range nodes {
-		name := setNodes6
-		if a.Is4() {
-			name = setNodes4
+	put := func(addrs []netip.Addr, four, six string) {
+		for _, a := range addrs {
+			name := six
+			if a.Is4() {
+				name = four
+			}
+			t.sets[name] = append(t.sets[name], element{first: a})
 		}
-		t.sets[name] = append(t.sets[name], element{first: a})
 	}
+	put(nodes, setNodes4, setNodes6)
+	put(vips, setVIPs4, setVIPs6)
 	t.sort()
 	return t
 }

@@ -30,13 +30,15 @@ const translated = "source_translated"
 // beforeSourceNAT is before priority srcnat (100): whoever translates first, does.
 const beforeSourceNAT = 90
 
-// ctOriginal is IP_CT_DIR_ORIGINAL (nf_conntrack_tuple_common.h).
-const ctOriginal = 0
+// ctOriginal and ctReply are IP_CT_DIR_ORIGINAL and IP_CT_DIR_REPLY (nf_conntrack_tuple_common.h).
+const ctOriginal, ctReply = 0, 1
 
-// families of the rules here: by the fields of their headers, and the sets.
-var families = []struct{ saddr, daddr, nodes, ranges string }{
-	{"ip saddr", "ip daddr", setNodes4, setRanges4},
-	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6},
+// family is the fields of the headers of one, and the sets.
+type family struct{ saddr, daddr, nodes, ranges, vips string }
+
+var families = []family{
+	{"ip saddr", "ip daddr", setNodes4, setRanges4, setVIPs4},
+	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6, setVIPs6},
 }
 
 // markTunnelled marks what comes out of a tunnel as what pods send, so that it is
@@ -77,26 +79,41 @@ func keepSource() (rules []rule) {
 
 // dropTranslated drops what opens or goes on with such a connection. Answers to
 // it have a translated source rightly, and what this node itself sends with the
-// mark, its probes, comes in by no link.
+// mark, its probes, comes in by no link. A client of a service has a source of its own too, if it came in
+// by a guarded link: what came from a pod or out of a tunnel, of a flow to a service or not, has its own from the ranges.
 func dropTranslated() (rules []rule) {
 	for _, f := range families {
-		text := fmt.Sprintf("iif oifgroup %#x mark %#x %s ct direction original %s @%s %s not @%s counter %s drop",
-			config.TunnelGroup, config.PodMark, unserved().text, f.daddr, f.nodes, f.saddr, f.ranges, translated)
-		exprs := append([]expr.Any{
-			&expr.Meta{Key: expr.MetaKeyIIF, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-		}, unserved().exprs...)
-		exprs = append(exprs,
-			&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctOriginal}})
-		exprs = append(append(exprs, toNode(f.daddr, f.nodes)...), load(f.saddr)...)
-		exprs = append(exprs,
-			&expr.Lookup{SourceRegister: 1, SetName: f.ranges, Invert: true},
-			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: translated},
-			&expr.Verdict{Kind: expr.VerdictDrop})
-		rules = append(rules, rule{text, exprs})
+		for _, m := range []*match{unserved(), inGroup(config.PodGroup), inGroup(config.TunnelGroup)} {
+			rules = append(rules, dropTranslatedOf(f, m))
+		}
 	}
 	return rules
+}
+
+// inGroup matches what came in by a link of a group.
+func inGroup(group uint32) *match {
+	return &match{fmt.Sprintf("iifgroup %#x", group), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(group)},
+	}}
+}
+
+func dropTranslatedOf(f family, of *match) rule {
+	text := fmt.Sprintf("iif oifgroup %#x mark %#x %s ct direction original %s @%s %s not @%s counter %s drop",
+		config.TunnelGroup, config.PodMark, of.text, f.daddr, f.nodes, f.saddr, f.ranges, translated)
+	exprs := append([]expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIF, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+	}, of.exprs...)
+	exprs = append(exprs,
+		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctOriginal}})
+	exprs = append(append(exprs, toNode(f.daddr, f.nodes)...), load(f.saddr)...)
+	exprs = append(exprs,
+		&expr.Lookup{SourceRegister: 1, SetName: f.ranges, Invert: true},
+		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: translated},
+		&expr.Verdict{Kind: expr.VerdictDrop})
+	return rule{text, exprs}
 }
 
 // marked matches packets of pods.

@@ -1,0 +1,348 @@
+package bpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// flowKey and flow are struct service_flow_key and struct service_flow of lib/flow.h.
+type flowKey struct {
+	Src, Dst       [16]byte
+	Sport, Dport   [2]byte
+	Protocol, Hook uint8
+	_              [2]byte
+}
+
+type flow struct {
+	Addr  [16]byte
+	Port  [2]byte
+	Flags uint16
+	Used  uint32
+	Group uint64
+}
+
+// Hooks and flags of lib/flow.h.
+const (
+	flowIn, flowOut uint8 = 0, 1
+
+	flowFIN, flowRST, flowSpoke, flowAnswered uint16 = 4, 8, 16, 32
+
+	flowOpen = flowSpoke | flowAnswered
+)
+
+const tcpFIN, tcpSYN, tcpRST, tcpACK = 1, 2, 4, 16
+
+func flowKeyOf(from, to netip.AddrPort, proto, hook uint8) flowKey {
+	k := flowKey{Src: from.Addr().As16(), Dst: to.Addr().As16(), Protocol: proto, Hook: hook}
+	binary.BigEndian.PutUint16(k.Sport[:], from.Port())
+	binary.BigEndian.PutUint16(k.Dport[:], to.Port())
+	return k
+}
+
+func flows(t *testing.T, coll *ebpf.Collection) map[flowKey]flow {
+	t.Helper()
+	all := make(map[flowKey]flow)
+	var k flowKey
+	var f flow
+	it := coll.Maps["service_flows"].Iterate()
+	for it.Next(&k, &f) {
+		all[k] = f
+	}
+	if err := it.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// age makes all entries so many seconds older; fewer than none is younger than now.
+func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
+	t.Helper()
+	for k, f := range flows(t, coll) {
+		f.Used -= uint32(seconds)
+		if err := coll.Maps["service_flows"].Put(k, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// becomesOf gives a frame after a program let it pass, and the mark.
+func becomesOf(t *testing.T, coll *ebpf.Collection, prog string, in []byte, mark uint32) ([]byte, uint32) {
+	t.Helper()
+	verdict, out, after, err := runPacket(t, coll, prog, in, mark)
+	if err != nil || verdict != next {
+		t.Fatalf("%s on %x: verdict %d, %v", prog, in, int32(verdict), err)
+	}
+	return out, after
+}
+
+func expectAlone(t *testing.T, coll *ebpf.Collection, prog string, in []byte) {
+	t.Helper()
+	expectPacket(t, coll, prog, in, in, 0, 0)
+}
+
+// ofFlow is a flow to the service at 30090, whose backend is on another node.
+type ofFlow struct{ client, node, pod, self netip.AddrPort }
+
+// begin has a client open a connection as far as it leaves this node.
+func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr string, port uint16) ofFlow {
+	t.Helper()
+	const tcp = unix.IPPROTO_TCP
+	f := ofFlow{client: at(clientAddr, port), node: at(nodeAddr, 30090), pod: at(podAddr, 8080)}
+	expectPacket(t, coll, "service_in", segment(f.client, f.node, tcp, tcpSYN, ""), segment(f.client, f.pod, tcp, tcpSYN, ""), 0, servedMark)
+	sent, _ := becomesOf(t, coll, "service_pod_out", segment(f.client, f.pod, tcp, tcpSYN, ""), servedMark)
+	_, l4, src, _, _ := splitIP(sent[ethernet:], f.client.Addr().Is6())
+	f.self = netip.AddrPortFrom(src, binary.BigEndian.Uint16(l4))
+	return f
+}
+
+// entries are those by which others tell whether f is over: of answers as they leave, and as they come.
+func (f ofFlow) entries() []flowKey {
+	return []flowKey{flowKeyOf(f.pod, f.client, unix.IPPROTO_TCP, flowOut), flowKeyOf(f.pod, f.self, unix.IPPROTO_TCP, flowIn)}
+}
+
+func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation string, want uint16) {
+	t.Helper()
+	all := flows(t, coll)
+	for _, k := range f.entries() {
+		if got, ok := all[k]; !ok || got.Flags != want {
+			t.Errorf("%s: entry of hook %d has flags %#x (there: %t), want %#x", situation, k.Hook, got.Flags, ok, want)
+		}
+	}
+}
+
+// A flow is open when both ends spoke, and what the client does to it is noted where its port is kept.
+func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
+	for _, a := range labAddrs {
+		t.Run(a.name, func(t *testing.T) {
+			coll := served(t)
+			f := begin(t, coll, a.client, a.node, a.pod2, 40000)
+			const tcp = unix.IPPROTO_TCP
+			client := func(flags byte) { becomesOf(t, coll, "service_in", segment(f.client, f.node, tcp, flags, ""), 0) }
+			backend := func(flags byte) {
+				expectPacket(t, coll, "service_pod_in", segment(f.pod, f.self, tcp, flags, ""), segment(f.pod, f.client, tcp, flags, ""), 0, config.ServiceMark)
+				expectPacket(t, coll, "service_out", segment(f.pod, f.client, tcp, flags, ""), segment(f.node, f.client, tcp, flags, ""), servedMark, servedMark)
+			}
+			f.expectState(t, coll, "nobody answered", 0)
+			client(tcpSYN)
+			f.expectState(t, coll, "asked again", 0)
+			backend(tcpSYN | tcpACK)
+			f.expectState(t, coll, "answered", flowAnswered)
+			client(tcpACK)
+			f.expectState(t, coll, "open", flowOpen)
+			client(tcpFIN | tcpACK)
+			f.expectState(t, coll, "the client ended", flowOpen|flowFIN)
+			client(tcpRST)
+			f.expectState(t, coll, "the client gave up", flowOpen|flowFIN|flowRST)
+			// The next one from that port begins anew.
+			client(tcpSYN)
+			if all := flows(t, coll); all[f.entries()[0]].Flags != 0 {
+				t.Errorf("a new flow has the state of the old: %#x", all[f.entries()[0]].Flags)
+			}
+		})
+	}
+}
+
+// TestPortsOfThisNodeComeBack has all ports of this node towards one backend with flows of others.
+func TestPortsOfThisNodeComeBack(t *testing.T) {
+	coll := servedBy(t, packetsWith(t, 1<<18))
+	for _, a := range labAddrs {
+		f := begin(t, coll, a.client, a.node, a.pod2, 40000)
+		now := flows(t, coll)[f.entries()[1]].Used
+		for i, c := range []struct {
+			situation string
+			flags     uint16
+			age       uint32
+			free      bool
+		}{
+			{"open and long silent", flowOpen, 3600, false},
+			{"opened a moment ago", 0, 30, false},
+			{"never answered", 0, 90, true},
+			{"answered, but the client never went on", flowAnswered, 90, true},
+			{"forgotten by the client", flowOpen | flowRST, 90, true},
+			{"open, a day ago", flowOpen, 90000, true},
+		} {
+			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
+				keys, values := make([]flowKey, 0, 1<<16), make([]flow, 0, 1<<16)
+				for port := 1024; port < 1<<16; port++ {
+					keys = append(keys, flowKeyOf(f.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn))
+					values = append(values, flow{Addr: netip.MustParseAddr(a.pod1).As16(), Port: [2]byte{1, 1}, Flags: c.flags, Used: now - c.age})
+				}
+				batch(t, coll.Maps["service_flows"], keys, values)
+				syn := segment(at(a.client, uint16(50000+i)), f.node, unix.IPPROTO_TCP, tcpSYN, "")
+				verdict, _, _, err := runPacket(t, coll, "service_in", syn, 0)
+				if err != nil || (verdict == next) != c.free {
+					t.Errorf("verdict %d, %v; want a free port: %t", int32(verdict), err, c.free)
+				}
+			})
+		}
+	}
+}
+
+// A client that asks again from the same port gets another backend when the first never answered.
+func TestUnansweredClientsChooseAnew(t *testing.T) {
+	for _, a := range labAddrs {
+		for _, c := range []struct {
+			situation string
+			open      bool
+			age       int32
+			stays     bool
+		}{
+			{"at once", false, 1, true},
+			{"after it never answered", false, 61, false},
+			{"an open flow, after an hour", true, 3600, true},
+		} {
+			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
+				l := &lab{coll: served(t)}
+				f := begin(t, l.coll, a.client, a.node, a.pod2, 40000)
+				const tcp = unix.IPPROTO_TCP
+				if c.open {
+					becomesOf(t, l.coll, "service_pod_in", segment(f.pod, f.self, tcp, tcpSYN|tcpACK, ""), 0)
+					becomesOf(t, l.coll, "service_out", segment(f.pod, f.client, tcp, tcpSYN|tcpACK, ""), servedMark)
+					becomesOf(t, l.coll, "service_in", segment(f.client, f.node, tcp, tcpACK, ""), 0)
+				}
+				age(t, l.coll, c.age)
+				moveTo(t, l.coll, f.node, at(a.pod1, 8080))
+				syn := segment(f.client, f.node, tcp, tcpSYN, "")
+				want := segment(f.client, at(a.pod1, 8080), tcp, tcpSYN, "")
+				if c.stays {
+					want = segment(f.client, f.pod, tcp, tcpSYN, "")
+				}
+				expectPacket(t, l.coll, "service_in", syn, want, 0, servedMark)
+			})
+		}
+	}
+}
+
+// moveTo gives a frontend another backend, which is here.
+func moveTo(t *testing.T, coll *ebpf.Collection, front, backend netip.AddrPort) {
+	t.Helper()
+	k := service.FrontKey{Addr: front.Addr().As16(), Protocol: service.TCP, Scope: service.Outside}
+	binary.BigEndian.PutUint16(k.Port[:], front.Port())
+	var f service.Front
+	if err := coll.Maps["service_fronts"].Lookup(k, &f); err != nil {
+		t.Fatal(err)
+	}
+	slot := service.Slot{Addr: backend.Addr().As16(), Flags: service.FlagLocal}
+	binary.BigEndian.PutUint16(slot.Port[:], backend.Port())
+	if err := coll.Maps["service_slots"].Put(f.First, slot); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A pod cannot make or end the flows of others outside.
+func TestPodsMakeNoFlowsOfOthers(t *testing.T) {
+	for _, a := range labAddrs {
+		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+			coll := served(t)
+			client, to := at(a.client, 40000), at(a.node, 30090)
+			if proto == unix.IPPROTO_UDP {
+				to = at(a.node, 30091)
+			}
+			expectAlone(t, coll, "service_pod_in", segment(client, to, proto, tcpSYN, ""))
+			if all := flows(t, coll); len(all) > 0 {
+				t.Fatalf("%s: a pod made flows of a client outside: %v", a.name, all)
+			}
+			// The client's own goes by this node, and the pod does not end it.
+			becomesOf(t, coll, "service_in", segment(client, to, proto, tcpSYN, ""), 0)
+			before := flows(t, coll)
+			for _, flags := range []byte{tcpSYN, tcpACK, tcpFIN, tcpRST} {
+				expectAlone(t, coll, "service_pod_in", segment(client, to, proto, flags, ""))
+			}
+			if after := flows(t, coll); len(before) != 4 || !sameFlows(before, after) {
+				t.Errorf("%s: a pod changed the flow of a client outside:\n%v\n%v", a.name, before, after)
+			}
+		}
+	}
+}
+
+// sameFlows leaves out when entries were used.
+func sameFlows(a, b map[flowKey]flow) bool {
+	for k, f := range a {
+		g, ok := b[k]
+		if f.Used, g.Used = 0, 0; !ok || f != g {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// A pod speaks to a backend by a service, and then without one from the same port.
+func TestFlowsThatEndedChangeNothing(t *testing.T) {
+	const tcp, udp = unix.IPPROTO_TCP, unix.IPPROTO_UDP
+	for _, a := range labAddrs {
+		client, node, pod := at(a.pod2, 40000), at(a.node, 30080), at(a.pod1, 8080)
+		open := func(t *testing.T) *ebpf.Collection {
+			coll := served(t)
+			for _, flags := range []byte{tcpSYN, tcpACK} {
+				becomesOf(t, coll, "service_pod_in", segment(client, node, tcp, flags, ""), 0)
+				answer := segment(pod, client, tcp, flags|tcpACK, "")
+				expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
+				expectPacket(t, coll, "service_pod_out", answer, segment(node, client, tcp, flags|tcpACK, ""), 0, 0)
+			}
+			return coll
+		}
+		direct := segment(client, pod, tcp, tcpSYN, "")
+		answer := segment(pod, client, tcp, tcpSYN|tcpACK, "")
+		t.Run(a.name+"/ended", func(t *testing.T) {
+			coll := open(t)
+			becomesOf(t, coll, "service_pod_in", segment(client, node, tcp, tcpFIN|tcpACK, ""), 0)
+			expectAlone(t, coll, "service_pod_in", direct)
+			expectAlone(t, coll, "service_pod_in", answer)
+			expectAlone(t, coll, "service_pod_out", answer)
+		})
+		t.Run(a.name+"/open", func(t *testing.T) {
+			coll := open(t)
+			before := flows(t, coll)
+			expectAlone(t, coll, "service_pod_in", direct) // anybody can say so
+			if !sameFlows(before, flows(t, coll)) {
+				t.Error("a packet of no service's ended an open flow")
+			}
+		})
+		t.Run(a.name+"/datagrams", func(t *testing.T) {
+			coll, node, pod := served(t), at(a.node, 30081), at(a.pod1, 5353)
+			becomesOf(t, coll, "service_pod_in", segment(client, node, udp, 0, "?"), 0)
+			answer := segment(pod, client, udp, 0, "!")
+			expectPacket(t, coll, "service_pod_out", answer, segment(node, client, udp, 0, "!"), 0, 0)
+			age(t, coll, 121)
+			expectAlone(t, coll, "service_pod_in", answer)
+			expectAlone(t, coll, "service_pod_out", answer)
+		})
+	}
+}
+
+// Another processor may have used an entry in a later second.
+func TestDatagramsOfALaterSecondAreOfTheFlow(t *testing.T) {
+	coll := served(t)
+	for _, a := range labAddrs {
+		in := segment(at(a.client, 40000), at(a.node, 30081), unix.IPPROTO_UDP, 0, "?")
+		first, _ := becomesOf(t, coll, "service_in", in, 0)
+		before := counted(t, coll, packetUDP)
+		age(t, coll, -2)
+		if again, _ := becomesOf(t, coll, "service_in", in, 0); !bytes.Equal(first, again) || counted(t, coll, packetUDP) != before {
+			t.Errorf("%s: a flow used two seconds from now was made anew", a.name)
+		}
+	}
+}
+
+// Who may make services does not get the packets of tunnels.
+func TestPacketsOfTunnelsAreNoServices(t *testing.T) {
+	l := &lab{coll: packets(t)}
+	l.serve(t, labService{name: "thief", nodePort: tunnelPort - 1, pods: []string{"1"}})
+	for _, a := range labAddrs {
+		if err := l.coll.Maps["nodes"].Put(netip.MustParseAddr(a.node).As16(), uint8(1)); err != nil {
+			t.Fatal(err)
+		}
+		outer := segment(at(a.client, 40000), at(a.node, tunnelPort), unix.IPPROTO_UDP, 0, "outer")
+		expectAlone(t, l.coll, "service_in", outer)
+		// Its TCP port is anybody's.
+		becomesOf(t, l.coll, "service_in", segment(at(a.client, 40000), at(a.node, tunnelPort-1), unix.IPPROTO_TCP, tcpSYN, ""), 0)
+	}
+}

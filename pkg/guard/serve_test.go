@@ -1,0 +1,143 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// balancers are addresses of the peer that a service has, and are no node's.
+var balancers = []string{"198.19.0.99", "fd42:9::99"}
+
+// newBalanced is a node with a pod, and a balancer behind its cable; others masquerade what leaves there, and have the pod behind port 7780 of the node.
+func newBalanced(t *testing.T, s Settings) (*node, *nettest.NS) {
+	t.Helper()
+	needTCX(t)
+	n := newNode(t, tcx{})
+	pod := n.addPod(t)
+	for _, addr := range balancers {
+		a := netip.MustParseAddr(addr)
+		nettest.AddAddr(t, n.peer, "u0", netip.PrefixFrom(a, a.BitLen()))
+	}
+	n.Run(t, func() error {
+		if _, err := n.g.Apply(s); err != nil {
+			return err
+		}
+		return nft(`table inet others {
+			chain source { type nat hook postrouting priority 100; oifname u0 ip daddr 198.19.0.99 masquerade; oifname u0 ip6 daddr fd42:9::99 masquerade; };
+			chain destination { type nat hook prerouting priority -100; iifname u0 tcp dport 7780 dnat ip to 198.18.5.5; iifname u0 tcp dport 7780 dnat ip6 to fd42:1::5; };
+		}`)
+	})
+	return n, pod
+}
+
+func withVIPs(addrs ...string) Settings {
+	s := lab()
+	s.VIPs = nettest.Addrs(addrs...)
+	return s
+}
+
+// What a pod sends to a balancer's address and nobody translates does not leave, masqueraded or not.
+func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
+	n, pod := newBalanced(t, withVIPs(balancers...))
+	for _, to := range balancers {
+		n.loses(t, "a datagram to a balancer", untranslated, pod, to, 0)
+		err := pod.Do(func() error {
+			c, err := net.DialTimeout("tcp", net.JoinHostPort(to, "7780"), patience)
+			if err == nil {
+				c.Close()
+			}
+			return err
+		})
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("a connection to %s: %v, want it refused", to, err)
+		}
+		n.delivers(t, "the node's own", to)
+	}
+	// Without the table the programs at links have it.
+	n.Run(t, func() error { return nft("delete table inet kubeveil_guard") })
+	for _, to := range balancers {
+		n.loses(t, "a datagram to a balancer, without the table", untranslated, pod, to, 0)
+	}
+	// What is no service's any more is open again.
+	n.apply(t)
+	for _, to := range balancers {
+		wantReceived(t, n, pod, to)
+	}
+}
+
+// Where another program translates, a pod answers a balancer whose address the former table had.
+func TestPodsAnswerFormerBalancers(t *testing.T) {
+	s := lab()
+	s.FormerVIPs = nettest.Addrs(balancers...)
+	n, pod := newBalanced(t, s)
+	for i, from := range balancers {
+		err := n.reachPod(pod, from, []string{"198.19.0.1", "fd42:9::1"}[i])
+		if err != nil {
+			t.Errorf("a connection from %s: %v; dropped %v", from, err, n.counters(t))
+		}
+		n.loses(t, "a datagram to a former balancer", untranslated, pod, from, 0)
+	}
+	if got := n.read(t); len(got.VIPs) > 0 {
+		t.Errorf("programs at links, which cannot tell answers, have %v", got.VIPs)
+	}
+}
+
+// reachPod connects from an address of the peer to the pod, by the node's port.
+func (n *node) reachPod(pod *nettest.NS, from, node string) error {
+	var l net.Listener
+	err := pod.Do(func() (err error) {
+		l, err = net.Listen("tcp", net.JoinHostPort("", "7780"))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return n.peer.Do(func() error {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
+		c, err := d.Dial("tcp", net.JoinHostPort(node, "7780"))
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
+}
+
+// Which addresses are closed outlives the process, in whatever way they are.
+func TestAddressesOfServicesAreReadBack(t *testing.T) {
+	needTCX(t)
+	n := newNode(t, tcx{})
+	for _, c := range []struct{ vips, former []string }{{balancers, nil}, {nil, balancers}, {balancers[:1], balancers}, {nil, nil}} {
+		s := lab()
+		s.VIPs, s.FormerVIPs = nettest.Addrs(c.vips...), nettest.Addrs(c.former...)
+		n.Run(t, func() error {
+			if _, err := n.g.Apply(s); err != nil {
+				return err
+			}
+			ops, err := n.g.Apply(s)
+			if len(ops) > 0 {
+				err = errors.Join(err, fmt.Errorf("the second time it changed %v", texts(ops)))
+			}
+			return err
+		})
+		var want []string
+		if len(c.vips)+len(c.former) > 0 {
+			want = balancers
+		}
+		var got []string
+		for _, a := range n.read(t).AllVIPs() {
+			got = append(got, a.String())
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%v: %s", c, diff)
+		}
+	}
+}
