@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -36,6 +35,9 @@ var linkPrograms = []string{progIn, progInL3, progPodIn, progPodOut, progTunnelI
 
 // errLinkGone matches errors of a link that is no longer there.
 var errLinkGone = errors.New("link is gone")
+
+// errTaken is that of a link without tcx that has the qdisc ingress: it has one list of programs, for what comes in, and there is no room for clsact.
+var errTaken = errors.New("the link has the qdisc ingress, from a limit to what a pod sends (plugin bandwidth) for example, in whose place clsact would have to be: use Linux 6.6, or take the limit away")
 
 // direction is that of packets at a link.
 type direction string
@@ -73,13 +75,14 @@ func hooksFor(f Features) hooks {
 }
 
 // packetSpec gives the compiled programs for links, with their settings.
-func packetSpec() (*ebpf.CollectionSpec, error) {
+func packetSpec(tunnelPort uint16) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadServicePacket()
 	if err != nil {
 		return nil, err
 	}
 	for name, value := range map[string]uint32{
 		"pod_mark": settings.PodMark, "tunnel_mark": settings.TunnelMark, "service_mark": settings.ServiceMark, "probe_port": settings.ProbePort,
+		"tunnel_port": uint32(tunnelPort),
 	} {
 		if v := spec.Variables[name]; v != nil {
 			if err := v.Set(value); err != nil {
@@ -170,31 +173,23 @@ func (t *Table) translateAtGuard() error {
 	return nil
 }
 
-// planLink gives the programs that a link must have.
-func planLink(l nl.Link) map[direction]string {
-	a := l.Attrs()
-	ethernet := a.EncapType == "ether"
-	switch {
-	case a.Flags&net.FlagLoopback != 0 || l.Type() == "ifb":
-		return nil
-	case a.Group == settings.PodGroup && ethernet:
-		return map[direction]string{ingress: progPodIn, egress: progPodOut}
-	case a.Group == settings.TunnelGroup && !ethernet:
-		return map[direction]string{ingress: progTunnelIn, egress: progTunnelOut}
-	case a.Group == settings.PodGroup || a.Group == settings.TunnelGroup:
-		return nil
-	case ethernet:
-		return map[direction]string{ingress: progIn}
-	}
-	return map[direction]string{ingress: progInL3}
-}
-
 func (t *Table) attachLink(h *nl.Handle, l nl.Link) ([]string, error) {
-	hk, want := hooksFor(t.features), planLink(l)
+	master, err := masterOf(h, l)
+	if errors.Is(err, errLinkGone) {
+		return nil, nil // more is told of a link whose master goes
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at the master of %s: %w", l.Attrs().Name, err)
+	}
+	hk, want := hooksFor(t.features), planLink(l, master)
 	var changed []string
 	for _, dir := range []direction{egress, ingress} {
 		did, err := t.attachPoint(h, hk, point{l.Attrs().Index, dir}, want[dir])
 		if errors.Is(err, errLinkGone) {
+			return changed, nil
+		}
+		if errors.Is(err, errTaken) {
+			t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name, "error", err)
 			return changed, nil
 		}
 		if err != nil {

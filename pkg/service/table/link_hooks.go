@@ -105,10 +105,31 @@ func (c clsact) attach(h *nl.Handle, p point, name string, prog *ebpf.Program) e
 	err := nl.Err(h.QdiscAdd(&nl.GenericQdisc{
 		QdiscAttrs: nl.QdiscAttrs{LinkIndex: p.index, Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: "clsact",
 	}))
-	if err != nil && !errors.Is(err, nl.ErrExists) {
+	if errors.Is(err, nl.ErrExists) {
+		err = c.place(h, p)
+	}
+	if err != nil {
 		return fmt.Errorf("add clsact: %w", goneError(err))
 	}
 	return c.put(h, p, name, prog)
+}
+
+// place sees whether what is in the place of clsact is one.
+func (clsact) place(h *nl.Handle, p point) error {
+	l, err := h.LinkByIndex(p.index)
+	if err != nil {
+		return err
+	}
+	qdiscs, err := h.QdiscList(l)
+	if err != nil {
+		return err
+	}
+	for _, q := range qdiscs {
+		if q.Attrs().Parent == nl.ClsactParent && q.Type() != "clsact" {
+			return errTaken
+		}
+	}
+	return nil
 }
 
 // put makes the filter, or puts the program into the one that is there.

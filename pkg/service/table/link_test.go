@@ -257,34 +257,45 @@ func TestNewLinksAreServed(t *testing.T) {
 func TestClientOutsideWithTheGuardInForce(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
-		p, err := service.New("node-1", small)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := named("web")
-		s.Ports[0].NodePort = 30080
-		p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
-		p.PutService(s)
-		endpoints := sliceOf("web", "198.18.1.5", "fd42:1::5")
-		for i := range endpoints.Endpoints {
-			endpoints.Endpoints[i].Node = "node-1"
-		}
-		p.PutSlice(endpoints)
-		if err := l.Apply(p.Plan()); err != nil {
-			t.Fatal(err)
-		}
-		listen(t, l.pod)
+		l.serve(t)
 		if out, err := visit(l.client, "198.19.0.1:30080"); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("before programs are attached the node answers %q, %v", out, err)
 		}
 		l.attach(t)
-		for _, to := range []string{"198.19.0.1:30080", "[fd42:9::1]:30080"} {
-			out, err := visit(l.client, to)
-			if err != nil || !strings.HasPrefix(out, "pod sees ") {
-				t.Errorf("%s answers %q, %v; the guard dropped %v", to, out, err, l.dropped(t))
-			}
-		}
+		l.expectServed(t)
 	})
+}
+
+// serve has the pod behind port 30080 of the host.
+func (l *linked) serve(t *testing.T) {
+	t.Helper()
+	p, err := service.New("node-1", small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := named("web")
+	s.Ports[0].NodePort = 30080
+	p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
+	p.PutService(s)
+	endpoints := sliceOf("web", "198.18.1.5", "fd42:1::5")
+	for i := range endpoints.Endpoints {
+		endpoints.Endpoints[i].Node = "node-1"
+	}
+	p.PutSlice(endpoints)
+	if err := l.Apply(p.Plan()); err != nil {
+		t.Fatal(err)
+	}
+	listen(t, l.pod)
+}
+
+func (l *linked) expectServed(t *testing.T) {
+	t.Helper()
+	for _, to := range []string{"198.19.0.1:30080", "[fd42:9::1]:30080"} {
+		out, err := visit(l.client, to)
+		if err != nil || !strings.HasPrefix(out, "pod sees ") {
+			t.Errorf("%s answers %q, %v; the guard dropped %v", to, out, err, l.dropped(t))
+		}
+	}
 }
 
 func (l *linked) dropped(t *testing.T) map[string]uint64 {

@@ -36,6 +36,8 @@ type Config struct {
 	// Links is whether the programs at links are loaded too; AttachLinks attaches them. They need the maps of
 	// the guard, which must have been opened in Dir.
 	Links bool
+	// TunnelPort is the UDP port of tunnels: what comes for it to a node's address is no service's. 0 is none.
+	TunnelPort uint16
 	// Log says what is adopted and replaced.
 	Log *slog.Logger
 }
@@ -89,7 +91,7 @@ func Open(c Config) (*Table, error) {
 		return fail(err)
 	}
 	if c.Links {
-		spec, err := packetSpec()
+		spec, err := packetSpec(c.TunnelPort)
 		if err != nil {
 			return fail(err)
 		}

@@ -1,0 +1,142 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+func TestWhichProgramsALinkHas(t *testing.T) {
+	link := func(encap string, group uint32, flags net.Flags) nl.Link {
+		a := nl.NewLinkAttrs()
+		a.Index, a.Name, a.EncapType, a.Group, a.Flags = 7, "x", encap, group, flags
+		return &nl.GenericLink{LinkAttrs: a, LinkType: "veth"}
+	}
+	for _, c := range []struct {
+		situation string
+		link      nl.Link
+		master    string
+		want      map[direction]string
+	}{
+		{"network card", link("ether", 0, 0), "", map[direction]string{ingress: progIn}},
+		{"tunnel of something else", link("none", 0, 0), "", map[direction]string{ingress: progInL3}},
+		{"port of a bond", link("ether", 0, 0), "bond", nil},
+		{"port of a bridge", link("ether", 0, 0), "bridge", nil},
+		{"virtual function of a network card", link("ether", 0, 0), "netvsc", nil},
+		{"in a VRF", link("ether", 0, 0), "vrf", map[direction]string{ingress: progIn}},
+		{"of a pod", link("ether", settings.PodGroup, 0), "", map[direction]string{ingress: progPodIn, egress: progPodOut}},
+		{"our tunnel", link("none", settings.TunnelGroup, 0), "", map[direction]string{ingress: progTunnelIn, egress: progTunnelOut}},
+		{"lo", link("loopback", 0, net.FlagLoopback), "", nil},
+	} {
+		if diff := cmp.Diff(c.want, planLink(c.link, c.master)); diff != "" {
+			t.Errorf("%s: %s", c.situation, diff)
+		}
+	}
+}
+
+// ip runs commands of the program ip on the host.
+func (l *linked) ip(t *testing.T, commands ...string) {
+	t.Helper()
+	nettest.NeedProgram(t, "ip")
+	l.host.Run(t, func() error {
+		for _, args := range commands {
+			if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+				return fmt.Errorf("ip %s: %w: %s", args, err, out)
+			}
+		}
+		return nil
+	})
+}
+
+func (l *linked) guard(t *testing.T, vips ...string) {
+	t.Helper()
+	l.host.Run(t, func() error {
+		_, err := l.g.Apply(guard.Settings{
+			Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1"), VIPs: nettest.Addrs(vips...),
+		})
+		return err
+	})
+}
+
+// TestPortsLeaveItToTheirMaster: a bridge takes the address of its port, so what comes in is for the host at both.
+func TestPortsLeaveItToTheirMaster(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		l := newLinked(t, withTCX)
+		l.serve(t)
+		l.attach(t)
+		l.ip(t, "link add br0 type bridge", "link set u0 master br0", "addr flush dev u0", "link set br0 up",
+			"addr add 198.19.0.1/24 dev br0", "addr add fd42:9::1/64 dev br0 nodad")
+		l.guard(t)
+		want := []string{"attached service_in at br0 ingress", "detached programs at u0 ingress"}
+		if diff := cmp.Diff(want, l.attach(t)); diff != "" {
+			t.Error(diff)
+		}
+		l.expectServed(t)
+		l.ip(t, "link set u0 nomaster")
+		if changed := l.attach(t); !slices.Contains(changed, "attached service_in at u0 ingress") {
+			t.Errorf("a link that is no port any more: %v", changed)
+		}
+	})
+}
+
+// TestLinksWithALimitAreLeftAlone: where there is no tcx, the plugin bandwidth has the place of clsact on a pod's link.
+func TestLinksWithALimitAreLeftAlone(t *testing.T) {
+	nettest.NeedBPF(t)
+	l := newLinked(t, false)
+	h := l.host.Handle()
+	vpod, err := h.LinkByName("vpod1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	qdisc := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: vpod.Attrs().Index, Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: "ingress"}
+	if err := h.QdiscAdd(qdisc); err != nil {
+		t.Fatal(err)
+	}
+	want := slices.DeleteFunc(slices.Clone(attachedLinks), func(s string) bool { return strings.Contains(s, "vpod1") })
+	if diff := cmp.Diff(want, l.attach(t)); diff != "" {
+		t.Error(diff)
+	}
+	for _, dir := range []direction{ingress, egress} {
+		if ids, err := (clsact{}).list(h, point{vpod.Attrs().Index, dir}); err != nil || len(ids) > 0 {
+			t.Errorf("programs at the %s of a link with another's qdisc: %v, %v", dir, ids, err)
+		}
+	}
+	// Once it is gone there is room.
+	if err := h.QdiscDel(qdisc); err != nil {
+		t.Fatal(err)
+	}
+	if changed := l.attach(t); len(changed) != 2 {
+		t.Errorf("without the limit it changed %v", changed)
+	}
+}
+
+// TestBalancersAreAnsweredAndNotReached: one that does not keep its clients' addresses comes from the service's own.
+func TestBalancersAreAnsweredAndNotReached(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		l := newLinked(t, withTCX)
+		l.serve(t)
+		l.attach(t)
+		l.guard(t, "198.19.0.9", "fd42:9::9")
+		l.expectServed(t)
+		for _, to := range []string{"198.19.0.9:8080", "[fd42:9::9]:8080"} {
+			if out, err := visit(l.pod, to); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("a pod reaches the balancer at %s: %q, %v", to, out, err)
+			}
+		}
+		if n := l.dropped(t)["pod_to_vip"]; n > 0 {
+			t.Errorf("the guard dropped %d packets that are answers or were refused", n)
+		}
+	})
+}

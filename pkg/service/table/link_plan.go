@@ -1,0 +1,46 @@
+package table
+
+import (
+	"net"
+
+	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// vrf is a kind of master that hands packets on without a second look by programs at tc.
+const vrf = "vrf"
+
+// masterOf gives the kind of the link that l is a port of, "" is none.
+func masterOf(h *nl.Handle, l nl.Link) (string, error) {
+	index := l.Attrs().MasterIndex
+	if index == 0 {
+		return "", nil
+	}
+	master, err := h.LinkByIndex(index)
+	if err != nil {
+		return "", goneError(err)
+	}
+	return master.Type(), nil
+}
+
+// planLink gives the programs that a link must have, which is a port of this kind of master. What comes in by a port of a bond, a bridge or the like
+// comes in once more by the master, where the guard would take what was translated for something else. So it is translated there.
+func planLink(l nl.Link, master string) map[direction]string {
+	a := l.Attrs()
+	ethernet := a.EncapType == "ether"
+	switch {
+	case a.Flags&net.FlagLoopback != 0 || l.Type() == "ifb":
+		return nil
+	case a.Group == settings.PodGroup && ethernet:
+		return map[direction]string{ingress: progPodIn, egress: progPodOut}
+	case a.Group == settings.TunnelGroup && !ethernet:
+		return map[direction]string{ingress: progTunnelIn, egress: progTunnelOut}
+	case a.Group == settings.PodGroup || a.Group == settings.TunnelGroup:
+		return nil
+	case master != "" && master != vrf:
+		return nil
+	case ethernet:
+		return map[direction]string{ingress: progIn}
+	}
+	return map[direction]string{ingress: progInL3}
+}
