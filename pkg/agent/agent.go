@@ -71,6 +71,8 @@ type Agent struct {
 	kube    *kube.Client // nil for other sources
 	// services is nil where another program translates services.
 	services *services
+	// leftVIPs are addresses of services that the guard had closed when veild began.
+	leftVIPs []netip.Addr
 	table    *source.Writer
 	probes   probes
 	health   *telemetry.Health
@@ -238,7 +240,9 @@ func (a *Agent) guardFirst() error {
 	if err != nil {
 		return err
 	}
-	s := decide(inputs{cfg: a.cfg}).guard
+	in := inputs{cfg: a.cfg}
+	a.gatherVIPs(&in)
+	s := decide(in).guard
 	s.NodeAddrs = have.Nodes
 	if a.lastGood != nil {
 		s.NodeAddrs = slices.Concat(s.NodeAddrs, a.lastGood.NodeAddrs)

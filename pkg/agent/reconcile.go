@@ -58,6 +58,7 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	state, lastGood := a.state, a.lastGood
 	a.mu.Unlock()
 
+	a.gatherVIPs(&in)
 	in.complete = state.Synced || lastGood != nil
 	underlay, err := a.readUnderlay(lastGood)
 	if err != nil && !errors.Is(err, hostnet.ErrNoUnderlay) {
@@ -82,8 +83,8 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	return in, refusals, nil
 }
 
-// union is the addresses of nodes in the table and in the guard, sorted: the last
-// life may have learned of a node and ended before it wrote it down, and a
+// union is the addresses that are known and those in the guard, sorted: the last
+// life may have learned of one and ended before it wrote it down, and a
 // forgotten one would be reached in clear.
 func union(table, guarded []netip.Addr) []netip.Addr {
 	all := slices.Concat(table, guarded)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -22,6 +23,9 @@ import (
 type services struct {
 	table *table.Table
 	proxy *proxy.Proxy
+	vips  service.VIPs
+	// listed is whether vips are all there are.
+	listed atomic.Bool
 	// self is what packets are sent from, as it was last told.
 	self struct {
 		podPrefixes []netip.Prefix
@@ -46,8 +50,56 @@ func (t tableOf) Attach() error {
 	return err
 }
 
+// feed is the proxy as the sink of a feed, of which the guard has the addresses that pods reach by translation only.
+type feed struct {
+	*proxy.Proxy
+	services *services
+	changed  func()
+}
+
+// PutService adds or replaces a service.
+func (f feed) PutService(s service.Service) {
+	f.Proxy.PutService(s)
+	if f.services.vips.Put(s) {
+		f.changed()
+	}
+}
+
+// DeleteService takes a service away.
+func (f feed) DeleteService(n service.Name) {
+	f.Proxy.DeleteService(n)
+	if f.services.vips.Delete(n) {
+		f.changed()
+	}
+}
+
+// Listed says that everything there was has been put.
+func (f feed) Listed() {
+	f.Proxy.Listed()
+	f.services.listed.Store(true)
+	f.changed()
+}
+
+// gatherVIPs takes the addresses that the guard closes to pods. What it had closed before stays closed until services are listed and, where another
+// program translates services now, as long as flows of the old table may be left: until the machine is started anew.
+func (a *Agent) gatherVIPs(in *inputs) {
+	switch s := a.services; {
+	case s == nil:
+		in.formerVIPs = a.leftVIPs
+	case s.listed.Load():
+		in.vips = s.vips.Addrs()
+	default:
+		in.vips = union(s.vips.Addrs(), a.leftVIPs)
+	}
+}
+
 // openServices makes the table, where it is asked for; where it is not, one that was there before is taken away: nobody would keep it.
 func (a *Agent) openServices() error {
+	have, err := a.guard.Read()
+	if err != nil {
+		return err
+	}
+	a.leftVIPs = have.AllVIPs()
 	if a.cfg.ServiceProxy != config.ServiceProxyEBPF {
 		taken, err := removeServices()
 		for _, t := range taken {
@@ -60,7 +112,7 @@ func (a *Agent) openServices() error {
 		return err
 	}
 	limits := serviceLimits(a.cfg.Services.Limits)
-	t, err := table.Open(table.Config{Dir: config.BPFDir, Limits: limits, Links: true, Log: a.log})
+	t, err := table.Open(table.Config{Dir: config.BPFDir, Limits: limits, Links: true, TunnelPort: uint16(a.cfg.Tunnel.Port), Log: a.log})
 	if err != nil {
 		return err
 	}
@@ -117,7 +169,9 @@ func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 			return nil
 		}
 	})
-	g.Go(func() error { return ignoreEnd(ctx, a.kube.RunServices(ctx, a.services.proxy)) })
+	g.Go(func() error {
+		return ignoreEnd(ctx, a.kube.RunServices(ctx, feed{a.services.proxy, a.services, a.poke}))
+	})
 }
 
 // beginServices puts the table in force, as the last veild left it.
