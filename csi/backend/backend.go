@@ -44,6 +44,8 @@ type Backend interface {
 	Copy(ctx context.Context, dst, src string, size int64) error
 	// Delete gives the room back. What is gone already is no error.
 	Delete(ctx context.Context, volume string) error
+	// Destroys is whether Delete takes what is on the backing with it; where not, that is only given up, and stays.
+	Destroys() bool
 	// Capacity is the size of the largest volume that Provision would have room for, bytes.
 	Capacity(ctx context.Context) (int64, error)
 }

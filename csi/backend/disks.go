@@ -154,6 +154,9 @@ func (d *Disks) Delete(_ context.Context, volume string) error {
 	return durable.Remove(d.path(volume))
 }
 
+// Destroys implements Backend: the disk keeps what is on it.
+func (d *Disks) Destroys() bool { return false }
+
 // Capacity implements Backend.
 func (d *Disks) Capacity(context.Context) (int64, error) {
 	disks, err := d.candidates()

@@ -139,6 +139,9 @@ func (f *Files) Delete(ctx context.Context, volume string) error {
 	return errors.Join(durable.Remove(f.unfinished(volume)), durable.Remove(f.path(volume)))
 }
 
+// Destroys implements Backend: the file goes.
+func (f *Files) Destroys() bool { return true }
+
 // Capacity implements Backend.
 func (f *Files) Capacity(context.Context) (int64, error) { return f.free() }
 

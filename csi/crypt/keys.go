@@ -1,6 +1,7 @@
 package crypt
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/base32"
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
@@ -49,6 +51,16 @@ func DeriveKeys(data *keyring.Secret, b keyring.Binding) (*Keys, error) {
 		return nil, fmt.Errorf("keys of %s: %w", b, err)
 	}
 	return &Keys{Volume: volume, record: record}, nil
+}
+
+// Sealing gives keys of their own by which the record is verified and sealed, and that open nothing: there is no Volume in them. The caller wipes them.
+func (k *Keys) Sealing() (*Keys, error) {
+	defer runtime.KeepAlive(k.record)
+	record, err := keyring.NewSecret(bytes.Clone(k.record.Bytes()))
+	if err != nil {
+		return nil, fmt.Errorf("key of the record: %w", err)
+	}
+	return &Keys{record: record}, nil
 }
 
 // Wipe overwrites the keys. It may be called on nil.

@@ -49,6 +49,9 @@ func Read(d blk.Disk) (*Metadata, error) {
 
 // Verify gives the record of the disk, when it is the one of volume id that w describes and all that it says is so.
 func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
+	if keys.record.Len() == 0 {
+		return Record{}, fmt.Errorf("%s: its keys were wiped", id)
+	}
 	a, errA := decode(m.bytes[recordA:][:recordSize], keys, id, recordA)
 	b, errB := decode(m.bytes[recordB:][:recordSize], keys, id, recordB)
 	r := a
@@ -313,17 +316,20 @@ func image(data *keyring.Secret, r Record) ([]byte, error) {
 	return out, nil
 }
 
-// Shred overwrites keyslot and records with zeros, so that not even a key that was kept somewhere finds them. The record must claim to be of b; a blank disk is
-// done already, anything else is refused and left alone.
+// Shred overwrites keyslot and records with zeros, so that not even a key that was kept somewhere finds them. The record must claim to be of b. Where there are
+// zeros already the error is Blank: whether they are of a volume that was shredded is the caller's to say. Anything else is refused and left alone.
 func Shred(d blk.Disk, b keyring.Binding) error {
 	m, err := Read(d)
+	if errors.Is(err, Truncated) {
+		return errors.Join(refuseZeros(d, b), err)
+	}
 	if err != nil {
 		return err
 	}
 	claims, ok := Claims(m.bytes)
 	switch {
-	case !ok && isZero(m.bytes):
-		return nil
+	case !ok && m.shredded():
+		return refuse(Blank, "sealed records", "the record of "+b.String(), "zeros")
 	case !ok:
 		return refuse(Foreign, "sealed records", "the record of "+b.String(), "%s", Describe(m.bytes))
 	case claims != b:
@@ -339,6 +345,27 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 		}
 	}
 	return nil
+}
+
+// shredded is whether all is zeros, but for the tag of the record's first copy: that goes last, and names go before it when the power is cut meanwhile.
+func (m *Metadata) shredded() bool {
+	return isZero(m.bytes[:recordA+tagOffset]) && isZero(m.bytes[recordA+recordSize:])
+}
+
+// refuseZeros is the refusal of a disk too small for metadata (Blank) on which there is nothing, else nil.
+func refuseZeros(d blk.Disk, b keyring.Binding) error {
+	size, err := d.Size()
+	if err != nil {
+		return err
+	}
+	err = scan(d, 0, size&^(SectorSize-1), notZero)
+	if errors.Is(err, NotEmpty) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return refuse(Blank, "device", "the record of "+b.String(), "%d bytes of zeros", size)
 }
 
 // readFull reads all of p or gives an error.

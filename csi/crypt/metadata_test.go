@@ -8,7 +8,6 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
-	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
 const testPayload = 8 << 20
@@ -351,97 +350,4 @@ func TestCheckBlank(t *testing.T) {
 	if err := CheckBlank(blktest.New(size-4096), size); !errors.Is(err, Truncated) {
 		t.Errorf("too small: %v", err)
 	}
-}
-
-func TestShred(t *testing.T) {
-	keys := deriveKeys(t, 1, testID.Binding)
-	for cut := 1; ; cut++ {
-		d := formatted(t, 1, testID)
-		n := 0
-		d.Hook = func(op string, _ int64, _ int) error {
-			if n++; n >= cut {
-				return errors.New("power is gone")
-			}
-			return nil
-		}
-		done := Shred(d, testID.Binding) == nil
-		d.Hook = nil
-		d.PowerCut(nil)
-		if err := Shred(d, testID.Binding); err != nil {
-			t.Fatalf("cut at %d, again: %v", cut, err)
-		}
-		if err := open(d, keys, testWant); !errors.Is(err, Blank) {
-			t.Fatalf("cut at %d: %v", cut, err)
-		}
-		if done {
-			break
-		}
-	}
-	d := formatted(t, 1, testID)
-	before := d.Writes()
-	if err := Shred(d, keyring.Binding{Cluster: testID.Cluster, Volume: "pvc-2"}); !errors.Is(err, OtherVolume) || d.Writes() != before {
-		t.Errorf("another volume's disk: %v", err)
-	}
-	foreign := blktest.New(DeviceSize(testPayload))
-	foreign.Flip(0, 1)
-	if err := Shred(foreign, testID.Binding); !errors.Is(err, Foreign) || foreign.Writes() != 0 {
-		t.Errorf("somebody's disk: %v", err)
-	}
-}
-
-func TestEachBitOfTheRecordIsRefused(t *testing.T) {
-	keys := deriveKeys(t, 1, testID.Binding)
-	raw := read(t, formatted(t, 1, testID)).bytes[recordA:][:recordSize]
-	for i := range raw {
-		for bit := range 8 {
-			raw[i] ^= 1 << bit
-			if _, err := decode(raw, keys, testID, recordA); !errors.As(err, new(*RefusedError)) {
-				t.Fatalf("byte %d, bit %d: %v", i, bit, err)
-			}
-			raw[i] ^= 1 << bit
-		}
-	}
-	if _, err := decode(raw, keys, testID, recordA); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestEachByteOfTheHeaderIsRefused(t *testing.T) {
-	keys := deriveKeys(t, 1, testID.Binding)
-	m := read(t, formatted(t, 1, testID))
-	// All that a parser would look at, and a part of what is random or zero: each flip costs a hash of 284 KiB.
-	for i := 0; i < headerEnd; {
-		m.bytes[i] ^= byte(1 + i%255)
-		if _, err := m.Verify(keys, testID, testWant); !errors.Is(err, Tampered) {
-			t.Fatalf("byte %d: %v", i, err)
-		}
-		m.bytes[i] ^= byte(1 + i%255)
-		if i < 512 || i > luksBinarySize && i < luksBinarySize+1024 {
-			i++
-		} else {
-			i += 2003
-		}
-	}
-	if _, err := m.Verify(keys, testID, testWant); err != nil {
-		t.Error(err)
-	}
-}
-
-func FuzzDecode(f *testing.F) {
-	keys := deriveKeys(f, 1, testID.Binding)
-	good := read(f, formatted(f, 1, testID)).bytes[recordA:][:recordSize]
-	f.Add(good)
-	f.Add(make([]byte, recordSize))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		b = append(b, make([]byte, recordSize)...)[:recordSize]
-		_, err := decode(b, keys, testID, recordA)
-		if bytes.Equal(b, good) != (err == nil) {
-			t.Errorf("%v", err)
-		}
-		if err != nil && !errors.As(err, new(*RefusedError)) {
-			t.Errorf("untyped: %v", err)
-		}
-		Describe(b)
-		Claims(append(make([]byte, recordA), b...))
-	})
 }

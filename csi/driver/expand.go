@@ -53,7 +53,7 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	if err != nil {
 		return nil, err
 	}
-	st, err := set.Expand(ctx, id, payload, volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning, Discard: p.Discard != DiscardNever})
+	st, err := set.Expand(ctx, id, payload, d.openOptions(p, keys))
 	if err != nil {
 		return nil, err
 	}

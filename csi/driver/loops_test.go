@@ -64,7 +64,7 @@ func loopOn(below *os.File, t crypt.Table) (path string, err error) {
 				Fd: uint32(below.Fd()), Size: blk.Align, Info: unix.LoopInfo64{Offset: uint64(t.Offset), Sizelimit: uint64(t.Payload)},
 			})
 		})
-		if !errors.Is(err, unix.EBUSY) {
+		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENXIO) && !errors.Is(err, unix.ENOENT) {
 			return path, err
 		}
 	}

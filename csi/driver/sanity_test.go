@@ -111,6 +111,9 @@ func check(t *testing.T, specs types.SpecReports) {
 				t.Errorf("skipped: %s", name)
 			}
 		}
+		if s.State.Is(types.SpecStateFailureStates) {
+			t.Errorf("%s: %s: %s", s.State, name, s.Failure.Message)
+		}
 		byState[s.State] = append(byState[s.State], name)
 	}
 	for _, state := range slices.Sorted(maps.Keys(byState)) {
@@ -139,7 +142,7 @@ func TestSanityHere(t *testing.T) {
 	c := sanity.NewTestConfig()
 	c.Address = "unix:" + m.path("csi.sock")
 	c.TargetPath, c.StagingPath = m.path("target"), m.path("staging")
-	c.TestVolumeSize, c.TestVolumeAccessType = 1<<30, access
+	c.TestVolumeSize, c.TestVolumeAccessType = size, access
 	sc := sanity.GinkgoTest(&c)
 	defer sc.Finalize()
 	gomega.RegisterFailHandler(ginkgo.Fail)

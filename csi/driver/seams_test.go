@@ -156,4 +156,6 @@ func (b memory) Delete(_ context.Context, v string) error {
 	return nil
 }
 
+func (memory) Destroys() bool { return true }
+
 func (b memory) Capacity(context.Context) (int64, error) { return b.room, nil }

@@ -62,7 +62,9 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 			return err
 		}
 	}
-	o, err := set.Open(ctx, st.Volume, volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning, Discard: p.Discard != DiscardNever, TakeOver: from})
+	opts := d.openOptions(p, keys)
+	opts.TakeOver = from
+	o, err := set.Open(ctx, st.Volume, opts)
 	if err != nil {
 		return err
 	}
@@ -110,6 +112,12 @@ func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 		return nil
 	}
 	return c
+}
+
+// openOptions are those of a volume with these parameters, with the provider of the request. Where the key comes with requests, the one that unstages brings
+// none: what it seals by is kept.
+func (d *Driver) openOptions(p Parameters, keys keyring.Provider) volume.OpenOptions {
+	return volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning, Discard: p.Discard != DiscardNever, KeepSealing: p.Keys == keyring.NameSecret}
 }
 
 // mark keeps that the volume has content.
@@ -228,7 +236,8 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	if err != nil {
 		return err
 	}
-	// A request to unstage brings no secrets: a volume whose key needs them is closed without sealing, which Close logs.
+	// A request to unstage brings no secrets: a volume whose key needs them is sealed by what Open kept. In a process that did not open it, it is closed without,
+	// which Close logs.
 	keys, err := d.provider(p, nil)
 	if err != nil {
 		return err

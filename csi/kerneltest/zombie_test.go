@@ -15,20 +15,45 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// A mapping whose disk was taken away is replaced, while somebody still has it open.
-func TestZombieIsFencedAndReplaced(t *testing.T) {
-	n := newNode(t)
+// inUse gives a node with an open volume v that begins with the canary, and somebody who has the mapping open.
+func inUse(t *testing.T) (n *node, o volume.Opened, held *os.File) {
+	t.Helper()
+	n = newNode(t)
 	n.create("v")
-	o := n.open("v", volume.OpenOptions{})
+	o = n.open("v", volume.OpenOptions{})
 	write(t, o.Mapping.Path, 0, marked(canary))
-	held, err := os.OpenFile(o.Mapping.Path, os.O_RDWR|unix.O_DIRECT, 0)
+	return n, o, hold(t, o.Mapping.Path)
+}
+
+// hold opens a device until the test ends.
+func hold(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer held.Close()
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// reload gives a mapping a second table, on which everything fails.
+func reload(t *testing.T, name string) {
+	t.Helper()
+	run(t, fmt.Sprintf("0 %d error", size>>9), "dmsetup", "reload", name)
+}
+
+// suspend makes requests to a mapping wait; no file system is flushed.
+func suspend(t *testing.T, name string) {
+	t.Helper()
+	run(t, "", "dmsetup", "suspend", "--nolockfs", name)
+}
+
+// A mapping whose disk was taken away is replaced, while somebody still has it open.
+func TestZombieIsFencedAndReplaced(t *testing.T) {
+	n, o, held := inUse(t)
 	// Another table under it, as a device that died and was replaced by its driver.
-	run(t, fmt.Sprintf("0 %d error", size>>9), "dmsetup", "reload", o.Mapping.Name)
-	run(t, "", "dmsetup", "suspend", "--nolockfs", o.Mapping.Name)
+	reload(t, o.Mapping.Name)
+	suspend(t, o.Mapping.Name)
 	run(t, "", "dmsetup", "resume", o.Mapping.Name)
 	next := n.open("v", volume.OpenOptions{})
 	if next.Adopted || next.Mapping.Name == o.Mapping.Name {
@@ -40,10 +65,7 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	}
 	held.Close()
 	// A live mapping is fenced, with a request of its holder after it.
-	if held, err = os.OpenFile(next.Mapping.Path, os.O_RDWR|unix.O_DIRECT, 0); err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
+	held = hold(t, next.Mapping.Path)
 	ctx := t.Context()
 	if err := (crypt.Kernel{}).Fence(ctx, next.Mapping.Name); err != nil {
 		t.Fatal(err)
@@ -71,19 +93,11 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 
 // A mapping with a second table, as an expansion leaves it that is killed before it makes that live, goes on by its own; also when it was suspended already.
 func TestSecondTableIsDropped(t *testing.T) {
-	n := newNode(t)
-	n.create("v")
-	o := n.open("v", volume.OpenOptions{})
-	write(t, o.Mapping.Path, 0, marked(canary))
-	held, err := os.OpenFile(o.Mapping.Path, os.O_RDWR|unix.O_DIRECT, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
+	n, o, _ := inUse(t)
 	for _, suspended := range []bool{false, true} {
-		run(t, fmt.Sprintf("0 %d error", size>>9), "dmsetup", "reload", o.Mapping.Name)
+		reload(t, o.Mapping.Name)
 		if suspended {
-			run(t, "", "dmsetup", "suspend", "--nolockfs", o.Mapping.Name)
+			suspend(t, o.Mapping.Name)
 		}
 		if m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name); err != nil || !m.Inactive || m.Suspended != suspended {
 			t.Fatalf("%+v, %v", m, err)
@@ -98,15 +112,7 @@ func TestSecondTableIsDropped(t *testing.T) {
 
 // What waits in a mapping that is suspended fails when it is fenced, as what comes after it.
 func TestFenceFailsWhatWaits(t *testing.T) {
-	n := newNode(t)
-	n.create("v")
-	o := n.open("v", volume.OpenOptions{})
-	write(t, o.Mapping.Path, 0, marked(canary))
-	held, err := os.OpenFile(o.Mapping.Path, os.O_RDWR|unix.O_DIRECT, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
+	n, o, held := inUse(t)
 	if err := (crypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ type Closed struct {
 }
 
 // Close removes the mapping of the volume from this node and gives the volume up. One whose mapping is open is ErrInUse, and unchanged. It
-// may be called again. Without the key the volume is closed all the same, and not sealed.
+// may be called again. It is sealed by the key that Open kept, or by keys (nil is the Set's); with neither the volume is closed all the same, and not sealed.
 func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (Closed, error) {
 	o, err := s.begin(ctx, volume, keys)
 	if err != nil {
@@ -36,6 +36,7 @@ func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (
 			return c, err
 		}
 	}
+	o.drop()
 	return c, o.Backend.Detach(ctx, volume)
 }
 
@@ -84,11 +85,11 @@ func (o *op) seal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	keys, err := o.deriveKeys(ctx)
+	keys, done, err := o.sealingKeys(ctx)
 	if err != nil {
 		return err
 	}
-	defer keys.Wipe()
+	defer done()
 	_, err = o.advance(ctx, dev, keys, "")
 	return err
 }
@@ -154,6 +155,9 @@ func (o *op) expand(ctx context.Context, dev backend.Device, opts OpenOptions) e
 	if err := o.swap(ctx, next); err != nil {
 		return err
 	}
+	if o.Writer == o.Node {
+		o.keep(keys, opts)
+	}
 	o.log.Info("volume expanded", "bytes", o.Payload)
 	return nil
 }
@@ -167,8 +171,8 @@ type Removed struct {
 }
 
 // Delete destroys the wrapped key, then what of it is on the disk, then the backing. It may be called again. A volume that is in use, here or on
-// another node, is refused. What remains is a state in phase DELETED, until Forget. A backing that says it is another volume is left alone, and that is an
-// error until somebody has moved it.
+// another node, is refused. What remains is a state in phase DELETED, until Forget. A backing that says it is another volume, and one that would be
+// destroyed and is not known to be the volume's, is left alone, and that is an error until somebody has moved or removed it.
 func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	o, err := s.begin(ctx, volume, nil)
 	if errors.Is(err, ErrNotFound) {
@@ -179,33 +183,43 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	}
 	defer o.unlock()
 	if o.Phase != Deleted {
-		if err := o.claim(""); err != nil {
+		if err := o.destroyKey(ctx); err != nil {
 			return Removed{}, err
 		}
-		if err := o.unmap(ctx); err != nil {
-			return Removed{}, err
-		}
-		next := o.State
-		next.Phase, next.Key, next.Writer = Deleted, keyring.Wrapped{}, ""
-		if err := o.swap(ctx, next); err != nil {
-			return Removed{}, err
-		}
-		o.log.Info("volume deleted: its key is destroyed")
 	}
-	var r Removed
-	r.Why = o.shred(ctx)
-	r.Shredded = r.Why == nil
-	if errors.Is(r.Why, crypt.OtherVolume) {
-		return r, errors.Join(fmt.Errorf("volume %s is deleted, its key destroyed, and its backing left, because that holds another volume: "+
-			"move it to where it belongs, then delete again: %w", volume, r.Why), o.Backend.Detach(ctx, volume))
+	o.drop()
+	why := o.shred(ctx)
+	r := Removed{Shredded: why == nil, Why: why}
+	unknown := errors.As(why, new(*crypt.RefusedError))
+	if unknown && (o.Backend.Destroys() || errors.Is(why, crypt.OtherVolume)) {
+		return r, errors.Join(fmt.Errorf("volume %s is deleted, its key destroyed, and its backing left, because it is not known to be this volume's: "+
+			"move it to where it belongs, or remove it, then delete again: %w", volume, why), o.Backend.Detach(ctx, volume))
 	}
-	if r.Why != nil && !errors.As(r.Why, new(*crypt.RefusedError)) && !errors.Is(r.Why, backend.ErrMissing) {
-		return r, r.Why
+	if why != nil && !unknown && !errors.Is(why, backend.ErrMissing) {
+		return r, why
 	}
 	return r, errors.Join(o.Backend.Detach(ctx, volume), o.Backend.Delete(ctx, volume))
 }
 
-// shred overwrites what of the volume's keys is on its disk.
+// destroyKey takes the volume to DELETED, when nobody uses it.
+func (o *op) destroyKey(ctx context.Context) error {
+	if err := o.claim(""); err != nil {
+		return err
+	}
+	if err := o.unmap(ctx); err != nil {
+		return err
+	}
+	next := o.State
+	next.Phase, next.Key, next.Writer = Deleted, keyring.Wrapped{}, ""
+	if err := o.swap(ctx, next); err != nil {
+		return err
+	}
+	o.log.Info("volume deleted: its key is destroyed")
+	return nil
+}
+
+// shred overwrites what of the volume's keys is on its disk. On an error the disk is not known to be the volume's: the key by which its record could be verified
+// is destroyed, so what the record says, and which device was chosen, is all there is to go by.
 func (o *op) shred(ctx context.Context) error {
 	dev, err := o.Backend.Attach(ctx, o.Volume)
 	if err != nil {
@@ -217,9 +231,15 @@ func (o *op) shred(ctx context.Context) error {
 	}
 	defer disk.Close()
 	err = crypt.Shred(disk, o.Binding())
-	// A copy that never was READY says that it is its source. One that was, and says so, holds the source itself.
-	if errors.Is(err, crypt.OtherVolume) && o.isCopy() && o.Epoch == 0 && (o.Device == "" || o.Device == dev.ID) {
+	chosen := o.Device == dev.ID
+	switch {
+	case errors.Is(err, crypt.OtherVolume) && o.isCopy() && o.Epoch == 0 && (o.Device == "" || chosen):
+		// A copy that never was READY says that it is its source. One that was, and says so, holds the source itself.
 		return crypt.Shred(disk, o.origin().Binding)
+	case errors.Is(err, crypt.Blank) && (o.Device == "" || chosen):
+		return nil // Shredded before, or never written.
+	case errors.Is(err, crypt.Foreign) && chosen && o.Epoch == 0:
+		return nil // Blank when it was chosen, and never READY: formatting was cut short, and no pod has had it.
 	}
 	return err
 }

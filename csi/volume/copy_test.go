@@ -342,30 +342,6 @@ func TestCopyUnderAStateFromABackup(t *testing.T) {
 	}
 }
 
-// Mappings that a copy left suspended go on when the driver starts, and when their volume is opened; those of a copy that is under way do not.
-func TestResume(t *testing.T) {
-	n := opened(t)
-	name := n.engine.Live()[0]
-	stop := func() { n.engine.Edit(name, func(m *crypt.Mapping) { m.Suspended = true }) }
-	stop()
-	s := n.process(0)
-	unlock, err := s.lock(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 1 {
-		t.Errorf("while it is copied: %v, suspended %v", err, n.suspended())
-	}
-	unlock()
-	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 {
-		t.Errorf("at the start: %v, suspended %v", err, n.suspended())
-	}
-	stop()
-	if o, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || !o.Adopted || len(n.suspended()) != 0 {
-		t.Errorf("when it is opened: %+v, %v", o, err)
-	}
-}
-
 // A copy has all that its source has, also while the state has not heard yet that the source was expanded.
 func TestCopyDuringAnExpansionThatWasCutShort(t *testing.T) {
 	for kill := 1; ; kill++ {
@@ -388,44 +364,5 @@ func TestCopyDuringAnExpansionThatWasCutShort(t *testing.T) {
 		if cut == nil {
 			return
 		}
-	}
-}
-
-// lame is a store with a state that cannot be read, beside the others; with none at all when it is away.
-type lame struct {
-	Store
-	away bool
-}
-
-func (l lame) List(ctx context.Context) ([]State, error) {
-	if l.away {
-		return nil, ErrUnavailable
-	}
-	states, err := l.Store.List(ctx)
-	return states, errors.Join(err, fmt.Errorf("volume pvc-9: %w: no status", ErrState))
-}
-
-// One state that is refused, of whatever volume, keeps no other volume suspended.
-func TestResumeBesideAStateThatIsRefused(t *testing.T) {
-	n := opened(t)
-	stop := func(name string) { n.engine.Edit(name, func(m *crypt.Mapping) { m.Suspended = true }) }
-	stop(n.engine.Live()[0])
-	s := n.process(0)
-	s.Store = lame{s.Store, true}
-	if err := s.Resume(t.Context()); !errors.Is(err, ErrUnavailable) || len(n.suspended()) != 1 {
-		t.Errorf("no states: %v, suspended %v", err, n.suspended())
-	}
-	s.Store = lame{n.store, false}
-	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 {
-		t.Errorf("a state that is refused: %v, suspended %v", err, n.suspended())
-	}
-	// A mapping that may be of the volume whose state is refused.
-	second(t, n)
-	for _, name := range n.engine.Live() {
-		stop(name)
-	}
-	delete(n.store.(*memoryStore).states, "pvc-2")
-	if err := s.Resume(t.Context()); !errors.Is(err, ErrState) || len(n.suspended()) != 1 {
-		t.Errorf("of that volume: %v, suspended %v", err, n.suspended())
 	}
 }

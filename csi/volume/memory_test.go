@@ -53,6 +53,7 @@ func (fileBackend) Detach(context.Context, string) error              { return n
 func (fileBackend) Expand(context.Context, string, int64) error       { return errors.ErrUnsupported }
 func (fileBackend) Copy(context.Context, string, string, int64) error { return errors.ErrUnsupported }
 func (fileBackend) Delete(context.Context, string) error              { return errors.ErrUnsupported }
+func (fileBackend) Destroys() bool                                    { return true }
 func (fileBackend) Capacity(context.Context) (int64, error)           { return 0, errors.ErrUnsupported }
 
 // A hundred volumes are made at once, and opened at once, by a process that locks all its memory.

@@ -20,6 +20,9 @@ type OpenOptions struct {
 	Discard bool
 	// TakeOver names the node that has the volume and is known to be gone.
 	TakeOver string
+	// KeepSealing keeps the key by which the record is sealed, which opens nothing, in locked memory until the volume is closed: for one whose
+	// Close brings no provider that has its key.
+	KeepSealing bool
 }
 
 // Opened is a volume that can be used.
@@ -51,8 +54,12 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 		return Opened{}, err
 	}
 	m, stale, err := o.adopt(ctx, dev, opts)
-	if err != nil || m.Name != "" {
-		return Opened{m, o.State, err == nil}, err
+	if err != nil {
+		return Opened{}, err
+	}
+	if m.Name != "" {
+		o.keepAgain(ctx, opts)
+		return Opened{m, o.State, true}, nil
 	}
 	m, err = o.open(ctx, dev, opts, stale)
 	return Opened{m, o.State, false}, err
@@ -232,6 +239,7 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions, sta
 	if err := o.Engine.Probe(ctx, m.Name); err != nil {
 		return crypt.Mapping{}, errors.Join(err, o.discard(ctx, m.Name))
 	}
+	o.keep(keys, opts)
 	o.log.Info("volume opened", "device", dev.ID, "epoch", o.Epoch, "mapping", m.Name)
 	return m, nil
 }

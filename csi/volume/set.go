@@ -43,8 +43,11 @@ type Config struct {
 type Set struct {
 	Config
 	reading chan struct{}
-	mu      sync.Mutex
-	busy    map[string]bool
+
+	mu   sync.Mutex
+	busy map[string]bool
+	// sealing are the keys that Open was told to keep, by volume. Each is used by who has locked the volume.
+	sealing map[string]*crypt.Keys
 }
 
 // NewSet gives the volumes of a node.
@@ -60,7 +63,7 @@ func NewSet(c Config) *Set {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Set{Config: c, reading: make(chan struct{}, readers), busy: map[string]bool{}}
+	return &Set{Config: c, reading: make(chan struct{}, readers), busy: map[string]bool{}, sealing: map[string]*crypt.Keys{}}
 }
 
 // Create is CreateFor without a request.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/fstest"
 
@@ -74,14 +75,7 @@ func TestLoop(t *testing.T) {
 		nettest.Skip(t, nettest.NoKernelFeature, "no loop devices")
 	}
 	path := sparse(t, 8<<20)
-	l, err := blk.AttachLoop(path)
-	if errors.Is(err, blk.ErrNotDirect) {
-		nettest.Skip(t, nettest.NoKernelFeature, err.Error())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Detach() })
+	l := attached(t, path)
 	again, err := blk.AttachLoop(path)
 	if err != nil || again != l {
 		t.Errorf("second attach: %v, %v; want %v", again, err, l)
@@ -115,6 +109,81 @@ func TestLoop(t *testing.T) {
 	if found, err := blk.FindLoops(path); err != nil || len(found) != 0 {
 		t.Errorf("after detaching: %v, %v", found, err)
 	}
+}
+
+// A device that another took by the same number meanwhile is none of ours.
+func TestDetachLeavesOthers(t *testing.T) {
+	nettest.NeedRoot(t)
+	ours, others := sparse(t, 8<<20), sparse(t, 8<<20)
+	l := attached(t, ours)
+	if err := l.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	// The kernel gives the lowest number that is free; where somebody else has taken that, this is tried again.
+	for range 20 {
+		o := attached(t, others)
+		if o.Path != l.Path {
+			if err := o.Detach(); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if err := errors.Join(l.Detach(), l.Detach()); err != nil {
+			t.Error(err)
+		}
+		if err := l.Resize(); !errors.Is(err, unix.ENXIO) {
+			t.Errorf("resized another's: %v", err)
+		}
+		if found, err := blk.FindLoops(others); err != nil || len(found) != 1 {
+			t.Errorf("another's device: %v, %v", found, err)
+		}
+		return
+	}
+	t.Logf("%s was not given again: others use loop devices, too", l.Path)
+}
+
+// Many at once, as suites that run beside one another: each has its own device, and none takes another's away.
+func TestLoopsAtOnce(t *testing.T) {
+	nettest.NeedRoot(t)
+	attached(t, sparse(t, 1<<20)) // Or it is skipped.
+	var all sync.WaitGroup
+	for range 6 {
+		path := sparse(t, 1<<20)
+		all.Go(func() {
+			for range 10 {
+				l, err := blk.AttachLoop(path)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if found, err := blk.FindLoops(path); err != nil || len(found) != 1 || found[0] != l {
+					t.Errorf("%s is on %v, %v; want %v", path, found, err, l)
+				}
+				if err := errors.Join(l.Detach(), l.Detach()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// attached puts a file on a loop device until the test ends; the test is skipped where there are none.
+func attached(t *testing.T, path string) blk.Loop {
+	t.Helper()
+	l, err := blk.AttachLoop(path)
+	if errors.Is(err, blk.ErrNotDirect) || errors.Is(err, blk.ErrNoLoop) {
+		nettest.Skip(t, nettest.NoKernelFeature, err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Detach(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
 }
 
 // detachWhileOpen checks that a device that is attached again before its last user has closed it stays.

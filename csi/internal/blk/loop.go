@@ -34,7 +34,12 @@ type Loop struct {
 	// Path is the device node, Number its device number.
 	Path   string
 	Number uint64
+	// device and inode are the file's: the number may be another's by the time that something is done to it.
+	device, inode uint64
 }
+
+// is whether info is of the file that l is on.
+func (l Loop) is(info *unix.LoopInfo64) bool { return info.Device == l.device && info.Inode == l.inode }
 
 // AttachLoop puts the file at path on a loop device with sectors of Align and direct I/O, or gives the one it is already on. A device on that file with
 // other settings (an offset, a limit, buffered, read-only) is refused. Callers hold a lock on path if they may race for it.
@@ -67,6 +72,9 @@ func (l Loop) keep() error {
 	}
 	defer dev.Close()
 	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
+	if err == nil && !l.is(info) {
+		return unix.ENXIO
+	}
 	if err != nil || info.Flags&unix.LO_FLAGS_AUTOCLEAR == 0 {
 		return err
 	}
@@ -84,10 +92,15 @@ func attach(path string) (Loop, error) {
 		return Loop{}, err
 	}
 	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return Loop{}, &fs.PathError{Op: "fstat", Path: path, Err: err}
+	}
 	l, err := configure(f)
 	if err != nil {
 		return Loop{}, fmt.Errorf("attach %s: %w", path, err)
 	}
+	l.device, l.inode = st.Dev, st.Ino
 	if err := l.check(path); err != nil {
 		return Loop{}, errors.Join(err, l.Detach())
 	}
@@ -103,6 +116,7 @@ func configure(f *os.File) (Loop, error) {
 	defer control.Close()
 	config := unix.LoopConfig{Fd: uint32(f.Fd()), Size: Align, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO}}
 	copy(config.Info.File_name[:len(config.Info.File_name)-1], f.Name())
+	var last error
 	for range attempts {
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
@@ -110,6 +124,10 @@ func configure(f *os.File) (Loop, error) {
 		}
 		l := Loop{Path: fmt.Sprintf("/dev/loop%d", n), Number: unix.Mkdev(loopMajor, uint32(n))}
 		dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
+			last = err // Another took it and is giving it back, or has removed it.
+			continue
+		}
 		if err != nil {
 			return Loop{}, fmt.Errorf("%w: %w", ErrNoLoop, err)
 		}
@@ -119,6 +137,7 @@ func configure(f *os.File) (Loop, error) {
 		case err == nil:
 			return l, nil
 		case errors.Is(err, unix.EBUSY):
+			last = err
 			continue
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY):
 			return Loop{}, fmt.Errorf("%s: configure: %w; kernel 5.8 or newer is needed", l.Path, err)
@@ -126,7 +145,7 @@ func configure(f *os.File) (Loop, error) {
 			return Loop{}, fmt.Errorf("%s: configure: %w", l.Path, err)
 		}
 	}
-	return Loop{}, fmt.Errorf("%w: others took %d of them", ErrNoLoop, attempts)
+	return Loop{}, fmt.Errorf("%w: others took %d of them: %w", ErrNoLoop, attempts, last)
 }
 
 // check compares what the kernel says of l with what was asked for.
@@ -163,10 +182,10 @@ func (l Loop) status() (*unix.LoopInfo64, error) {
 	return unix.IoctlLoopGetStatus64(int(dev.Fd()))
 }
 
-// Resize makes l as large as its file is now.
+// Resize makes l as large as its file is now. ENXIO matches when it is on that file no more.
 func (l Loop) Resize() error { return l.ioctl("resize", unix.LOOP_SET_CAPACITY) }
 
-// Detach takes the file off l; at the last close, when somebody has it open. A device that has no file is no error.
+// Detach takes the file off l; at the last close, when somebody has it open. A device that has no file, or another one by now, is no error, and left.
 func (l Loop) Detach() error {
 	err := l.ioctl("detach", unix.LOOP_CLR_FD)
 	if errors.Is(err, unix.ENXIO) {
@@ -175,13 +194,21 @@ func (l Loop) Detach() error {
 	return err
 }
 
+// ioctl asks something of the device while that is on the file of l: it stays there for as long as it is open here.
 func (l Loop) ioctl(what string, request uint) error {
 	dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer dev.Close()
-	if err := unix.IoctlSetInt(int(dev.Fd()), request, 0); err != nil {
+	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
+	if err == nil && !l.is(info) {
+		err = unix.ENXIO
+	}
+	if err == nil {
+		err = unix.IoctlSetInt(int(dev.Fd()), request, 0)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %s: %w", l.Path, what, err)
 	}
 	return nil
@@ -210,6 +237,7 @@ func FindLoops(path string) ([]Loop, error) {
 		if err != nil {
 			continue // Detached meanwhile, or not ours to open.
 		}
+		l.device, l.inode = info.Device, info.Inode
 		if gone == nil && info.Inode == st.Ino && info.Device == st.Dev || gone != nil && deleted(name, path) {
 			found = append(found, l)
 		}

@@ -1,8 +1,10 @@
 package powercut
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
@@ -71,9 +73,9 @@ func TestPowerCut(t *testing.T) {
 	v := newVerifier(t, log)
 	seed := uint64(time.Now().UnixNano())
 	start := time.Now()
+	t.Logf("%d entries and %d marks in %s; moments are chosen with seed %d", len(log.Entries), len(v.marks), path, seed)
 	err = v.all(n, rand.New(rand.NewPCG(seed, 0)))
-	t.Logf("%d entries, %d marks; %d moments looked at, %d of them with a file system, in %v; seed %d",
-		len(log.Entries), len(v.marks), v.looked, v.checked, time.Since(start).Round(time.Second), seed)
+	t.Logf("looked %d times, %d of them at a file system, in %v", v.looked, v.checked, time.Since(start).Round(time.Second))
 	if err != nil {
 		t.Error(err)
 	}
@@ -162,10 +164,13 @@ func record(t *testing.T, path string) {
 	if err := m.PutFile(ctx, "/root/powercut", binary); err != nil {
 		t.Fatal(err)
 	}
-	out, err := m.Exec(ctx, "cd /root && modprobe dm-crypt && udevadm settle && "+workloadEnv+
+	var out bytes.Buffer
+	cmd := m.SSH(ctx, "cd /root && modprobe dm-crypt && udevadm settle && "+workloadEnv+
 		"=1 TMPDIR=/var/tmp ./powercut -test.v -test.timeout 15m -test.run '^TestWorkload$' 2>&1; echo status $?; dmesg | tail -20")
-	t.Logf("%s", out)
-	if err != nil || !strings.Contains(string(out), "\nPASS\nstatus 0\n") {
+	// Said as it comes: the machine is slow.
+	cmd.Stdout, cmd.WaitDelay = io.MultiWriter(&out, t.Output()), time.Second
+	// The connection stays open for others, so that its pipes do is no error.
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) || !strings.Contains(out.String(), "\nPASS\nstatus 0\n") {
 		os.Remove(path)
 		t.Fatalf("workload on the machine: %v", err)
 	}

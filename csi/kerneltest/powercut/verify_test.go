@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/xts"
 
@@ -164,17 +165,19 @@ func (v *verifier) check(d *Disk, s State) error {
 
 // checkFiles decrypts the volume, has its file system checked, and looks for the files that were flushed.
 func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
 	image := filepath.Join(v.dir, "plain")
 	defer os.Remove(image)
 	if err := v.decrypt(ctx, d, s.Volume, image); err != nil {
 		return err
 	}
 	// As a volume is mounted: the journal is replayed. Then there is nothing to be found.
-	out, err := exec.Command("e2fsck", "-p", image).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "e2fsck", "-p", image).CombinedOutput()
 	if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || exit.ExitCode() > 1) {
 		return fmt.Errorf("e2fsck -p: %w: %s", err, out)
 	}
-	if out, err := exec.Command("e2fsck", "-fn", image).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "e2fsck", "-fn", image).CombinedOutput(); err != nil {
 		return fmt.Errorf("e2fsck -fn: %w: %s", err, out)
 	}
 	files := filepath.Join(v.dir, "files")
@@ -182,7 +185,7 @@ func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
 		return err
 	}
 	defer os.RemoveAll(files)
-	if out, err := exec.Command("debugfs", "-R", "rdump / "+files, image).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "debugfs", "-R", "rdump / "+files, image).CombinedOutput(); err != nil {
 		return fmt.Errorf("debugfs: %w: %s", err, out)
 	}
 	for i := range s.Files {
@@ -193,6 +196,9 @@ func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
 	}
 	return nil
 }
+
+// checkPatience bounds the look at one file system.
+const checkPatience = 3 * time.Minute
 
 var errLost = errors.New("its content was lost")
 
@@ -273,16 +279,44 @@ func moments(log *Log, marks []Marked, n int, r *rand.Rand) []int {
 	return out
 }
 
-// all looks at moments of the log, each with everything that was written, and twice with a part of what was not flushed.
+const (
+	// lookEach is how often it is said how far this is.
+	lookEach = 30 * time.Second
+	// spare is what is left of the test's time when no further moment is looked at.
+	spare = 2 * time.Minute
+	// maxFailures ends the look at a log that is wrong everywhere.
+	maxFailures = 5
+)
+
+// errTime is a look that had to end before all moments were seen.
+var errTime = errors.New("the test's time is over")
+
+// all looks at moments of the log, each with everything that was written, and twice with a part of what was not flushed. What was not looked at because the
+// time is over is an error, as what was and is wrong.
 func (v *verifier) all(n int, r *rand.Rand) error {
-	for _, moment := range moments(v.replay.log, v.marks, n, r) {
+	chosen := moments(v.replay.log, v.marks, n, r)
+	deadline, bounded := v.t.Deadline()
+	began, said := time.Now(), time.Now()
+	var wrong []error
+	for i, moment := range chosen {
+		if bounded && time.Until(deadline) < spare {
+			return errors.Join(append(wrong, fmt.Errorf("%w: %d of %d moments were looked at in %v", errTime, i, len(chosen), time.Since(began).Round(time.Second)))...)
+		}
+		if time.Since(said) > lookEach {
+			said = time.Now()
+			v.t.Logf("%d of %d moments in %v", i, len(chosen), time.Since(began).Round(time.Second))
+		}
 		for _, keep := range []*rand.Rand{nil, r, r} {
 			if err := v.look(moment, keep); err != nil {
-				return err
+				wrong = append(wrong, err)
+				break
 			}
 		}
+		if len(wrong) == maxFailures {
+			break
+		}
 	}
-	return nil
+	return errors.Join(wrong...)
 }
 
 // needTools skips without the programs that look at file systems.

@@ -1,12 +1,14 @@
 package powercut
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -62,7 +64,9 @@ func TestWorkload(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.makeFileSystem()
+	began := time.Now()
 	for i := range cycles {
+		t.Logf("cycle %d of %d, after %v", i+1, cycles, time.Since(began).Round(time.Second))
 		w.mount()
 		w.write(filesPerCycle)
 		if i == expandIn {
@@ -72,9 +76,7 @@ func TestWorkload(t *testing.T) {
 			w.write(filesPerCycle)
 		}
 		w.run("umount", w.dir)
-		if c, err := w.set.Close(t.Context(), volumeID, nil); err != nil || !c.Sealed {
-			t.Fatalf("close: %+v, %v", c, err)
-		}
+		w.close()
 	}
 	w.mount()
 	w.write(filesPerCycle)
@@ -95,6 +97,20 @@ func (w *workload) open() string {
 		w.t.Fatal(err)
 	}
 	return o.Mapping.Path
+}
+
+// close closes the volume. udev may still look at a device that was written to and closed.
+func (w *workload) close() {
+	w.t.Helper()
+	var c volume.Closed
+	var err error
+	nettest.Until(w.t, time.Minute, "nobody has the mapping open", func() bool {
+		c, err = w.set.Close(w.t.Context(), volumeID, nil)
+		return !errors.Is(err, volume.ErrInUse)
+	})
+	if err != nil || !c.Sealed {
+		w.t.Fatalf("close: %+v, %v", c, err)
+	}
 }
 
 func (w *workload) makeFileSystem() {

@@ -27,15 +27,12 @@ func (s *System) Write(target, name, text string) error {
 	case m.ReadOnly:
 		return unix.EROFS
 	}
-	sb, err := m.dev.read()
-	if err != nil {
-		return err
-	}
-	if sb.Files == nil {
-		sb.Files = map[string]string{}
-	}
-	sb.Files[name] = text
-	return m.dev.write(sb)
+	return m.dev.change(func(sb *super) {
+		if sb.Files == nil {
+			sb.Files = map[string]string{}
+		}
+		sb.Files[name] = text
+	})
 }
 
 // Read gives a file of what is mounted at target; fs.ErrNotExist when there is none.

@@ -72,6 +72,20 @@ func (s *System) begin(op, path string) (func(), error) {
 	return s.mu.Unlock, nil
 }
 
+// on does an operation that is about a device.
+func (s *System) on(op, path, device string, do func(Device) error) error {
+	end, err := s.begin(op, path)
+	if err != nil {
+		return err
+	}
+	defer end()
+	dev, err := s.Open(device)
+	if err != nil {
+		return err
+	}
+	return do(dev)
+}
+
 func (d Device) read() (super, error) {
 	b := make([]byte, page)
 	if _, err := d.Data.ReadAt(b, 0); err != nil {
@@ -96,37 +110,35 @@ func (d Device) write(sb super) error {
 	return err
 }
 
+// change reads the file system, and writes it as edit leaves it.
+func (d Device) change(edit func(*super)) error {
+	sb, err := d.read()
+	if err != nil {
+		return err
+	}
+	edit(&sb)
+	return d.write(sb)
+}
+
 // Probe implements mount.Filesystems.
-func (s *System) Probe(_ context.Context, device string) (mount.Found, error) {
-	end, err := s.begin("probe", device)
-	if err != nil {
-		return mount.Found{}, err
-	}
-	defer end()
-	dev, err := s.Open(device)
-	if err != nil {
-		return mount.Found{}, err
-	}
-	sb, err := dev.read()
-	return mount.Found{FS: sb.FS, Size: sb.Size}, err
+func (s *System) Probe(_ context.Context, device string) (found mount.Found, err error) {
+	err = s.on("probe", device, device, func(dev Device) error {
+		sb, err := dev.read()
+		found = mount.Found{FS: sb.FS, Size: sb.Size}
+		return err
+	})
+	return found, err
 }
 
 // Make implements mount.Filesystems.
 func (s *System) Make(_ context.Context, device string, kind mount.FS) error {
-	end, err := s.begin("make", device)
-	if err != nil {
-		return err
-	}
-	defer end()
-	dev, err := s.Open(device)
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(s.mounts, func(m mounted) bool { return m.Device == dev.Number && !m.Node }) {
-		return unix.EBUSY
-	}
-	s.made++
-	return dev.write(super{FS: kind, Size: dev.Size})
+	return s.on("make", device, device, func(dev Device) error {
+		if slices.ContainsFunc(s.mounts, func(m mounted) bool { return m.Device == dev.Number && !m.Node }) {
+			return unix.EBUSY
+		}
+		s.made++
+		return dev.write(super{FS: kind, Size: dev.Size})
+	})
 }
 
 // Made is how many file systems were made.
@@ -142,53 +154,28 @@ func (s *System) Damage(device string) error {
 	if err != nil {
 		return err
 	}
-	sb, err := dev.read()
-	if err != nil {
-		return err
-	}
-	sb.Damaged = true
-	return dev.write(sb)
+	return dev.change(func(sb *super) { sb.Damaged = true })
 }
 
 // Check implements mount.Filesystems.
 func (s *System) Check(_ context.Context, device string, _ mount.FS) error {
-	end, err := s.begin("check", device)
-	if err != nil {
+	return s.on("check", device, device, func(dev Device) error {
+		sb, err := dev.read()
+		if err == nil && sb.Damaged {
+			err = mount.ErrDamaged
+		}
 		return err
-	}
-	defer end()
-	dev, err := s.Open(device)
-	if err != nil {
-		return err
-	}
-	if sb, err := dev.read(); err != nil {
-		return err
-	} else if sb.Damaged {
-		return mount.ErrDamaged
-	}
-	return nil
+	})
 }
 
 // Grow implements mount.Filesystems.
 func (s *System) Grow(_ context.Context, device, target string, _ mount.FS) error {
-	end, err := s.begin("grow", device)
-	if err != nil {
-		return err
-	}
-	defer end()
-	dev, err := s.Open(device)
-	if err != nil {
-		return err
-	}
-	if m, ok := s.at(target); !ok || m.Device != dev.Number {
-		return fmt.Errorf("grow %s: it is not at %s", device, target)
-	}
-	sb, err := dev.read()
-	if err != nil {
-		return err
-	}
-	sb.Size = dev.Size
-	return dev.write(sb)
+	return s.on("grow", device, device, func(dev Device) error {
+		if m, ok := s.at(target); !ok || m.Device != dev.Number {
+			return fmt.Errorf("grow %s: it is not at %s", device, target)
+		}
+		return dev.change(func(sb *super) { sb.Size = dev.Size })
+	})
 }
 
 // Trim implements mount.Filesystems.
@@ -256,23 +243,16 @@ func (s *System) Options(target string) []string {
 
 // Mount implements mount.Mounts.
 func (s *System) Mount(device, target string, kind mount.FS, options []string) error {
-	end, err := s.begin("mount", target)
-	if err != nil {
-		return err
-	}
-	defer end()
-	dev, err := s.Open(device)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(target); err != nil {
-		return err
-	}
-	if sb, err := dev.read(); err != nil || sb.FS != kind {
-		return errors.Join(err, unix.EINVAL)
-	}
-	s.mounts = append(s.mounts, mounted{mount.Mount{Target: target, Device: dev.Number, Root: true, FS: kind, ReadOnly: slices.Contains(options, "ro")}, dev, options})
-	return nil
+	return s.on("mount", target, device, func(dev Device) error {
+		if _, err := os.Stat(target); err != nil {
+			return err
+		}
+		if sb, err := dev.read(); err != nil || sb.FS != kind {
+			return errors.Join(err, unix.EINVAL)
+		}
+		s.mounts = append(s.mounts, mounted{mount.Mount{Target: target, Device: dev.Number, Root: true, FS: kind, ReadOnly: slices.Contains(options, "ro")}, dev, options})
+		return nil
+	})
 }
 
 // Bind implements mount.Mounts.

@@ -1,0 +1,149 @@
+package keyring
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+func TestSecretHasNoTextForm(t *testing.T) {
+	const canary = "correct horse battery staple"
+	s, err := NewSecret([]byte(canary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Wipe()
+	type holder struct {
+		S *Secret
+		s Secret
+	}
+	h := holder{s, *s}
+	var b bytes.Buffer
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%p", "%t", "%b"} {
+		fmt.Fprintf(&b, verb+verb+verb+verb, s, *s, h, &h)
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Write(text)
+	slog.New(slog.NewTextHandler(&b, nil)).Info("key", "a", s, "b", *s, "c", h)
+	slog.New(slog.NewJSONHandler(&b, nil)).Info("key", "a", s, "b", *s, "c", h)
+	for _, form := range []string{canary, canary[:8], fmt.Sprintf("%x", canary[:8]), base64.StdEncoding.EncodeToString([]byte(canary))[:12], fmt.Sprint([]byte(canary[:4]))[1:10]} {
+		if strings.Contains(strings.ToLower(b.String()), strings.ToLower(form)) {
+			t.Errorf("the key is printed as %q", form)
+		}
+	}
+	if !strings.Contains(b.String(), redacted) {
+		t.Error("nothing is redacted")
+	}
+}
+
+func TestSecretIsWiped(t *testing.T) {
+	source := bytes.Repeat([]byte{0xa5}, 64)
+	s, err := NewSecret(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if source[0] != 0 || s.Bytes()[0] != 0xa5 {
+		t.Error("the source was not moved")
+	}
+	memory := s.Bytes()
+	s.Wipe()
+	s.Wipe()
+	if s.Len() != 0 || !bytes.Equal(memory, make([]byte, 64)) {
+		t.Error("there is something left")
+	}
+	other, err := Generate(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Wipe()
+	if s.Len() != 0 || s.Equal(s) || other.Equal(s) || !other.Equal(other) {
+		t.Error("a wiped secret sees its successor")
+	}
+	var none *Secret
+	none.Wipe()
+	if none.Len() != 0 || none.Equal(none) {
+		t.Error("nil is something")
+	}
+	for _, n := range []int{-1, 0, MaxSize + 1} {
+		if _, err := Generate(n); err == nil {
+			t.Errorf("made a secret of %d bytes", n)
+		}
+	}
+}
+
+func TestSecretMemoryIsLocked(t *testing.T) {
+	s, err := Generate(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Wipe()
+	smaps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var flags string
+	addr, inside := uint64(uintptr(unsafe.Pointer(&s.Bytes()[0]))), false
+	for line := range strings.Lines(string(smaps)) {
+		var from, to uint64
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &from, &to); n == 2 {
+			inside = from <= addr && addr < to
+		} else if found, ok := strings.CutPrefix(line, "VmFlags:"); ok && inside {
+			flags = strings.TrimSpace(found)
+		}
+	}
+	for _, want := range []string{"lo", "dd", "dc"} {
+		if !strings.Contains(" "+flags+" ", " "+want+" ") {
+			t.Errorf("memory of the secret has flags %q, want %s", flags, want)
+		}
+	}
+}
+
+func TestDerive(t *testing.T) {
+	key := secret(t, bytes.Repeat([]byte{1}, 64))
+	a, err := key.Derive("a", 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, _ := key.Derive("a", 32)
+	b, _ := key.Derive("b", 32)
+	if !a.Equal(again) || a.Equal(b) || a.Len() != 32 {
+		t.Error("derivation is not a function of key and info")
+	}
+	if _, err := a.Derive("c", 32); err == nil {
+		t.Error("derived from a key that is too short")
+	}
+}
+
+func TestForgottenSecretIsCollected(t *testing.T) {
+	func() {
+		if _, err := Generate(64); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	vault.mu.Lock()
+	before := len(vault.free)
+	vault.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for ctx.Err() == nil {
+		runtime.GC()
+		vault.mu.Lock()
+		now := len(vault.free)
+		vault.mu.Unlock()
+		if now > before {
+			return
+		}
+		runtime.Gosched()
+	}
+}

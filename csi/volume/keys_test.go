@@ -1,0 +1,128 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+func TestKeyServiceAway(t *testing.T) {
+	n := opened(t)
+	ctx := t.Context()
+	away := awayProvider{newProvider(t, 1)}
+	n.keys = away
+	s := n.process(0)
+	if o, err := s.Open(ctx, id, OpenOptions{}); err != nil || !o.Adopted {
+		t.Errorf("what is open: %+v, %v", o, err)
+	}
+	if _, err := s.Create(ctx, "new", size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Open(ctx, "new", OpenOptions{}); !errors.Is(err, keyring.ErrUnavailable) || n.disks["new"].Writes() != 0 {
+		t.Errorf("a new volume: %v", err)
+	}
+	if st, _, err := n.store.Get(ctx, "new"); err != nil || st.Phase != New {
+		t.Errorf("a new volume: %+v, %v", st, err)
+	}
+	c, err := s.Close(ctx, id, nil)
+	if err != nil || c.Sealed || !errors.Is(c.Why, keyring.ErrUnavailable) || n.state().Writer != "" {
+		t.Errorf("closed: %+v, %v", c, err)
+	}
+	if _, err := s.Open(ctx, id, OpenOptions{}); !errors.Is(err, keyring.ErrUnavailable) {
+		t.Errorf("opened: %v", err)
+	}
+	if _, err := s.Open(ctx, id, OpenOptions{Keys: newProvider(t, 2)}); !errors.Is(err, keyring.ErrWrongKey) {
+		t.Errorf("with a wrong key: %v", err)
+	}
+	if _, err := s.Open(ctx, id, OpenOptions{Keys: newProvider(t, 1)}); err != nil {
+		t.Errorf("with the key: %v", err)
+	}
+	n.intact()
+}
+
+// idle is a provider that is asked only while no turn is held: it may be away for long.
+type idle struct {
+	keyring.Provider
+	t *testing.T
+	s *Set
+}
+
+func (i idle) Wrap(ctx context.Context, b keyring.Binding, key *keyring.Secret) (keyring.Wrapped, error) {
+	i.check("wrap")
+	return i.Provider.Wrap(ctx, b, key)
+}
+
+func (i idle) Unwrap(ctx context.Context, b keyring.Binding, w keyring.Wrapped) (*keyring.Secret, error) {
+	i.check("unwrap")
+	return i.Provider.Unwrap(ctx, b, w)
+}
+
+func (i idle) check(what string) {
+	if n := len(i.s.reading); n != 0 {
+		i.t.Errorf("%s while %d volumes are read", what, n)
+	}
+}
+
+// Disks that hang hold up others until these have waited long enough; a key service that hangs holds up nobody.
+func TestDisksThatHang(t *testing.T) {
+	n := opened(t)
+	closeVolume(t, n)
+	s := n.process(0)
+	keys := idle{newProvider(t, 1), t, s}
+	if _, err := s.Create(t.Context(), "new", size); err != nil {
+		t.Fatal(err)
+	}
+	for range readers {
+		s.reading <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := s.Open(ctx, id, OpenOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("opened: %v", err)
+	}
+	if _, err := s.Open(ctx, "new", OpenOptions{}); !errors.Is(err, context.DeadlineExceeded) || n.disks["new"].Writes() != 0 {
+		t.Errorf("formatted: %v", err)
+	}
+	for range readers {
+		<-s.reading
+	}
+	for _, v := range []string{id, "new"} {
+		if _, err := s.Open(t.Context(), v, OpenOptions{Keys: keys}); err != nil {
+			t.Errorf("then %s: %v", v, err)
+		}
+	}
+	if _, err := s.Create(t.Context(), "newer", size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Open(t.Context(), "newer", OpenOptions{Keys: keys}); err != nil {
+		t.Error(err)
+	}
+	n.intact()
+}
+
+type awayProvider struct{ keyring.Provider }
+
+func (awayProvider) Wrap(context.Context, keyring.Binding, *keyring.Secret) (keyring.Wrapped, error) {
+	return keyring.Wrapped{}, keyring.ErrUnavailable
+}
+
+func (awayProvider) Unwrap(context.Context, keyring.Binding, keyring.Wrapped) (*keyring.Secret, error) {
+	return nil, keyring.ErrUnavailable
+}
+
+// A wrapped key of another volume, put into the state by somebody who can write there.
+func TestSwappedKeys(t *testing.T) {
+	n := opened(t)
+	second(t, n)
+	store := n.store.(*memoryStore)
+	closeVolume(t, n)
+	s := store.states[id]
+	s.State.Key = store.states["pvc-2"].State.Key
+	store.states[id] = s
+	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.As(err, new(*keyring.BindingError)) {
+		t.Errorf("%v", err)
+	}
+}

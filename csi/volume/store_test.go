@@ -1,0 +1,72 @@
+package volume
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestFileStore(t *testing.T) {
+	f := &FileStore{Dir: t.TempDir()}
+	ctx := t.Context()
+	st := State{Volume: id, Cluster: cluster, Phase: New, Payload: 4096, Content: Unmade}
+	if err := f.Create(ctx, st); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Create(ctx, st); !errors.Is(err, ErrExists) {
+		t.Errorf("made twice: %v", err)
+	}
+	got, r, err := f.Get(ctx, id)
+	if err != nil || !equal(got, st) {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	st.Content = Made
+	if _, err := f.Update(ctx, st, r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Update(ctx, st, r); !errors.Is(err, ErrConflict) {
+		t.Errorf("updated an old revision: %v", err)
+	}
+	if err := f.Remove(ctx, id, r); !errors.Is(err, ErrConflict) {
+		t.Errorf("removed an old revision: %v", err)
+	}
+	if all, err := f.List(ctx); err != nil || len(all) != 1 || !equal(all[0], st) {
+		t.Errorf("list %v, %v", all, err)
+	}
+	st.Payload = 1
+	if err := f.Create(ctx, st); !errors.Is(err, ErrState) {
+		t.Errorf("kept a state that is none: %v", err)
+	}
+	for _, name := range []string{"", "../x", ".x"} {
+		if _, _, err := f.Get(ctx, name); err == nil || errors.Is(err, ErrNotFound) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(f.Dir, id+".json"), []byte(`{"revision":1,"state":{"later":1}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.Get(ctx, id); !errors.Is(err, ErrState) {
+		t.Errorf("a field of another version: %v", err)
+	}
+	st = State{Volume: "pvc-2", Cluster: cluster, Phase: New, Payload: 4096, Content: Unmade}
+	if err := f.Create(ctx, st); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := f.List(ctx); !errors.Is(err, ErrState) || len(all) != 1 || !equal(all[0], st) {
+		t.Errorf("list beside one that is refused: %v, %v", all, err)
+	}
+}
+
+func FuzzStored(f *testing.F) {
+	f.Add([]byte(`{"revision":1,"state":{"volume":"pvc-1","cluster":"c","phase":"New","payload":4096,"content":"Unmade"}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := parseStored(text, id)
+		if err != nil && !errors.Is(err, ErrState) {
+			t.Errorf("untyped: %v", err)
+		}
+		if err == nil && s.State.Check() != nil {
+			t.Error("took a state that does not hang together")
+		}
+	})
+}
