@@ -1,12 +1,9 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -30,47 +27,36 @@ veilctl bench -rounds 1 -seconds 1 -churn -1s     # a first look, in a few minut
 
 // benchFlags are the flags of bench.
 type benchFlags struct {
-	kubeconfig, image, nodes, prefix, out string
-	options                               cluster.Options
-	seconds                               int
+	measuring
+	nodes, prefix string
+	options       cluster.Options
 }
 
 // benchCommand measures a cluster.
 func benchCommand(fs *flag.FlagSet) func(call) error {
 	var f benchFlags
-	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` with the cluster (default: what kubectl would take)")
-	fs.StringVar(&f.image, "image", framework.ToolsImage, "`image` of the suite's tools, which the nodes must have or can pull")
+	f.register(fs, "bench", "how long a sample of TCP takes; UDP and latency follow it")
 	fs.StringVar(&f.nodes, "nodes", "", "two nodes, `NAME,NAME` (default: the first two that are Ready and schedulable)")
 	fs.StringVar(&f.prefix, "prefix", cluster.DefaultPrefix.String(), "`prefix` of which the other two sides get addresses; no one else may use it")
-	fs.StringVar(&f.out, "out", "bench", "`folder` for result.json, report.html and report.md")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
-	fs.IntVar(&f.seconds, "seconds", 10, "how long a sample of TCP takes; UDP and latency follow it")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	fs.DurationVar(&f.options.Churn, "churn", time.Minute, "for how long pods come and go; negative leaves it out")
-	return f.run
+	return f.measure
 }
 
-func (f *benchFlags) run(c call) error {
+func (f *benchFlags) measure(c call) error {
 	o, err := f.parse()
 	if err != nil {
 		return err
 	}
-	began := time.Now()
-	o.Progress = func(format string, args ...any) {
-		fmt.Fprintf(c.progress, "[%5.0fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
-	}
-	k, err := framework.Open(c.ctx, f.kubeconfig, framework.Options{Image: f.image})
-	if err != nil {
-		return err
-	}
-	rep, err := cluster.Run(c.ctx, k, o)
-	if err != nil {
-		err = fmt.Errorf("bench: %w", err)
-	}
-	if rep == nil {
-		return err
-	}
-	return errors.Join(f.write(c, rep), err)
+	return f.run(c, func(k *framework.Cluster, progress func(string, ...any)) (*report.Report, error) {
+		o.Progress = progress
+		rep, err := cluster.Run(c.ctx, k, o)
+		if err != nil {
+			err = fmt.Errorf("bench: %w", err)
+		}
+		return rep, err
+	})
 }
 
 // parse checks the flags.
@@ -85,35 +71,11 @@ func (f *benchFlags) parse() (cluster.Options, error) {
 			return o, fmt.Errorf("-nodes %s: write two names with a comma between them: %w", f.nodes, errUsage)
 		}
 	}
-	if o.Rounds < 1 || f.seconds < 1 || f.seconds > 600 {
+	if o.Rounds < 1 || !f.secondsFit() {
 		return o, fmt.Errorf("-rounds %d, -seconds %d: write at least one round, and 1 to 600 seconds: %w", o.Rounds, f.seconds, errUsage)
 	}
 	o.TCP = time.Duration(f.seconds) * time.Second
 	o.Probe = max(time.Second, (o.TCP / 5).Round(time.Second))
 	o.RoundTrips = max(time.Second, o.TCP/2)
 	return o, nil
-}
-
-func (f *benchFlags) write(c call, rep *report.Report) error {
-	if err := os.MkdirAll(f.out, 0o755); err != nil {
-		return err
-	}
-	md, err := os.Create(filepath.Join(f.out, "report.md"))
-	if err != nil {
-		return err
-	}
-	err = errors.Join(rep.Markdown(md), md.Close(), rep.Result.Write(filepath.Join(f.out, "result.json")), rep.WriteHTML(filepath.Join(f.out, "report.html")))
-	if err != nil {
-		return err
-	}
-	if c.json {
-		err = printJSON(c.out, rep.Result)
-	} else {
-		err = rep.Terminal(c.out)
-		fmt.Fprintf(c.out, "written to %s\n", f.out)
-	}
-	if err == nil && len(rep.Result.Missed()) > 0 {
-		err = errWrong
-	}
-	return err
 }

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/bench/volumes"
 	"github.com/kubeveil/kubeveil/e2e/framework"
 )
@@ -25,26 +24,22 @@ veilctl bench storage -class kubeveil -baseline-class standard -rounds 1 -second
 
 // benchStorageFlags are the flags of bench storage.
 type benchStorageFlags struct {
-	kubeconfig, image, out string
-	options                volumes.Options
-	seconds                int
-	size                   int64
+	measuring
+	options volumes.Options
+	size    int64
 }
 
 func benchStorageCommand(fs *flag.FlagSet) func(call) error {
 	var f benchStorageFlags
-	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` with the cluster (default: what kubectl would take)")
-	fs.StringVar(&f.image, "image", framework.ToolsImage, "`image` of the suite's tools, which the node must have or can pull")
+	f.register(fs, "bench-storage", "how long a sample takes")
 	fs.StringVar(&f.options.Class, "class", "", "StorageClass that is measured")
 	fs.StringVar(&f.options.Baseline, "baseline-class", "", "StorageClass beside which it is measured")
 	fs.StringVar(&f.options.Node, "node", "", "`name` of the node (default: the scheduler's choice)")
 	fs.StringVar(&f.options.Platform, "platform", bench.VM, "what the nodes are: vm, emulated, sev-snp, tdx, metal")
-	fs.StringVar(&f.out, "out", "bench-storage", "`folder` for result.json, report.html and report.md")
 	fs.Int64Var(&f.size, "size", 1024, "`MiB` that are read and written; each claim is larger by a quarter")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
-	fs.IntVar(&f.seconds, "seconds", 10, "how long a sample takes")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
-	return f.run
+	return f.measure
 }
 
 // parse checks the flags.
@@ -55,37 +50,20 @@ func (f *benchStorageFlags) parse() (volumes.Options, error) {
 		return o, fmt.Errorf("say -class and -baseline-class, as kubectl get storageclasses names them: %w", errUsage)
 	case o.Class == o.Baseline:
 		return o, fmt.Errorf("-class and -baseline-class are both %s: %w", o.Class, errUsage)
-	case o.Rounds < 1 || f.seconds < 1 || f.seconds > 600 || f.size < 64:
+	case o.Rounds < 1 || !f.secondsFit() || f.size < 64:
 		return o, fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least one round, 1 to 600 seconds, and 64 MiB: %w", o.Rounds, f.seconds, f.size, errUsage)
 	}
 	o.Sample, o.Size = time.Duration(f.seconds)*time.Second, f.size<<20
 	return o, nil
 }
 
-func (f *benchStorageFlags) run(c call) error {
+func (f *benchStorageFlags) measure(c call) error {
 	o, err := f.parse()
 	if err != nil {
 		return err
 	}
-	began := time.Now()
-	o.Progress = func(format string, args ...any) {
-		fmt.Fprintf(c.progress, "[%5.0fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
-	}
-	k, err := framework.Open(c.ctx, f.kubeconfig, framework.Options{Image: f.image})
-	if err != nil {
-		return err
-	}
-	rep, err := volumes.Run(c.ctx, k, o)
-	if rep == nil {
-		return err
-	}
-	if e := errors.Join(os.MkdirAll(f.out, 0o755), rep.WriteAll(f.out)); e != nil {
-		return errors.Join(e, err)
-	}
-	if c.json {
-		return errors.Join(printJSON(c.out, rep.Result), err)
-	}
-	err = errors.Join(rep.Terminal(c.out), err)
-	fmt.Fprintf(c.out, "written to %s\n", f.out)
-	return err
+	return f.run(c, func(k *framework.Cluster, progress func(string, ...any)) (*report.Report, error) {
+		o.Progress = progress
+		return volumes.Run(c.ctx, k, o)
+	})
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func TestBenchStorageFlags(t *testing.T) {
-	good := benchStorageFlags{options: volumes.Options{Class: "a", Baseline: "b", Rounds: 1}, seconds: 1, size: 64}
+	good := benchStorageFlags{options: volumes.Options{Class: "a", Baseline: "b", Rounds: 1}, measuring: measuring{seconds: 1}, size: 64}
 	if o, err := good.parse(); err != nil || o.Size != 64<<20 || o.Sample.Seconds() != 1 {
 		t.Errorf("%+v, %v", o, err)
 	}
