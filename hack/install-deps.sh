@@ -29,41 +29,10 @@ tcpdump|command -v tcpdump|an independent capture for people
 ca-certificates|test -e /etc/ssl/certs/ca-certificates.crt|fetching modules
 "
 
-missing=()
-while IFS='|' read -r package test why; do
-	[[ -z $package ]] && continue
-	if ! sh -c "$test" >/dev/null 2>&1; then
-		missing+=("$package")
-		say "will install $package: $why"
-	fi
-done <<<"$WANTED"
-
 etcd=$OUT/tools/etcd
-if ((${#missing[@]})) || [[ ! -x $etcd ]]; then
-	[[ $(id -u) == 0 ]] || die "not root: run this as root, or install by hand: ${missing[*]:-etcd-server}"
-	command -v apt-get >/dev/null || die "no apt-get: install by hand: ${missing[*]:-} etcd"
-	export DEBIAN_FRONTEND=noninteractive
-	progress "update the package lists" retry 3 apt-get update -q
-fi
-if ((${#missing[@]})); then
-	progress "install ${missing[*]}" retry 3 apt-get install -q -y --no-install-recommends "${missing[@]}"
-fi
-
-# fetch_etcd puts Debian's etcd at out/tools/etcd without installing it.
-fetch_etcd() {
-	local dir=$OUT/tools/etcd.tmp
-	rm -rf "$dir"
-	mkdir -p "$dir"
-	# apt drops to its own user for downloads, which must be able to write here.
-	chmod 0777 "$dir"
-	(cd "$dir" && retry 3 apt-get download -q etcd-server)
-	dpkg-deb -x "$dir"/etcd-server_*.deb "$dir/x"
-	dpkg --compare-versions "$(dpkg-deb -f "$dir"/etcd-server_*.deb Version)" ge "$ETCD_MIN_VERSION"
-	mv "$dir/x/usr/bin/etcd" "$etcd"
-	rm -rf "$dir"
-}
+install_debian "$WANTED" "$etcd"
 if [[ ! -x $etcd ]]; then
 	say "will fetch etcd-server into out/tools (not installed): the store of the lab's API server"
-	progress "fetch etcd" fetch_etcd
+	progress "fetch etcd" unpack_debian etcd-server usr/bin/etcd "$etcd" "$ETCD_MIN_VERSION"
 fi
 command -v go >/dev/null || die "no go: install Go $(awk '$1 == "go" {print $2}' "$ROOT/go.mod") or later from https://go.dev/dl"

@@ -12,16 +12,4 @@ openssh-client|command -v ssh|reaches them
 e2fsprogs|command -v mke2fs|makes the disk that they share
 "
 
-missing=()
-while IFS='|' read -r package test why; do
-	[[ -z $package ]] && continue
-	if ! sh -c "$test" >/dev/null 2>&1; then
-		missing+=("$package")
-		say "will install $package: $why"
-	fi
-done <<<"$WANTED"
-((${#missing[@]})) || exit 0
-[[ $(id -u) == 0 ]] || die "not root: run this as root, or install by hand: ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-progress "update the package lists" retry 3 apt-get update -q
-progress "install ${missing[*]}" retry 3 apt-get install -q -y --no-install-recommends "${missing[@]}"
+install_debian "$WANTED"
