@@ -55,6 +55,18 @@ type task struct {
 	jobs       func(o Options, device string, room int64) []fio.Job
 }
 
+// freeTurns is how often each side is measured in a round on the disk without limits, for what is held against cryptsetup there: what else the machine does is then
+// most of what two like sides differ by.
+const freeTurns = 2
+
+// turns is how often each side of the task is measured in a round on that disk.
+func (t task) turns(disk string) int {
+	if disk == free && t.everywhere && t.cpu {
+		return freeTurns
+	}
+	return 1
+}
+
 const (
 	mib = 1 << 20
 	// rampShare is how much of a kubestr job's time its ramp is: 2 s of 15 s.

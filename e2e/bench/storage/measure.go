@@ -29,13 +29,13 @@ type figure struct {
 type run struct {
 	task
 	disk *disk
-	// values are by figure and side, one a round.
+	// values are by figure and side, one a turn of a round: those of one turn are measured directly after one another.
 	values map[figure]map[string][]float64
 }
 
 // group is the run for the runner, which keeps the order; the figures are kept here, because one run of fio gives several.
 func (s *suite) group(r *run) bench.Group {
-	g := bench.Group{Name: r.disk.name + ", " + r.name, Unit: r.quantities[0].unit}
+	g := bench.Group{Name: r.disk.name + ", " + r.name, Unit: r.quantities[0].unit, Turns: r.turns(r.disk.name)}
 	for _, side := range []string{sideOurs, sidePlain, sideCrypt} {
 		g.Sides = append(g.Sides, bench.Side{Name: side, Measure: func(ctx context.Context) (bench.Sample, error) {
 			return s.measure(ctx, r, side)
@@ -107,16 +107,27 @@ func parseRun(out []byte) (measured []fio.Measured, busy time.Duration, err erro
 	return measured, after - before, err
 }
 
+// whole is how many turns of all sides were measured: one that was cut short counts for nothing.
+func (r *run) whole() int {
+	first := figure{r.quantities[0].job, "", r.quantities[0].unit}
+	n := len(r.values[first][sideOurs])
+	for _, side := range []string{sidePlain, sideCrypt} {
+		n = min(n, len(r.values[first][side]))
+	}
+	return n
+}
+
 // cases are the figures of a run: each against the plain mapping, and against cryptsetup.
 func (r *run) cases() ([]bench.Case, error) {
 	var out []bench.Case
+	whole := r.whole()
 	for _, q := range r.quantities {
 		for _, f := range []figure{{q.job, "", q.unit}, {q.job, p99Suffix, q.unit}, {q.job, cpuSuffix, bench.CoreSecondsPerGB}} {
-			if r.values[f] == nil {
+			if whole == 0 || r.values[f] == nil {
 				continue
 			}
 			for _, against := range []struct{ side, suffix string }{{sidePlain, ""}, {sideCrypt, toCrypt}} {
-				c, err := compare(r.disk.name+"_"+f.name+against.suffix+f.suffix, f.unit, r.values[f][sideOurs], r.values[f][against.side], against.side)
+				c, err := compare(r.disk.name+"_"+f.name+against.suffix+f.suffix, f.unit, r.values[f][sideOurs][:whole], r.values[f][against.side][:whole], against.side)
 				if err != nil {
 					return nil, err
 				}

@@ -71,6 +71,8 @@ func Names() []string {
 const (
 	// overhead is what a run of fio takes beside its time, on an emulated machine.
 	overhead = 4 * time.Second
+	// fillRate is what an emulated disk takes, bytes a second.
+	fillRate = 100 * mib
 	// stageRound is what a round of staging takes, both sides, new and existing.
 	stageRound = 40 * time.Second
 )
@@ -78,13 +80,16 @@ const (
 // Estimate is about how long the measurements take, the machine's start not counted.
 func (o Options) Estimate() time.Duration {
 	o.setDefaults()
-	var sum time.Duration
+	var sum, filling time.Duration
 	for _, l := range limits {
 		for _, t := range tasks() {
 			if o.has(l.name) && (t.everywhere || l.name == free) {
-				sum += sides * (o.Sample + overhead)
+				sum += sides * time.Duration(t.turns(l.name)) * (o.Sample + overhead)
 			}
 		}
 	}
-	return time.Duration(o.Rounds) * (sum + stageRound)
+	if o.has(free) {
+		filling = time.Duration(sides*o.Room/fillRate) * time.Second
+	}
+	return filling + time.Duration(o.Rounds)*(sum+stageRound)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/e2e/storage"
@@ -42,8 +44,15 @@ func newDisks(o Options) []*disk {
 	return out
 }
 
-// prepare makes the three devices: a volume, a plain mapping and cryptsetup's, all from the same place of their partitions.
+// prepare makes the three devices: a volume, a plain mapping and cryptsetup's, all from the same place of their partitions. The two that encrypt have the same
+// table, or it is an error.
 func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error {
+	if d.IOPS == 0 {
+		o.Progress("disk %s: writing all of it once", d.name)
+		if _, err := m.Exec(ctx, d.fill()); err != nil {
+			return err
+		}
+	}
 	const volume = "pvc-bench"
 	flags := []string{"-dir", "/var/lib/volumetool/" + d.name, "-disks", d.Device(1), "-tuning", string(o.Tuning)}
 	if _, err := m.Do(ctx, append(flags, "provision", volume, fmt.Sprint(d.room))...); err != nil {
@@ -63,5 +72,41 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 		return err
 	}
 	d.deviceBySide = map[string]string{sideOurs: ours.Path, sidePlain: "/dev/mapper/" + plain, sideCrypt: stock.Path}
+	tables, err := m.Exec(ctx, fmt.Sprintf("for d in %s %s; do dmsetup table $(cat /sys/block/$(basename $(readlink -f $d))/dm/name); done", ours.Path, stock.Path))
+	if err != nil {
+		return err
+	}
+	return alike(string(tables))
+}
+
+// fill is the line of shell that writes zeros to all partitions. Their file on the host is sparse: a side that first writes to a place would pay for its room, and
+// one that first reads it would be given zeros for nothing.
+func (d *disk) fill() string {
+	var parts []string
+	for i := range sides {
+		parts = append(parts, fmt.Sprintf("dd if=/dev/zero of=%s bs=1M count=%d oflag=direct status=none", d.Device(i+1), d.PartSize()/mib))
+	}
+	return strings.Join(parts, " && ")
+}
+
+// alike refuses two tables of dm-crypt, a line each as dmsetup prints them, that differ in more than length, key and device.
+func alike(tables string) error {
+	lines := strings.Split(strings.TrimSpace(tables), "\n")
+	if len(lines) != 2 {
+		return fmt.Errorf("%d tables, want those of ours and of cryptsetup: %q", len(lines), tables)
+	}
+	var rest [2][]string
+	for i, line := range lines {
+		// start length crypt CIPHER KEY IVOFFSET DEVICE OFFSET COUNT OPTION...
+		f := strings.Fields(line)
+		if len(f) < 9 || f[2] != "crypt" {
+			return fmt.Errorf("no table of dm-crypt: %q", line)
+		}
+		slices.Sort(f[9:])
+		rest[i] = slices.Concat(f[3:4], f[5:6], f[7:])
+	}
+	if !slices.Equal(rest[0], rest[1]) {
+		return fmt.Errorf("the tables differ, so a ratio would say nothing of the driver: ours %v, cryptsetup's %v", rest[0], rest[1])
+	}
 	return nil
 }

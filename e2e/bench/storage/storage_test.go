@@ -111,6 +111,65 @@ func TestTasks(t *testing.T) {
 	}
 }
 
+// A ratio to cryptsetup is of the same table with another key on another device, or it is refused.
+func TestAlike(t *testing.T) {
+	const ours = "0 2097152 crypt aes-xts-plain64 :64:logon:kubeveil:1 0 254:1 8192 2 sector_size:4096 submit_from_crypt_cpus\n"
+	const stock = "0 2101248 crypt aes-xts-plain64 :64:logon:cryptsetup:2-d0 0 254:3 8192 2 submit_from_crypt_cpus sector_size:4096\n"
+	if err := alike(ours + stock); err != nil {
+		t.Error(err)
+	}
+	for name, tables := range map[string]string{
+		"one":       ours,
+		"no flags":  ours + strings.Replace(stock, " 2 submit_from_crypt_cpus", " 1", 1),
+		"sectors":   ours + strings.Replace(stock, ":4096", ":512", 1),
+		"cipher":    ours + strings.Replace(stock, "xts", "cbc", 1),
+		"offset":    ours + strings.Replace(stock, "8192", "32768", 1),
+		"not crypt": ours + "0 2097152 linear 254:2 8192\n",
+		"no answer": "",
+		"cut off":   ours + stock[:40],
+		"three":     ours + stock + stock,
+	} {
+		if alike(tables) == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// A round that was cut short is left out, and what was measured before it is kept.
+func TestCutShort(t *testing.T) {
+	q := quantity{"a", bench.IOPS, "a"}
+	r := &run{task: task{name: "a", quantities: []quantity{q}}, disk: &disk{name: free}, values: map[figure]map[string][]float64{}}
+	if cases, err := r.cases(); err != nil || len(cases) != 0 {
+		t.Errorf("nothing measured: %v, %v", cases, err)
+	}
+	f := figure{"a", "", bench.IOPS}
+	for _, side := range []string{sideOurs, sidePlain, sideCrypt, sideOurs, sideCrypt} {
+		r.keep(f, side, 100)
+	}
+	if cases, err := r.cases(); err != nil || len(cases) != 2 || cases[0].Ours.N != 1 {
+		t.Errorf("%+v, %v", cases, err)
+	}
+}
+
+// What is held against cryptsetup is measured often enough, and the disk is filled before.
+func TestTheFreeDisk(t *testing.T) {
+	o := Options{Dir: t.TempDir()}
+	o.setDefaults()
+	for _, d := range newDisks(o) {
+		if (d.IOPS == 0) != (d.name == free) {
+			t.Errorf("%s: %d IOPS", d.name, d.IOPS)
+		}
+		if line := d.fill(); strings.Count(line, "oflag=direct") != sides || !strings.Contains(line, d.Device(sides)) {
+			t.Errorf("%s: %s", d.name, line)
+		}
+		for _, task := range tasks() {
+			if want := d.name == free && task.everywhere && task.name != "kubestr"; (task.turns(d.name) == freeTurns) != want {
+				t.Errorf("%s, %s: %d turns", d.name, task.name, task.turns(d.name))
+			}
+		}
+	}
+}
+
 func TestParseRun(t *testing.T) {
 	const json = `{"jobs":[{"jobname":"a","read":{"total_ios":1,"iops":5}}]}`
 	before, after := "cpu 100 0 100 9 9 0 0 0 0 0", "cpu 150 0 150 9 9 0 0 0 0 0"

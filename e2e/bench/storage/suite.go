@@ -23,7 +23,7 @@ type suite struct {
 }
 
 // Run starts a machine, measures, ends it, and gives the report, whose result is judged by the gates of the machine's platform. A part that fails is
-// listed as skipped with its error, and its gates are missed, which is no error of Run. It needs root.
+// listed as skipped with its error, and its gates are missed, which is no error of Run; one that ctx ends is, and comes with what was measured. It needs root.
 func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 	o.setDefaults()
 	s := &suite{Options: o, disks: newDisks(o), runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
@@ -46,20 +46,26 @@ func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 		name string
 		run  func(context.Context) error
 	}{{"time to stage", s.stages}, {"reads and writes", s.loads}} {
-		err := part.run(ctx)
+		failed := part.run(ctx)
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%s: %w", part.name, errors.Join(context.Cause(ctx), err))
+			failed = errors.Join(context.Cause(ctx), failed)
 		}
-		if err != nil {
-			// What was measured is not lost for it; gates on what was not are missed.
-			o.Progress("skipped: %s: %v", part.name, err)
-			s.result.Tests.Skipped = append(s.result.Tests.Skipped, bench.Skip{Name: part.name, Reason: "it failed: " + err.Error()})
+		if failed == nil {
+			continue
+		}
+		// What was measured is not lost for it; gates on what was not are missed.
+		o.Progress("skipped: %s: %v", part.name, failed)
+		s.result.Tests.Skipped = append(s.result.Tests.Skipped, bench.Skip{Name: part.name, Reason: "it failed: " + failed.Error()})
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%s: %w", part.name, failed)
+			break
 		}
 	}
-	if s.result.Gates, err = bench.Judge(s.result, Suite); err != nil {
-		return nil, err
+	var judged error
+	if s.result.Gates, judged = bench.Judge(s.result, Suite); judged != nil {
+		return nil, errors.Join(err, judged)
 	}
-	return s.report(), nil
+	return s.report(), err
 }
 
 // begin starts the result with what the machine is.
@@ -96,15 +102,11 @@ func (s *suite) loads(ctx context.Context) error {
 			}
 		}
 	}
-	if _, err := s.runner.RunGroups(ctx, groups); err != nil {
-		return err
-	}
+	_, err := s.runner.RunGroups(ctx, groups)
 	for _, r := range runs {
-		cases, err := r.cases()
-		if err != nil {
-			return err
-		}
+		cases, failed := r.cases()
 		s.result.Cases = append(s.result.Cases, cases...)
+		err = errors.Join(err, failed)
 	}
-	return nil
+	return err
 }

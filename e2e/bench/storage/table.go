@@ -91,7 +91,8 @@ func published() report.Table {
 func (s *suite) notes() []string {
 	out := []string{
 		fmt.Sprintf("All three sides have a partition of %d MiB of payload on the same disk, which begins 4 MiB into it, so they share the disk's limits; fio runs on the mapping, without a file system.", s.Room/mib),
-		"The disks are sparse files of the machine's host, in its memory for the most part; the limits are qemu's. What is compared are the mappings, not disks.",
+		"The disks are files of the machine's host, in its memory for the most part; the limits are qemu's. The one without limits was written once before. What is compared are the mappings, not disks.",
+		fmt.Sprintf("Of what is held against cryptsetup on the disk without limits, each side is measured %d times in a round. The tables of ours and of cryptsetup's mapping were compared before: they differ in key and device alone.", freeTurns),
 		fmt.Sprintf("Class %q: cryptsetup has the same cipher (aes-xts-plain64, 512-bit key), sectors of 4096 bytes, offset and flags, and PBKDF2 with 1000 iterations, the cheapest that it takes.", s.Tuning),
 		fmt.Sprintf("kubestr's job is the published text but for the time (%v for 15 s), the size (a quarter of the payload for 2 GiB) and the device for a file. Constellation's is 4k and 1024k with a queue of 128, one submitter on one processor, %v for 60 s, without its ramp.", s.Sample, s.Sample),
 		"CPU is the busy time of all processors of the machine, fio and its start included, from /proc/stat, for 10^9 bytes read or written.",

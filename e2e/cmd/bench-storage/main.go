@@ -47,7 +47,7 @@ func main() {
 	var a arguments
 	flags := flag.NewFlagSet("bench-storage", flag.ContinueOnError)
 	flags.StringVar(&a.out, "out", "out/bench-storage", "`folder` for result.json, report.html, report.md and the machine's logs; emptied first")
-	flags.DurationVar(&a.limit, "limit", 75*time.Minute, "ends a run that hangs")
+	flags.DurationVar(&a.limit, "limit", 90*time.Minute, "ends a run that hangs")
 	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
 	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	flags.IntVar(&a.seconds, "seconds", 3, "how long fio runs each time")
