@@ -137,10 +137,10 @@ conformance: cluster-image ## the upstream's own tests of networking on virtual 
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -nodes $(or $(NODES),2) $(if $(FOCUS),-focus '$(FOCUS)')
 
 .PHONY: conformance-storage
-conformance-storage: cluster-image image-csi ## the upstream's own tests of storage drivers on a virtual machine, out/conformance-storage/result.json (FOCUS=REGEXP)
+conformance-storage: cluster-image image-csi ## the upstream's own tests of storage drivers on a virtual machine, out/conformance-storage/result.json (FOCUS=REGEXP, LIMIT=4h)
 	@hack/build-conformance.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/conformance ./e2e/cmd/conformance
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -volumes -parallel 1 -out $(OUT)/conformance-storage $(if $(FOCUS),-focus '$(FOCUS)')
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -volumes -parallel 1 -out $(OUT)/conformance-storage $(if $(FOCUS),-focus '$(FOCUS)') $(if $(LIMIT),-limit $(LIMIT))
 
 .PHONY: test-volumes
 test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)
@@ -151,8 +151,9 @@ test-kernel: cluster-image ## programs and maps of guard and services on the ker
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_KERNEL_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v ./e2e/kernel
 
 .PHONY: power-cut
-power-cut: cluster-image ## record a volume's life on a virtual machine, look at its disk at hundreds of moments at which the power could go
-	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 $(GO) test -count=1 -timeout 60m -v -run '^TestPowerCut$$' ./csi/kerneltest/powercut
+power-cut: cluster-image ## record a volume's life on a virtual machine, look at its disk at hundreds of moments at which the power could go; the log is kept in out/power-cut
+	@rm -rf $(OUT)/power-cut && mkdir -p $(OUT)/power-cut
+	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_POWERCUT_LOG=$(CURDIR)/$(OUT)/power-cut/log $(GO) test -count=1 -timeout 60m -v -run '^TestPowerCut$$' ./csi/kerneltest/powercut
 
 .PHONY: e2e
 e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, out/e2e/result.json (CORE=1, RUN=REGEXP)

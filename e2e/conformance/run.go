@@ -57,10 +57,12 @@ const (
 	logKept     = 64 << 10
 	listLimit   = 2 * time.Minute
 	dnsPatience = 5 * time.Minute
+	// alive is how often it is said that specs are still running.
+	alive = time.Minute
 )
 
-// Run runs the specs and accounts for all of them; specs that failed are in the report. An error without a report means that there is no
-// account; beside one, that the run was interrupted, and what had no outcome by then is skipped for that reason.
+// Run runs the specs and accounts for all of them; specs that failed are in the report. An error without a report means that nothing was run;
+// beside one, that the run was cut short, and what had no outcome by then is skipped for that reason.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -92,19 +94,18 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	})
 	r := newReport(o.Suite, wanted, facts)
 	o.Log.Info("specs of "+o.Suite.Group, "all", len(specs), "wanted", len(wanted), "run", len(r.todo), "nodes", facts.Nodes, "dns", facts.DNS)
-	err = o.account(ctx, r)
-	if err != nil && ctx.Err() == nil {
-		return nil, err
-	}
-	return r, err
+	return r, o.account(ctx, r)
 }
 
-// account runs what the report wants. After an error r accounts for all only if the context has ended.
+// account runs what the report wants. It accounts for all, also after an error.
 func (o Options) account(ctx context.Context, r *Report) error {
 	err := o.runAll(ctx, r)
 	why := fmt.Sprintf("not begun within the limit of %s", o.Limit)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
 		why = "not ended when the run was interrupted"
+	case err != nil:
+		why = "not ended when the run was given up: " + firstWords(err.Error(), 300)
 	}
 	r.leaveOut(why)
 	r.Elapsed = time.Since(r.Started)
@@ -238,9 +239,18 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 			}
 		}()
 	}
+	tick := time.NewTicker(alive)
+	defer tick.Stop()
 	var first error
-	for range batches {
-		got := <-results
+	for done := 0; done < len(batches); {
+		var got result
+		select {
+		case got = <-results:
+			done++
+		case <-tick.C:
+			o.Log.Info("specs are running", "kind", kind, "batches", fmt.Sprintf("%d of %d done", done, len(batches)), "left", r.left(), "since", time.Since(r.Started).Round(time.Second))
+			continue
+		}
 		if got.err != nil && first == nil {
 			first = got.err
 			cancel(first)
@@ -254,7 +264,7 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 }
 
 // runBatch runs specs in one process and gives an outcome for each of them, whatever the process does. It is an error
-// when the cluster is not one that specs can be run on.
+// when the cluster is not one that specs can be run on, and when ctx ends: then those that had passed come with it.
 func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts Facts) ([]upstream.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
@@ -279,10 +289,20 @@ func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = grace
 	ended := cmd.Run()
+	path := filepath.Join(dir, "junit_01.xml")
 	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
+		return passed(path, specs), context.Cause(ctx)
 	}
-	return collect(filepath.Join(dir, "junit_01.xml"), specs, ended)
+	return collect(path, specs, ended)
+}
+
+// passed are the specs that had passed when their process was interrupted: whatever else its report says may be of the interruption.
+func passed(path string, specs []string) []upstream.Outcome {
+	reported, err := readJUnit(path)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(reported, func(o upstream.Outcome) bool { return o.Status != upstream.Passed || !slices.Contains(specs, o.Name) })
 }
 
 func (o Options) arguments(dir string, specs []string, facts Facts, limit time.Duration) []string {

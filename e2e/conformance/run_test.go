@@ -137,6 +137,22 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// A cluster that breaks in the middle loses nothing of what was run before.
+func TestGivenUp(t *testing.T) {
+	report := func(body string) string {
+		return `echo '<testsuites><testsuite>` + body + `</testsuite></testsuites>' >$dir/junit_01.xml`
+	}
+	script := "case $dir in */batch-01) " + report(`<testcase name="[It] a"></testcase>`) + ";; *) " + report(`<testcase name="[BeforeSuite]"><failure>no nodes</failure></testcase>`) + "; exit 1;; esac"
+	o := Options{Program: fakeProgram(t, script), Dir: t.TempDir(), Parallel: 1, Log: slog.New(slog.DiscardHandler)}
+	r := newReport(Network(), []string{"a", "b [Serial]"}, labFacts)
+	if err := o.account(t.Context(), r); err == nil {
+		t.Error("no error")
+	}
+	if v := r.Verdicts(); len(v) != 2 || v[0].Status != upstream.Passed || v[1].Status != upstream.Skipped || !strings.Contains(v[1].Reason, "no nodes") {
+		t.Errorf("%+v", v)
+	}
+}
+
 func TestConformanceComesFirst(t *testing.T) {
 	got := conformanceFirst([]string{"b", "c [Conformance]", "a", "d [Conformance]"})
 	if diff := cmp.Diff([]string{"c [Conformance]", "d [Conformance]", "b", "a"}, got); diff != "" {
@@ -181,17 +197,20 @@ func TestBatchTellsTheProgram(t *testing.T) {
 	}
 }
 
-// Interrupted from outside there is no report: half of one would look like failures.
+// Interrupted from outside, only what had passed is reported: all else would look like failures.
 func TestBatchEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	started := filepath.Join(t.TempDir(), "started")
 	if err := syscall.Mkfifo(started, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Program: fakeProgram(t, "echo >"+started+"; exec sleep 60"), Dir: t.TempDir()}
+	const half = `<testsuites><testsuite><testcase name="[It] a"></testcase><testcase name="[It] b"><failure>interrupted</failure></testcase></testsuite></testsuites>`
+	o := Options{Program: fakeProgram(t, "echo '"+half+"' >$dir/junit_01.xml; echo >"+started+"; exec sleep 60"), Dir: t.TempDir()}
 	ended := make(chan error, 1)
+	var outcomes []upstream.Outcome
 	go func() {
-		_, err := o.runBatch(ctx, filepath.Join(o.Dir, "batch"), []string{"a"}, labFacts)
+		var err error
+		outcomes, err = o.runBatch(ctx, filepath.Join(o.Dir, "batch"), []string{"a", "b"}, labFacts)
 		ended <- err
 	}()
 	if _, err := os.ReadFile(started); err != nil { // returns when the script has written
@@ -200,6 +219,9 @@ func TestBatchEndsWithTheContext(t *testing.T) {
 	cancel(errors.New("interrupted"))
 	if err := <-ended; err == nil || err.Error() != "interrupted" {
 		t.Errorf("error %v", err)
+	}
+	if len(outcomes) != 1 || outcomes[0].Name != "a" {
+		t.Errorf("outcomes %+v", outcomes)
 	}
 }
 
