@@ -16,8 +16,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// apiPort is where the API server is reached.
-const apiPort = 6443
+// Ports of the API servers, and of etcd.
+const (
+	apiPort  = 6443
+	etcdPort = 2379
+)
 
 // Control is etcd and kube-apiserver in a host of their own.
 type Control struct {
@@ -29,9 +32,11 @@ type Control struct {
 	// APIServer is the process, to end and restart.
 	APIServer *Process
 
-	host  *Host
-	lab   *Lab
-	certs *authority
+	host *Host
+	// further are the hosts of all API servers but the first.
+	further []*Host
+	lab     *Lab
+	certs   *authority
 	// account is the service account of veild, as the manifests have it.
 	account struct{ namespace, name string }
 }
@@ -62,6 +67,11 @@ func (l *Lab) newControl(ctx context.Context) (*Control, error) {
 	if err := c.WaitReady(ctx); err != nil {
 		return nil, err
 	}
+	for i := 1; i < l.opts.APIServers; i++ {
+		if err := c.addServer(ctx, i); err != nil {
+			return nil, err
+		}
+	}
 	return c, c.applyManifests(ctx)
 }
 
@@ -87,7 +97,11 @@ func (c *Control) makeCerts() error {
 		return err
 	}
 	c.certs = a
-	return errors.Join(a.server(c.Addrs()), a.client("admin", "lab-admin", "system:masters"), a.serviceAccountKey())
+	var servers []netip.Addr
+	for i := range c.lab.opts.APIServers {
+		servers = append(servers, c.serverAddrs(i)...)
+	}
+	return errors.Join(a.server(servers), a.client("admin", "lab-admin", "system:masters"), a.serviceAccountKey())
 }
 
 func (c *Control) startEtcd(ctx context.Context) error {
@@ -96,8 +110,12 @@ func (c *Control) startEtcd(ctx context.Context) error {
 		return err
 	}
 	// Its data is on tmpfs: writes need no disk, and go with the lab.
+	own, urls := fmt.Sprintf("http://127.0.0.1:%d", etcdPort), ""
+	if c.lab.opts.APIServers > 1 {
+		urls = "," + c.etcdURL()
+	}
 	p, err := c.host.Start(ctx, filepath.Join(root, "out/tools/etcd"), "--data-dir=/run/etcd",
-		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+		"--listen-client-urls="+own+urls, "--advertise-client-urls="+own,
 		"--listen-peer-urls=http://127.0.0.1:2380", "--logger=zap", "--log-level=warn")
 	if err != nil {
 		return err
@@ -106,7 +124,7 @@ func (c *Control) startEtcd(ctx context.Context) error {
 		if !p.Running() {
 			return Stop(fmt.Errorf("etcd has ended: %s", p.tail()))
 		}
-		conn, err := c.dial(ctx, "tcp", "127.0.0.1:2379")
+		conn, err := c.dial(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", etcdPort))
 		if err != nil {
 			return err
 		}
@@ -118,15 +136,21 @@ func (c *Control) startEtcd(ctx context.Context) error {
 	return nil
 }
 
-func (c *Control) startAPIServer(ctx context.Context) error {
+func (c *Control) startAPIServer(ctx context.Context) (err error) {
+	c.APIServer, err = c.runAPIServer(ctx, c.host, fmt.Sprintf("http://127.0.0.1:%d", etcdPort), c.Addrs()[0])
+	return err
+}
+
+// runAPIServer starts one on a host that advertises an address of it.
+func (c *Control) runAPIServer(ctx context.Context, h *Host, etcd string, advertised netip.Addr) (*Process, error) {
 	bind := "0.0.0.0"
 	if c.lab.opts.Family.v6() {
 		bind = "::"
 	}
-	p, err := c.host.Start(ctx, c.lab.program("kube-apiserver"),
-		"--etcd-servers=http://127.0.0.1:2379",
+	return h.Start(ctx, c.lab.program("kube-apiserver"),
+		"--etcd-servers="+etcd,
 		"--bind-address="+bind, fmt.Sprintf("--secure-port=%d", apiPort),
-		"--advertise-address="+c.Addrs()[0].String(),
+		"--advertise-address="+advertised.String(),
 		"--service-cluster-ip-range="+joined(c.lab.opts.Family.ServiceRanges()),
 		"--tls-cert-file="+c.pki("apiserver.crt"), "--tls-private-key-file="+c.pki("apiserver.key"),
 		"--client-ca-file="+c.pki("ca.crt"),
@@ -136,11 +160,6 @@ func (c *Control) startAPIServer(ctx context.Context) error {
 		"--anonymous-auth=false", "--profiling=false", "--v=1",
 		// As kubeadm has it: CSI drivers are privileged.
 		"--allow-privileged=true")
-	if err != nil {
-		return err
-	}
-	c.APIServer = p
-	return nil
 }
 
 // connect makes the clients.

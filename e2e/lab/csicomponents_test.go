@@ -1,51 +1,77 @@
 package lab_test
 
 import (
+	"bytes"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 const csiDaemonSet = "csi/driver/daemonset.yaml"
 
-// patched is the DaemonSet of the driver with the patches of a component.
-func patched(t *testing.T, component string) *unstructured.Unstructured {
+// rendered is the DaemonSet of the driver as kustomize gives it for a cluster's own kustomization: the manifests of the driver, and perhaps a component.
+func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
 	t.Helper()
-	ds := daemonSet(t, csiDaemonSet)
-	patches, _, err := unstructured.NestedSlice(readManifest(t, filepath.Join(root(t), "manifests/components", component, "kustomization.yaml")).object.Object, "patches")
-	if err != nil || len(patches) == 0 {
-		t.Fatalf("patches %v, %v", patches, err)
+	kubectl := filepath.Join(root(t), "out/bin/kubectl")
+	if _, err := os.Stat(kubectl); err != nil {
+		nettest.NeedProgram(t, "kubectl")
+		kubectl = "kubectl"
 	}
-	text, err := ds.MarshalJSON()
+	dir := t.TempDir()
+	relative := func(path string) string {
+		r, err := filepath.Rel(dir, filepath.Join(root(t), "manifests", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	own := map[string]any{"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": []string{relative("csi")}}
+	for _, c := range components {
+		own["components"] = []string{relative(filepath.Join("components", c))}
+	}
+	text, err := yaml.Marshal(own)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range patches {
-		patch, err := yaml.YAMLToJSON([]byte(p.(map[string]any)["patch"].(string)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		decoded, err := jsonpatch.DecodePatch(patch)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if text, err = decoded.Apply(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := ds.UnmarshalJSON(text); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return ds
+	var failed bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), kubectl, "kustomize", dir)
+	cmd.Stderr = &failed
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, failed.String())
+	}
+	dec := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(out), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		if err := dec.Decode(&o.Object); err != nil {
+			t.Fatalf("no DaemonSet: %v", err)
+		}
+		if o.GetKind() == "DaemonSet" {
+			return o
+		}
+	}
 }
 
-// No place is forgotten by the component for kubelets elsewhere, and it changes nothing but those.
+// The component for kubelets elsewhere names the folder in one place; no other is forgotten, and nothing but those is changed.
 func TestKubeletDirComponent(t *testing.T) {
+	const usual, elsewhere = "/var/lib/kubelet", "/var/lib/k0s/kubelet"
+	component := readManifest(t, filepath.Join(root(t), "manifests/components/kubelet-dir/kustomization.yaml"))
+	if n := strings.Count(component.text, elsewhere); n != 1 {
+		t.Errorf("the folder is in %d places", n)
+	}
 	text := func(o *unstructured.Unstructured) string {
 		b, err := yaml.Marshal(o.Object)
 		if err != nil {
@@ -53,20 +79,15 @@ func TestKubeletDirComponent(t *testing.T) {
 		}
 		return string(b)
 	}
-	const usual, elsewhere = "/var/lib/kubelet", "/var/lib/k0s/kubelet"
-	got, want := text(patched(t, "kubelet-dir")), text(daemonSet(t, csiDaemonSet))
+	got, want := text(rendered(t, "kubelet-dir")), text(rendered(t))
 	if strings.Contains(got, usual) {
 		t.Errorf("%s is left:\n%s", usual, got)
 	}
-	// The two arguments are the flags' defaults, elsewhere.
+	// Two arguments, and the variable that they name, are added.
+	added := []string{"- -endpoint=$(KUBELET_DIR)/plugins/csi.kubeveil.io/csi.sock", "- -registration=$(KUBELET_DIR)/plugins_registry", "- name: KUBELET_DIR", "value: " + usual}
 	lines := strings.Split(strings.ReplaceAll(got, elsewhere, usual), "\n")
-	var kept []string
-	for _, line := range lines {
-		if !strings.Contains(line, "- -endpoint="+usual) && !strings.Contains(line, "- -registration="+usual) {
-			kept = append(kept, line)
-		}
-	}
-	if len(lines) != len(kept)+2 || strings.Join(kept, "\n") != want {
+	kept := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(added, strings.TrimSpace(line)) })
+	if len(lines) != len(kept)+len(added) || strings.Join(kept, "\n") != want {
 		t.Errorf("more was changed than the folder:\n%s", got)
 	}
 }

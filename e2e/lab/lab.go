@@ -39,6 +39,8 @@ type Options struct {
 	Network Network
 	// UnderlayMTU is the MTU between nodes, bytes; 0 is 1500.
 	UnderlayMTU int
+	// APIServers is how many there are, 0 is one. All but the first have hosts of their own, see Control.UnplugServer, and the etcd of the first.
+	APIServers int
 	// NoAPIServer leaves out etcd and kube-apiserver. A Clear lab has none anyway.
 	NoAPIServer bool
 	// Offloads keeps the segmentation offloads of the underlay's links, for benchmarks. Frames of the
@@ -120,6 +122,10 @@ func (o *Options) fill() error {
 	if o.Nodes > maxNodes {
 		return fmt.Errorf("make a lab: %d nodes: at most %d", o.Nodes, maxNodes)
 	}
+	if o.APIServers > maxServers {
+		return fmt.Errorf("make a lab: %d API servers: at most %d", o.APIServers, maxServers)
+	}
+	o.APIServers = max(1, o.APIServers)
 	if o.Family == "" {
 		o.Family = Dual
 	}
@@ -223,8 +229,13 @@ func (l *Lab) rules() oracle.Rules {
 	if !l.opts.Offloads {
 		r.MaxFrame = l.opts.UnderlayMTU + ethernetHeader
 	}
-	for _, a := range f.Underlay(controlHost) {
-		r.Flows = append(r.Flows, oracle.Flow{Name: "kube-apiserver", Proto: oracle.TCP, Addr: a.Addr(), Port: apiPort})
+	for i := range l.opts.APIServers {
+		for _, a := range f.Underlay(controlHost + byte(i)) {
+			r.Flows = append(r.Flows, oracle.Flow{Name: "kube-apiserver", Proto: oracle.TCP, Addr: a.Addr(), Port: apiPort})
+		}
+	}
+	if l.opts.APIServers > 1 {
+		r.Flows = append(r.Flows, oracle.Flow{Name: "etcd", Proto: oracle.TCP, Addr: f.Underlay(controlHost)[0].Addr(), Port: etcdPort})
 	}
 	return r
 }

@@ -45,6 +45,11 @@ func (c *Control) applyManifests(ctx context.Context) error {
 		}
 		objects = append(objects, found...)
 	}
+	if c.lab.opts.translates() {
+		if err := giveServiceRights(root, objects); err != nil {
+			return err
+		}
+	}
 	c.account = fallbackAccount
 	for _, o := range objects {
 		if o.GetKind() == "ServiceAccount" && o.GetName() != "" {

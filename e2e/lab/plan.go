@@ -27,11 +27,12 @@ var (
 
 // Last bytes of addresses on the underlay.
 const (
-	controlHost = 2
+	controlHost = 2  // and those after it, for further API servers
 	nodeHost    = 10 // plus the node's number
 	extraHost   = 100
 	outsideHost = 250
 	maxNodes    = extraHost - nodeHost - 1
+	maxServers  = nodeHost - controlHost
 )
 
 // v4 and v6 say whether the family is in use.

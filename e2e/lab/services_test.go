@@ -74,6 +74,7 @@ func TestServices(t *testing.T) {
 			t.Errorf("refused are %v", refused)
 		}
 	})
+	t.Run("a port of the host, without kube-proxy", func(t *testing.T) { hostPort(ctx, t, l) })
 	noLeaks(t, l)
 }
 

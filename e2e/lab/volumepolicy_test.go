@@ -83,6 +83,7 @@ func TestStolenVolumeToken(t *testing.T) {
 	t.Run("persistent volumes", func(t *testing.T) { persistentVolumes(ctx, t, l, own, other) })
 	t.Run("claims", func(t *testing.T) { claims(ctx, t, l, own) })
 	t.Run("snapshots", func(t *testing.T) { snapshots(ctx, t, l, own, other) })
+	t.Run("snapshot controller", func(t *testing.T) { snapshotController(ctx, t, l) })
 	t.Run("keys are kept", func(t *testing.T) { keysAreKept(ctx, t, l, admin, other) })
 	t.Run("without the policy it would be allowed", func(t *testing.T) {
 		err := l.Control.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, "kubeveil-veilvolume-own", metav1.DeleteOptions{})

@@ -35,6 +35,10 @@ var commands = map[string]command{
 	"watch":   watch,
 	"knock":   knock,
 	"obey":    obey,
+	"name":    name,
+	"census":  census,
+	"keep":    keep,
+	"api":     api,
 }
 
 func main() {

@@ -1,0 +1,87 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// serverAddrs are the underlay addresses of an API server, the first of which is 0.
+func (c *Control) serverAddrs(i int) []netip.Addr {
+	return addrsOf(c.lab.opts.Family.Underlay(controlHost + byte(i)))
+}
+
+// etcdURL is how further API servers reach the etcd of the first.
+func (c *Control) etcdURL() string {
+	return "http://" + netip.AddrPortFrom(c.Addrs()[0], etcdPort).String()
+}
+
+// addServer starts another API server in a host of its own and waits until it counts itself among the endpoints of the
+// API's service.
+func (c *Control) addServer(ctx context.Context, i int) error {
+	name := fmt.Sprintf("control-%d", i+1)
+	h, err := c.lab.newHost(ctx, name)
+	if err != nil {
+		return err
+	}
+	c.lab.mu.Lock()
+	c.lab.hosts = append(c.lab.hosts, h)
+	c.lab.mu.Unlock()
+	c.further = append(c.further, h)
+	if err := c.lab.plug(ctx, h, name, "eth0", c.lab.opts.Family.Underlay(controlHost+byte(i))); err != nil {
+		return err
+	}
+	addr := c.serverAddrs(i)[0]
+	p, err := c.runAPIServer(ctx, h, c.etcdURL(), addr)
+	if err != nil {
+		return err
+	}
+	err = Until(ctx, 90*time.Second, func() error {
+		if !p.Running() {
+			return Stop(fmt.Errorf("it has ended: %s", p.tail()))
+		}
+		return c.listed(ctx, addr)
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the API server on %s: %w", name, err)
+	}
+	return nil
+}
+
+// listed is nil when an address is among the endpoints of the API's service.
+func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
+	all, err := c.Client.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
+	if err != nil {
+		return err
+	}
+	for _, s := range all.Items {
+		for _, e := range s.Endpoints {
+			for _, a := range e.Addresses {
+				if a == addr.String() {
+					return nil
+				}
+			}
+		}
+	}
+	return fmt.Errorf("%s is no endpoint of the API's service", addr)
+}
+
+// Servers are where the API servers are reached, the first one first.
+func (c *Control) Servers() []netip.AddrPort {
+	var out []netip.AddrPort
+	for i := range c.lab.opts.APIServers {
+		out = append(out, netip.AddrPortFrom(c.serverAddrs(i)[0], apiPort))
+	}
+	return out
+}
+
+// UnplugServer takes the underlay from an API server other than the first, which is number 0, or gives it back: to all others it is as if its
+// machine had no power.
+func (c *Control) UnplugServer(ctx context.Context, i int, out bool) error {
+	state := map[bool]string{true: "down", false: "up"}[out]
+	return c.lab.bridge.IP(ctx, "link set "+port(c.further[i-1].Name, "eth0")+" "+state)
+}

@@ -1,0 +1,106 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// NamePort is the first port of Named.
+const NamePort = 7010
+
+// Named starts a server that answers with its name, over TCP and UDP, at count ports from NamePort on, and waits until it listens. With
+// more than one port the answer is name:port.
+func Named(ctx context.Context, at Place, name string, count int) (*Process, error) {
+	return startTool(ctx, at, "listening", "name", "-name", name, "-port", fmt.Sprint(NamePort), "-count", fmt.Sprint(count))
+}
+
+// Question is how TakeCensus and Keep ask Named servers.
+type Question struct {
+	// Proto is "tcp" or "udp"; empty is TCP.
+	Proto string
+	To    netip.AddrPort
+	// Count is how often, 30 when 0; each has a socket of its own. Keep has one and asks until it is ended.
+	Count int
+	// Timeout is for each, 1 s when 0; Pause is between two.
+	Timeout, Pause time.Duration
+	// Unconnected is a UDP socket without a peer of its own, for Keep.
+	Unconnected bool
+	// Egress sends the lab's EgressCanary instead of Canary: what comes from outside is in clear as far as the node.
+	Egress bool
+}
+
+// args are those of the tool that have no meaning of one command alone.
+func (q Question) args(from Place) []string {
+	canary := from.owner().Canary
+	if q.Egress {
+		canary = from.owner().EgressCanary
+	}
+	return []string{"-proto", orElse(q.Proto, "tcp"), "-to", q.To.String(), "-canary", canary}
+}
+
+// Census is who answered.
+type Census struct {
+	// Names are the answers by who gave them, Sources by the address from which the server was asked.
+	Names   map[string]int `json:"names"`
+	Sources map[string]int `json:"sources"`
+	// Failed are those without an answer, Refused those among them that were refused; Error is the first.
+	Failed  int    `json:"failed"`
+	Refused int    `json:"refused"`
+	Error   string `json:"error"`
+	// SlowestMillis is the longest that one took, answered or not.
+	SlowestMillis float64 `json:"slowestMillis"`
+}
+
+// TakeCensus asks as often as said, or until three had no answer, and counts who answered. That nobody did is no error.
+func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
+	args := append([]string{"census", "-count", fmt.Sprint(orElse(q.Count, 30)),
+		"-timeout", orElse(q.Timeout, time.Second).String(), "-pause", q.Pause.String()}, q.args(from)...)
+	out, err := output(from.Command(ctx, from.owner().program("labtool"), args...))
+	var c Census
+	if err != nil {
+		return c, err
+	}
+	if err := json.Unmarshal(out, &c); err != nil {
+		return c, fmt.Errorf("answer of census: %w", err)
+	}
+	return c, nil
+}
+
+// Keep asks over one socket, again and again, and waits for the first answer; a line "now NAME" says when another server answers. End it
+// with Process.Result into a Kept, which fails when a TCP connection did not live.
+func Keep(ctx context.Context, from Place, q Question) (*Process, error) {
+	args := append([]string{"keep"}, q.args(from)...)
+	if q.Unconnected {
+		args = append(args, "-unconnected")
+	}
+	return startTool(ctx, from, "now ", args...)
+}
+
+// Kept is the result of Keep.
+type Kept struct {
+	Answered   uint64 `json:"answered"`
+	Unanswered uint64 `json:"unanswered"`
+	// Aborted is how often a connected UDP socket was taken away from the program and made anew.
+	Aborted uint64 `json:"aborted"`
+	// Names are who answered, one after the other.
+	Names []string `json:"names"`
+}
+
+// KeepAPI holds idle connections to the API servers by their service and makes new ones beside them, 20 a second, and waits until the
+// former are there; a line "closed N" says that the N-th of them has ended. End it with Process.Result into a KeptAPI.
+func KeepAPI(ctx context.Context, from Place, to netip.AddrPort, hold int) (*Process, error) {
+	return startTool(ctx, from, "open", "api", "-to", to.String(), "-ca", authorityFile, "-hold", fmt.Sprint(hold))
+}
+
+// KeptAPI is the result of KeepAPI. Times are milliseconds since 1970.
+type KeptAPI struct {
+	// Opened is how many connections were held, Closed when those ended that did.
+	Opened int     `json:"opened"`
+	Closed []int64 `json:"closed"`
+	// Asked is how many were made beside them, Failed when those began that were of no use.
+	Asked  int     `json:"asked"`
+	Failed []int64 `json:"failed"`
+}

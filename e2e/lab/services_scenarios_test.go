@@ -1,0 +1,171 @@
+package lab_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// scenario is one of the suite that the load balancer loxilb is tested with (its folder cicd): there the order of answers is asserted, since it takes
+// servers in turns. Ours are chosen at random, so what is asserted is who answers, and how often.
+type scenario struct {
+	// name is the scenario's there.
+	name string
+	six  bool
+	// protos are asked one after the other; nil is both.
+	protos []string
+	spec   corev1.ServiceSpec
+	// ports is how many endpoints each backend is, 0 is one.
+	ports int
+	// before are the backends, after those that they become, nil for no change.
+	before, after []string
+	// pods is that a pod asks at the service's own address, too; all are asked from outside, at a balancer's address that is routed to the first node.
+	pods bool
+	// asks is how often.
+	asks int
+	// wanted judges the answers, given who is a backend; nil is spread.
+	wanted func(names ...string) func(lab.Census) error
+	pause  time.Duration
+}
+
+func oneOf(...string) func(lab.Census) error { return one }
+
+// several wants more than one to have answered.
+func several(names ...string) func(lab.Census) error {
+	return func(c lab.Census) error {
+		if c.Failed > 0 || len(c.Names) < 2 {
+			return fmt.Errorf("answers from %v, %d without, want several of %v", c.Names, c.Failed, names)
+		}
+		return nil
+	}
+}
+
+// scaled wants almost all of many endpoints to have answered, and none that is not one: of 765 asked 3,000 times one misses 15 on the average, give or take 4.
+func scaled(names ...string) func(lab.Census) error {
+	return func(c lab.Census) error {
+		known := map[string]bool{}
+		for _, n := range names {
+			for port := range scalePorts {
+				known[fmt.Sprintf("%s:%d", n, lab.NamePort+port)] = true
+			}
+		}
+		for n := range c.Names {
+			if !known[n] {
+				return fmt.Errorf("an answer from %s, which is no endpoint", n)
+			}
+		}
+		if c.Failed > 0 || len(c.Names) < len(known)-50 {
+			return fmt.Errorf("%d of %d endpoints answered, %d asked in vain: %s", len(c.Names), len(known), c.Failed, c.Error)
+		}
+		return nil
+	}
+}
+
+// afterTimeout is more than the second after which some of these services forget a client.
+const afterTimeout = 2100 * time.Millisecond
+
+// scalePorts is how many endpoints a backend is in tcpepscale, which has as many on each of three servers.
+const scalePorts = 255
+
+var three = []string{"a", "b", "c"}
+
+var scenarios = []scenario{
+	{name: "tcplb", protos: []string{"tcp"}, before: three, asks: asks, pods: true},
+	{name: "udplb", protos: []string{"udp"}, before: three, asks: asks, pods: true},
+	{name: "nat66tcp", six: true, protos: []string{"tcp"}, before: three, asks: asks, pods: true},
+	{name: "nat66udp", six: true, protos: []string{"udp"}, before: three, asks: asks, pods: true},
+	{name: "k8slbsim", before: []string{"b", "c"}, asks: asks},
+	{name: "tcplbhash", protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Hour), before: three, asks: 30, wanted: oneOf, pods: true},
+	{name: "udplb-persist", protos: []string{"udp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Hour), before: three, asks: 30, wanted: oneOf, pods: true},
+	{name: "lbtimeout", protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Second), before: three, asks: 7, wanted: several, pause: afterTimeout},
+	{name: "lb6timeout", six: true, protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Second), before: three, asks: 7, wanted: several, pause: afterTimeout},
+	{name: "tcplbepmod", protos: []string{"tcp"}, before: three, after: []string{"a", "c"}, asks: asks, pods: true},
+	{name: "tcplbepmod, one is added", protos: []string{"tcp"}, before: []string{"a"}, after: three, asks: asks, pods: true},
+	{name: "udplbmon", protos: []string{"udp"}, before: three, after: []string{"b"}, asks: asks, pods: true},
+	{name: "tcpepscale", protos: []string{"tcp"}, before: three, ports: scalePorts, asks: 3000, wanted: scaled, pods: true},
+}
+
+// The scenarios of another load balancer's suite hold here.
+func TestServiceScenarios(t *testing.T) {
+	ctx, l := serviceLab(t)
+	client, pods := namedPods(ctx, t, l, 1, three...)
+	var many []*lab.Pod
+	for i, name := range three {
+		p, err := l.Nodes()[min(i, 1)].AddPod(ctx, name+"-many", lab.PodOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lab.Named(ctx, p, name, scalePorts); err != nil {
+			t.Fatal(err)
+		}
+		many = append(many, p)
+	}
+	for i, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			backends := pods
+			if s.ports > 1 {
+				backends = many
+			}
+			s.run(ctx, t, l, i, client, backends)
+		})
+	}
+	noLeaks(t, l)
+}
+
+// run makes the service of a scenario, of which the pods may be backends, and asks.
+func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int, client *lab.Pod, pods []*lab.Pod) {
+	of := func(names []string) (out []*lab.Pod) {
+		for i, n := range three {
+			for _, name := range names {
+				if n == name {
+					out = append(out, pods[i])
+				}
+			}
+		}
+		return out
+	}
+	spec := s.spec
+	spec.Type = corev1.ServiceTypeLoadBalancer
+	name := fmt.Sprintf("scenario-%d", number)
+	web := publish(ctx, t, l, name, spec, of(s.before)...)
+	if s.ports > 1 {
+		putBackends(ctx, t, l, name, ready(of(s.before)...), s.ports)
+	}
+	addr := netip.AddrFrom4([4]byte{198, 18, 65, byte(number + 1)})
+	if s.six {
+		a := netip.MustParseAddr("fd42:65::").As16()
+		a[15] = byte(number + 1)
+		addr = netip.AddrFrom16(a)
+	}
+	balance(ctx, t, l, web, l.Nodes()[0], addr)
+	s.ask(ctx, t, l, web, addr, client, s.before)
+	if s.after != nil {
+		putBackends(ctx, t, l, name, ready(of(s.after)...), 1)
+		s.ask(ctx, t, l, web, addr, client, s.after)
+	}
+}
+
+// ask wants answers from these backends.
+func (s scenario) ask(ctx context.Context, t *testing.T, l *lab.Lab, web *corev1.Service, addr netip.Addr, client *lab.Pod, names []string) {
+	t.Helper()
+	wanted := s.wanted
+	if wanted == nil {
+		wanted = spread
+	}
+	protos := s.protos
+	if protos == nil {
+		protos = []string{"tcp", "udp"}
+	}
+	for _, proto := range protos {
+		answers(ctx, t, l.Outside, lab.Question{Proto: proto, To: netip.AddrPortFrom(addr, servicePort), Count: s.asks, Pause: s.pause, Egress: true}, wanted(names...))
+		if s.pods {
+			answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, web, s.six), Count: s.asks, Pause: s.pause}, wanted(names...))
+		}
+	}
+}
