@@ -44,7 +44,7 @@ func ipFrame(src, dst netip.Addr, proto byte, payload []byte) []byte {
 
 func pseudo(src, dst netip.Addr, proto byte, n int) []byte {
 	b := append(src.AsSlice(), dst.AsSlice()...)
-	return append(b, 0, byte(n>>8), byte(n), proto)
+	return append(b, 0, proto, byte(n>>8), byte(n))
 }
 
 // sum is the sum of RFC 1071; parts but the last have an even length.

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
@@ -92,4 +95,60 @@ func TestPacketsOfAClientOutside(t *testing.T) {
 	if n := counted(t, l.coll, packetTCP); n != 80 {
 		t.Errorf("%d connections were counted, want 80", n)
 	}
+}
+
+// TestPacketsWithAPriorityTag: a tag of VLAN 0 has a priority and names no VLAN, so the kernel takes what has one from the link itself.
+func TestPacketsWithAPriorityTag(t *testing.T) {
+	l := newLab(t)
+	l.pods(t)
+	l.serve(t, labService{name: "one", nodePort: 30080, pods: []string{"1"}})
+	for _, f := range labAddrs {
+		client, node := at(f.client, 40000), at(f.node, 30081)
+		var c *net.UDPConn
+		l.client.Run(t, func() (err error) {
+			c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(client))
+			return err
+		})
+		defer c.Close()
+		// A datagram of the kernel's own first, so that the ends know each other.
+		for _, send := range []func() error{
+			func() error { _, err := c.WriteToUDPAddrPort([]byte("plain"), node); return err },
+			func() error { return l.sendTagged(segment(client, node, unix.IPPROTO_UDP, 0, "tagged")) },
+		} {
+			if err := send(); err != nil {
+				t.Fatal(err)
+			}
+			c.SetReadDeadline(time.Now().Add(wirePatience))
+			buf := make([]byte, 256)
+			n, from, err := c.ReadFromUDPAddrPort(buf)
+			if err != nil || !strings.HasPrefix(string(buf[:n]), "1 "+f.client) || netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) != node {
+				t.Errorf("%s: %q from %s: %v", f.name, buf[:n], from, err)
+			}
+		}
+	}
+}
+
+// sendTagged has the client send a frame to node 1 as it is, but for its addresses of the link and a tag of priority 5.
+func (l *lab) sendTagged(f []byte) error {
+	var node *net.Interface
+	err := l.node1.Do(func() (err error) {
+		node, err = net.InterfaceByName("u0")
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return l.client.Do(func() error {
+		own, err := net.InterfaceByName("u0")
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		tagged := slices.Concat(node.HardwareAddr, own.HardwareAddr, []byte{0x81, 0, 5 << 5, 0}, f[12:])
+		return unix.Sendto(fd, tagged, 0, &unix.SockaddrLinklayer{Ifindex: own.Index})
+	})
 }
