@@ -27,11 +27,11 @@ const theirs = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io
 
 var (
 	serviceKind = kind{
-		what: "services", rule: "manifests/cni/clusterrole.yaml", path: []string{"/api/v1/services"},
+		what: "services", rule: "manifests/components/services/rights.yaml", path: []string{"/api/v1/services"},
 		version: schema.GroupVersion{Version: "v1"}, labels: theirs,
 	}
 	endpointsKind = kind{
-		what: "endpointslices.discovery.k8s.io", rule: "manifests/cni/clusterrole.yaml",
+		what: "endpointslices.discovery.k8s.io", rule: "manifests/components/services/rights.yaml",
 		path:    []string{"/apis/discovery.k8s.io/v1/endpointslices"},
 		version: schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}, labels: theirs,
 	}

@@ -140,7 +140,7 @@ func Needed() []Right {
 	return out
 }
 
-// Granted are the rights that the manifests give to veild. The API server lets nobody give what he does not have.
+// Granted are the rights that the manifests, without components, give to veild. The API server lets nobody give what he does not have.
 func Granted() []Right {
 	var out []Right
 	for _, g := range []struct {
@@ -149,8 +149,6 @@ func Granted() []Right {
 	}{
 		{Right{Resource: "nodes"}, []string{"get", "list", "watch"}},
 		{Right{Group: "kubeveil.io", Resource: "veilnodes"}, []string{"get", "list", "watch", "create", "update", "delete"}},
-		{Right{Resource: "services"}, []string{"list", "watch"}},
-		{Right{Group: "discovery.k8s.io", Resource: "endpointslices"}, []string{"list", "watch"}},
 		{Right{Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "default", Name: "kubernetes"}, []string{"get", "list", "watch"}},
 	} {
 		for _, verb := range g.verbs {
