@@ -41,8 +41,8 @@ func (s *suite) cost(ctx context.Context) error {
 				}
 			}
 			for _, name := range slices.Sorted(maps.Keys(nanos)) {
-				text := fmt.Sprintf("%s%s_%d_services", prefixCost, name, n)
-				s.labels[text] = fmt.Sprintf("A run of %s with %d services", name, n)
+				text := fmt.Sprintf("%s%s_%s_%d_services", prefixCost, r, name, n)
+				s.labels[text] = fmt.Sprintf("A run of %s with %d services (%s)", name, n, where(r.String()))
 				s.one(text, bench.Nanosecond, nanos[name]...)
 			}
 		}
@@ -87,7 +87,6 @@ func (s *suite) stats(l *lane, r reach) (map[string]runs, error) {
 			return nil, fmt.Errorf("statistics of %s: %w", name, err)
 		}
 		out[name] = stat
-		return out, nil
 	}
 	err := l.node.do(func() error {
 		for _, at := range []struct {

@@ -13,7 +13,8 @@
 // shared. The client is a pod of the node when it uses the ClusterIP of a service, and somebody outside when it uses the
 // address of a balancer; in the lane "direct" the node has no rules, and the client uses the endpoints' addresses.
 // Programs at sockets are attached to a cgroup that the run has made, with the lane's clients in it. Ours has a lane
-// for pods and one for clients outside, in which the node has the guard and the programs at links (packets.go).
+// for pods and one for clients outside; the node of each has all that veild puts in force on one, the guard and
+// connection tracking included (node.go). The lane "guarded" is that node without a table, for the direct way.
 //
 // # What it promises
 //
@@ -21,10 +22,11 @@
 // this process and go with it, however it ends, and so do the processes it started; only the cgroup, an empty directory, and
 // a folder with some files are left when it is killed, and taken away by the next run. Before a lane is measured, its service must have answered from all three endpoints.
 // Sides of one quantity are measured directly after one another, in random order, in each round (bench.Runner).
-// Nothing is left out: what cannot be measured is a missed gate with the reason.
+// Nothing is left out: what cannot be measured is a missed gate with the reason. A run that is interrupted gives what it has measured until then.
 //
-// It refuses IPVS, which has no namespace-wise home on kernels without the module: that comparison is for a virtual machine.
+// IPVS is one of the sides where the kernel has it (modprobe ip_vs, and ipvsadm installed), as in a virtual machine with a distribution's kernel;
+// elsewhere it is left out, and with it the gates of what there is to gain over it (ipvs.go).
 //
-// Start reading at Run in suite.go; lane.go has the ground, side.go the sides, quantity.go what is measured, programming.go how fast a table is filled.
+// Start reading at Run in suite.go; lane.go has the ground, side.go the sides, quantity.go what is measured, programming.go how fast a table is filled, feed.go and watched.go from what.
 // Package rules writes the others' configuration, package openloop is the tool for latencies.
 package service

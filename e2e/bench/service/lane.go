@@ -211,13 +211,16 @@ func (l *lane) command(ctx context.Context, r reach, name string, args ...string
 	return l.client.command(ctx, nil, name, args...)
 }
 
+// direct is that a client uses the endpoints' own addresses.
+func (l *lane) direct() bool { return l.side == sideDirect || l.side == sideGuarded }
+
 // target gives what a client uses to get to a measured service: one address, or, directly, those of all its backends.
 func (l *lane) target(r reach, service int) []netip.AddrPort {
 	m := measured[service]
 	switch {
-	case l.side == sideDirect && m.single:
+	case l.direct() && m.single:
 		return []netip.AddrPort{netip.AddrPortFrom(backend(0), m.port)}
-	case l.side == sideDirect:
+	case l.direct():
 		var all []netip.AddrPort
 		for i := range endpoints {
 			all = append(all, netip.AddrPortFrom(backend(i), m.port))

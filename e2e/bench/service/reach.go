@@ -11,19 +11,23 @@ import (
 // base is the size of the tables with which quantities are compared.
 func (o Options) base() size { return size{o.Sizes[0], endpoints} }
 
-// sidesOf are the sides of a reach; haproxy is what somebody has at the edge of a cluster.
+// sidesOf are the sides of a reach; haproxy is what somebody has at the edge of a cluster. Guarded is the direct way of a pod
+// over a node of ours: beside it one sees what the table costs, and beside direct what all of it does. IPVS is there where the kernel has it.
 func sidesOf(r reach) []string {
 	sides := []string{sideOurs, sideDirect, sideNFTables, sideIPTables}
-	if r == outside {
-		sides = append(sides, sideHAProxy)
+	if ipvsHere() {
+		sides = append(sides, sideIPVS)
 	}
-	return sides
+	if r == outside {
+		return append(sides, sideHAProxy)
+	}
+	return append(sides, sideGuarded)
 }
 
 // reaches are all.
 func reaches() []reach { return []reach{pod, outside} }
 
-// pairs are the cases of a group: the first side against each other, and nftables, which users have, against the direct way.
+// pairs are the cases of a group: the first side against each other, and each of those against the direct way.
 func pairs(group string, sides []string) []bench.Pair {
 	var out []bench.Pair
 	if sides[0] == sideOurs {
@@ -63,5 +67,7 @@ func (s *suite) reach(ctx context.Context, r reach) error {
 		g.Pairs = pairs(g.Name, sides)
 		groups, of[g.Name] = append(groups, g), q
 	}
-	return s.measure(ctx, groups, of)
+	err := s.measure(ctx, groups, of)
+	s.missingToIPVS(r)
+	return err
 }

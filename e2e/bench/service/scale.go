@@ -112,10 +112,11 @@ func (s *suite) scale(ctx context.Context) error {
 			g.Pairs = s.scalePairs(g.Name, sides)
 			groups, of[g.Name] = append(groups, g), q
 		}
-		if err := s.measure(ctx, groups, of); err != nil {
+		err := s.measure(ctx, groups, of)
+		s.losses(r)
+		if err != nil {
 			return err
 		}
-		s.losses(r)
 	}
 	return nil
 }

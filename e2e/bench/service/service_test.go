@@ -256,10 +256,10 @@ func TestOptions(t *testing.T) {
 // TestGatesAreOfCasesThatAreMeasured wants each case that gates.json names for this suite among those that the parts give.
 func TestGatesAreOfCasesThatAreMeasured(t *testing.T) {
 	o := Options{Sizes: Sizes}
-	known := map[string]bool{caseEntry: true, caseFill + toNFTables: true, caseChange + suffixP99 + toNFTables: true}
+	known := map[string]bool{caseRead: true, caseEntry: true, caseFill + toNFTables: true, caseChange + suffixP99 + toNFTables: true}
 	for _, r := range []reach{pod, outside} {
 		for _, q := range quantities {
-			for _, p := range pairs(fmt.Sprintf("%s_%s", r, q.name), []string{sideOurs, sideDirect, sideNFTables, sideIPTables, sideHAProxy}) {
+			for _, p := range pairs(fmt.Sprintf("%s_%s", r, q.name), []string{sideOurs, sideDirect, sideNFTables, sideIPTables, sideHAProxy, sideGuarded}) {
 				known[p.Name] = true
 			}
 		}
@@ -336,7 +336,7 @@ func TestRun(t *testing.T) {
 		"pod_connections_to_direct", "pod_connections_to_nftables", "pod_connections_to_iptables", "pod_connections_nftables_to_direct",
 		"pod_connect_request_response_latency_to_direct", "pod_connect_request_response_latency_to_direct_p99",
 		"pod_connect_request_response_latency_to_direct_processor", "pod_round_trip_to_nftables_least",
-		"cost_service_connect4_4_services", "cost_service_connect4_20_services",
+		"pod_connections_to_guarded", "cost_pod_service_connect4_4_services", "cost_pod_service_pod_in_20_services",
 	} {
 		c := rep.Result.Find(name, 0)
 		if c == nil || c.Ours.Median <= 0 {
@@ -354,8 +354,8 @@ func TestRun(t *testing.T) {
 	nothingLeft(t)
 }
 
-// TestInterruptedRunLeavesNothing ends a run in the middle.
-func TestInterruptedRunLeavesNothing(t *testing.T) {
+// TestInterruptedRun ends a run in the middle: what was measured until then is in the result, and nothing is left.
+func TestInterruptedRun(t *testing.T) {
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
 	for _, p := range needed {
@@ -363,19 +363,29 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	o := Options{
-		Rounds: 9, Turns: 1, Seed: 1, Sample: 5 * time.Second, Parts: []string{partCost}, Sizes: []int{4}, HAProxy: "true", Root: ".",
-		Progress: func(format string, _ ...any) {
-			if strings.HasPrefix(format, "part") {
-				time.AfterFunc(time.Second, cancel)
+		Rounds: 99, Turns: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod}, Sizes: []int{4}, HAProxy: "true", Root: ".", only: []string{qCRRLatency},
+		Progress: func(format string, args ...any) {
+			t.Logf(format, args...)
+			if strings.HasPrefix(format, "round") {
+				cancel()
 			}
 		},
 	}
 	start := time.Now()
-	if _, err := Run(ctx, o); err == nil || !strings.Contains(err.Error(), "canceled") {
+	rep, err := Run(ctx, o)
+	if err == nil || !strings.Contains(err.Error(), "canceled") {
 		t.Errorf("error %v, want that of the context", err)
 	}
-	if took := time.Since(start); took > 30*time.Second {
+	if took := time.Since(start); took > 60*time.Second {
 		t.Errorf("it ended after %v", took)
+	}
+	if err := rep.Result.Validate(); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"pod_connect_request_response_latency_to_direct", "pod_connect_request_response_latency_to_nftables_processor"} {
+		if c := rep.Result.Find(name, 0); c == nil || c.Ours.N != 1 {
+			t.Errorf("%s: %+v, want one round", name, c)
+		}
 	}
 	nothingLeft(t)
 }

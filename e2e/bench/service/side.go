@@ -20,12 +20,14 @@ import (
 const (
 	sideOurs     = "ours"
 	sideDirect   = "direct"
+	sideGuarded  = "guarded"
 	sideNFTables = "nftables"
 	sideIPTables = "iptables"
 	sideHAProxy  = "haproxy"
+	sideIPVS     = "ipvs"
 )
 
-// lane makes a lane of a side and fills its table. Ours is another for clients outside than for pods; the others serve both.
+// lane makes a lane of a side and fills its table. Those with a node of ours are others for clients outside than for pods; the rest serve both.
 func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane, error) {
 	l, err := g.newLane(ctx, side, s)
 	if err != nil {
@@ -39,11 +41,13 @@ func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane,
 		err = l.load(ctx, rules.IPTables, "iptables-restore")
 	case sideHAProxy:
 		err = g.haproxy(ctx, l)
+	case sideIPVS:
+		err = l.ipvs(ctx)
+	case sideGuarded:
+		err = g.ourNode(ctx, l, r)
 	case sideOurs:
-		if r == pod {
-			err = g.sockets(l)
-		} else {
-			err = g.packets(ctx, l)
+		if err = g.ourNode(ctx, l, r); err == nil {
+			err = g.translate(l, r)
 		}
 	}
 	if err != nil {
@@ -99,36 +103,20 @@ var laneLimits = service.Limits{Fronts: service.DefaultLimits.Fronts, Slots: 1 <
 // tableDir is where the table of a lane is pinned.
 func (g *ground) tableDir(l *lane) string { return g.pins.dir(fmt.Sprintf("lane%d", l.number)) }
 
-// sockets fills a table of the lane's own, and attaches the programs at sockets to the lane's cgroup.
-func (g *ground) sockets(l *lane) error {
-	t, p, err := newTable(g.tableDir(l), laneLimits, false)
-	if err != nil {
-		return err
-	}
-	l.undo = append(l.undo, t.Close)
-	for _, s := range l.size.plan() {
-		put(p, s)
-	}
-	if err := apply(p, t); err != nil {
-		return err
-	}
-	if l.group, err = g.groups.add(fmt.Sprintf("lane%d", l.number)); err != nil {
-		return err
-	}
-	_, err = t.AttachSockets(l.group.Name())
-	return err
-}
-
-func newTable(dir string, limits service.Limits, links bool) (*table.Table, *service.Planner, error) {
-	t, err := table.Open(table.Config{Dir: dir, Limits: limits, Links: links, Log: slog.New(slog.DiscardHandler)})
+func newTable(dir string) (*table.Table, *service.Planner, error) {
+	t, err := openTable(dir, laneLimits, true)
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := service.New("node", limits)
+	p, err := service.New("node", laneLimits)
 	if err != nil {
 		return nil, nil, errors.Join(err, t.Close())
 	}
 	return t, p, nil
+}
+
+func openTable(dir string, limits service.Limits, links bool) (*table.Table, error) {
+	return table.Open(table.Config{Dir: dir, Limits: limits, Links: links, Log: slog.New(slog.DiscardHandler)})
 }
 
 func put(p *service.Planner, s rules.Service) {
@@ -146,11 +134,9 @@ func apply(p *service.Planner, t *table.Table) error {
 	return errors.Join(p.Problems()...)
 }
 
-// proof wants answers from all three endpoints, about as many from each.
+// proof wants answers from all three endpoints, about as many from each, and that a node of ours tracks connections as one in use does. What is
+// reached by the endpoints' own addresses is asked at one of them.
 func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
-	if l.side == sideDirect {
-		return nil
-	}
 	cmd := l.command(ctx, r, g.self, "who", l.target(r, 0)[0].String())
 	cmd.Env = append(os.Environ(), childEnv+"=1")
 	out, err := run(cmd)
@@ -161,8 +147,19 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	if err := json.Unmarshal(out, &seen); err != nil {
 		return fmt.Errorf("%s: %w", l, err)
 	}
+	if l.side == sideOurs || l.side == sideGuarded {
+		if tracks, err := l.tracks(); err != nil || !tracks {
+			return fmt.Errorf("%s: its node tracks no connections (%w)", l, errors.Join(err, errUntracked))
+		}
+	}
+	if l.direct() {
+		return nil
+	}
 	return balanced(seen)
 }
+
+// errUntracked is of a node that is cheaper than those in use.
+var errUntracked = errors.New("it would be measured too kindly")
 
 // balanced wants at least a twelfth of the answers from each endpoint, and none from anybody else. One fair choice in
 // 100,000 misses that.

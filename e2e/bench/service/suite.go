@@ -148,7 +148,7 @@ func (s *suite) judge() error {
 // the first time for a reach, its service must answer.
 func (s *suite) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {
 	key := fmt.Sprintf("%s, %s, %d", side, z, number)
-	if side == sideOurs {
+	if side == sideOurs || side == sideGuarded {
 		key += ", " + r.String()
 	}
 	l := s.built[key]
@@ -197,22 +197,32 @@ func (s *suite) beside(what, side string, v float64) {
 // quantity of each group.
 func (s *suite) measure(ctx context.Context, groups []bench.Group, quantityOf map[string]quantity) error {
 	s.besides = map[string]map[string][]float64{}
-	cases, err := s.runner.RunGroups(ctx, groups)
-	if err != nil {
-		return err
-	}
+	cases, ended := s.runner.RunGroups(ctx, groups)
 	s.result.Cases = append(s.result.Cases, cases...)
 	for _, g := range groups {
 		s.label(g, quantityOf[g.Name])
-		for _, e := range quantityOf[g.Name].extras {
-			for _, p := range g.Pairs {
-				sides := s.besides[g.Name+e.suffix]
-				c, err := newCase(p.Name+e.suffix, e.unit, turns(sides[p.Ours], s.Turns), turns(sides[p.Base], s.Turns), p)
-				if err != nil {
-					return err
-				}
-				s.result.Cases = append(s.result.Cases, c)
+		if err := s.addBesides(g, quantityOf[g.Name].extras); err != nil {
+			return errors.Join(ended, err)
+		}
+	}
+	return ended
+}
+
+// addBesides adds the cases of what was measured together with a group, of the rounds that were whole.
+func (s *suite) addBesides(g bench.Group, all []extra) error {
+	for _, e := range all {
+		sides := s.besides[g.Name+e.suffix]
+		for _, p := range g.Pairs {
+			rounds := min(len(sides[p.Ours]), len(sides[p.Base])) / s.Turns
+			if rounds == 0 {
+				continue
 			}
+			ours, base := turns(sides[p.Ours][:rounds*s.Turns], s.Turns), turns(sides[p.Base][:rounds*s.Turns], s.Turns)
+			c, err := newCase(p.Name+e.suffix, e.unit, ours, base, p)
+			if err != nil {
+				return err
+			}
+			s.result.Cases = append(s.result.Cases, c)
 		}
 	}
 	return nil

@@ -13,25 +13,30 @@ import (
 func ownLabels() map[string]string {
 	return map[string]string{
 		caseFill + toNFTables:               "10,000 services with 100,000 endpoints, from the decoded list to the written table",
+		caseRead:                            "10,000 services with 100,000 endpoints, from when they are asked for to the written table",
 		caseEntry:                           "An entry of a map, when all are written",
-		caseChange + toNFTables:             "One endpoint changed, from the decoded event to the written table",
+		caseChange + toNFTables:             "One endpoint changed, from the event of the watch to the written table",
 		caseChange + suffixP99 + toNFTables: "One endpoint changed, 99th percentile",
 	}
 }
 
 // label names the cases of a group.
 func (s *suite) label(g bench.Group, q quantity) {
-	where := "pod to ClusterIP"
-	if strings.Contains(g.Name, outside.String()) {
-		where = "from outside to a balancer's address"
-	}
 	for _, p := range g.Pairs {
-		text := fmt.Sprintf("%s: %s (%s)", strings.ToUpper(p.Ours[:1])+p.Ours[1:], q.title, where)
+		text := fmt.Sprintf("%s: %s (%s)", strings.ToUpper(p.Ours[:1])+p.Ours[1:], q.title, where(g.Name))
 		s.labels[p.Name], s.labels[p.Name+suffixP99] = text, text+", 99th percentile"
 		for _, e := range q.extras {
 			s.labels[p.Name+e.suffix] = text + ", " + e.title
 		}
 	}
+}
+
+// where says by which way a service is reached that is named in the text.
+func where(text string) string {
+	if strings.Contains(text, outside.String()) {
+		return "from outside to a balancer's address"
+	}
+	return "pod to ClusterIP"
 }
 
 func (s *suite) report() *report.Report {
@@ -55,12 +60,12 @@ func withRows(tables ...report.Table) []report.Table {
 
 // published is a line for each quantity for which loxilb has published a ratio.
 func (s *suite) published() report.Table {
-	others := []string{sideNFTables, sideIPTables, sideHAProxy, sideDirect}
+	others := []string{sideNFTables, sideIPTables, sideHAProxy, sideDirect, sideGuarded, sideIPVS}
 	t := report.Table{
 		Title: "Beside the ratios that loxilb published over IPVS",
-		Note: "loxilb's are of its document, on three cores, and over IPVS, which this kernel has not; ours are medians of the ratios of each round, over what is named. " +
+		Note: "loxilb's are of its document, on three cores, and over IPVS; ours are medians of the ratios of each round, over what is named. " +
 			"Above 1 is better for rates, below 1 for times.",
-		Head: append([]string{"", "by", "loxilb to IPVS"}, "ours to nftables", "to iptables", "to haproxy", "to direct", "nftables to direct"),
+		Head: append([]string{"", "by", "loxilb to IPVS"}, "ours to nftables", "to iptables", "to haproxy", "to direct", "to guarded", "to IPVS", "nftables to direct"),
 	}
 	for _, r := range []reach{pod, outside} {
 		for _, q := range quantities {
@@ -126,11 +131,13 @@ var notes = []string{
 	"Each side has a client and a node of its own, and all share three endpoints; the lanes' links, routes and kernel are the same. In the lane \"direct\" the node has no rules and no connection tracking, and the client takes the endpoints in turns.",
 	"nftables and iptables have the rules of kube-proxy 1.36 (package rules), loaded by nft(8) and Debian's iptables-restore, which is that of nf_tables. Services that only fill the tables have one endpoint, and in nftables no map of it. Their connection tracking forgets what is closed after 2 s instead of 10 and 120: in their favour, and so that its table does not fill. " +
 		"From outside they translate the source too (externalTrafficPolicy Cluster). haproxy is a proxy of TCP with a thread for each CPU.",
-	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it; no packet is rewritten.",
-	"Ours from outside: the programs at links, with the guard in force at the client's link and the rules that keep pods to their addresses, as on a node; none of the others has such a thing. " +
-		"The endpoints are pods of the node, so the source of a packet stays what it was.",
+	"The node of ours has everything that veild has in force: the guard, at links and in nftables, the rules that keep pods to their addresses, policy routing, masquerading, and with that connection tracking; none of the others has such a thing but the last. " +
+		"Guarded is that node without a table of services: the pod uses the endpoints' own addresses.",
+	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it, so no packet is rewritten, and those at links, which look at each. The links to the endpoints count as tunnels, without their encryption: it is not of services.",
+	"Ours from outside: the programs at links. The endpoints are pods of the node, so the source of a packet stays what it was.",
 	"Connect, request, response: a byte each way over a connection of its own, closed by a reset. Latencies are from the moment at which an operation was to begin, in an open loop, so that waiting for a slot counts; p50, and p99 beside it.",
 	"Processor time is busy time of the whole machine, load and endpoints included, from /proc/stat, by the operations that were due. Where latencies are the noise of the scheduler, it is the better figure.",
 	"Clients, nodes and endpoints share the CPUs, so rates are bounded by wrk and the endpoints as much as by the path; ratios are smaller than on machines of their own.",
-	"A written table is one whose batch calls have returned: new connections are translated by it. Lists are decoded before. kube-proxy's own work before nft(8) is not counted.",
+	"A written table is one whose batch calls have returned: new connections are translated by it. Ours is kept by veild's own client and proxy, which read the lists and the watch of a server that speaks as an API server does, over TLS on the loopback, in this process; " +
+		"a change is timed from when the server takes the event to write it. kube-proxy's own reading and planning before nft(8) is not counted.",
 }

@@ -1,5 +1,5 @@
 // Package rules writes what others are configured with for the same services: the nftables and
-// iptables rules that kube-proxy writes, and a configuration of haproxy.
+// iptables rules that kube-proxy writes, a configuration of haproxy, and a table of IPVS.
 //
 // It promises the shape of kube-proxy of Kubernetes 1.36 with its defaults, chain for chain and rule for rule in the
 // path of a packet (pkg/proxy/nftables and pkg/proxy/iptables there; their tests show the rules, and ours compare

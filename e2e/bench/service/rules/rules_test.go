@@ -116,6 +116,21 @@ func TestHAProxyServesWhatHasABalancer(t *testing.T) {
 	}
 }
 
+func TestIPVS(t *testing.T) {
+	got := lines(t, func(b *bytes.Buffer) error { return IPVS(b, node, services) })
+	want := []string{
+		"-A -t 172.30.0.41:80 -s rr", "-a -t 172.30.0.41:80 -r 10.180.0.1:80 -m -w 1",
+		"-A -t 172.30.0.44:80 -s rr", "-a -t 172.30.0.44:80 -r 10.180.0.4:80 -m -w 1", "-a -t 172.30.0.44:80 -r 10.180.0.5:80 -m -w 1",
+		"-A -t 192.168.99.33:80 -s rr", "-a -t 192.168.99.33:80 -r 10.180.0.4:80 -m -w 1", "-a -t 192.168.99.33:80 -r 10.180.0.5:80 -m -w 1",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s", strings.Join(got, "\n"))
+	}
+	if got := IPVSAddrs(services); len(got) != 3 || got[2] != "address add 192.168.99.33/32 dev lo" {
+		t.Errorf("addresses %q", got)
+	}
+}
+
 // TestRulesAreAccepted loads both into namespaces of their own, twice, and changes a service.
 func TestRulesAreAccepted(t *testing.T) {
 	many := append(slices.Clone(services), svc(5, "", "10.180.0.9"))

@@ -1,0 +1,126 @@
+package service
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// told is a sink that counts.
+type told struct {
+	mu       sync.Mutex
+	services int
+	last     service.Slice
+	backends int
+	listed   bool
+}
+
+func (s *told) PutService(service.Service) { s.note(func() { s.services++ }) }
+func (s *told) DeleteService(service.Name) {}
+func (s *told) PutSlice(v service.Slice) {
+	s.note(func() { s.last = v; s.backends += len(v.Endpoints) })
+}
+func (s *told) DeleteSlice(service.Name, string) {}
+func (s *told) Listed()                          { s.note(func() { s.listed = true }) }
+func (s *told) note(f func())                    { s.mu.Lock(); defer s.mu.Unlock(); f() }
+func (s *told) is(so func() bool) func() bool {
+	return func() bool { s.mu.Lock(); defer s.mu.Unlock(); return so() }
+}
+
+// TestFeedIsReadAsAnAPIServer wants veild's own client to read what the feed has, and each change.
+func TestFeedIsReadAsAnAPIServer(t *testing.T) {
+	plan := manyServices(20, 10)
+	f, err := newFeed(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	config := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := f.writeConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.New(kube.Options{Node: "node", Kubeconfig: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	s := &told{}
+	go func() { done <- client.RunServices(ctx, s) }()
+	defer func() { cancel(); <-done }()
+	nettest.Until(t, 20*time.Second, "listed", s.is(func() bool { return s.listed }))
+	if s.services != 20 || s.backends != 200 {
+		t.Errorf("%d services, %d backends, want 20 and 200; problems %v", s.services, s.backends, client.Problems())
+	}
+	event, err := changeEvent(changed(plan[7], 100), feedVersion+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.send(ctx, event); err != nil {
+		t.Fatal(err)
+	}
+	want := service.Name{Namespace: plan[7].Namespace, Name: plan[7].Name}
+	nettest.Until(t, 20*time.Second, "told of the change", s.is(func() bool {
+		return s.last.Service == want && s.last.Endpoints[0].Addr == backend(107) && s.last.Endpoints[0].Ready
+	}))
+}
+
+// TestTableFollowsTheFeed keeps a small table from a feed and changes it.
+func TestTableFollowsTheFeed(t *testing.T) {
+	nettest.NeedRoot(t)
+	nettest.NeedBPF(t)
+	pins, err := newPins()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pins.close()
+	plan := manyServices(20, 10)
+	dir := pins.dir("feed")
+	w, err := newWatched(t.Context(), dir, filepath.Join(t.TempDir(), "kubeconfig"), plan)
+	defer func() {
+		if err := w.close(dir); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := w.next(t.Context())
+	if err != nil || first.fronts != len(plan) || !first.at.After(w.listed) || !w.listed.After(w.began) {
+		t.Fatalf("written %+v, began %v, listed %v: %v", first, w.began, w.listed, err)
+	}
+	event, err := changeEvent(changed(plan[3], 100), feedVersion+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.feed.send(t.Context(), event); err != nil {
+		t.Fatal(err)
+	}
+	if wr, err := w.next(t.Context()); err != nil || wr.fronts != 1 {
+		t.Errorf("a change wrote %+v: %v", wr, err)
+	}
+	if err := w.problems(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMissing(t *testing.T) {
+	for name, tt := range map[string]struct{ ours, theirs, want float64 }{
+		"half of what there is, of a rate":    {0.9, 0.8, 50},
+		"nine tenths, of a latency":           {1.02, 1.2, 10},
+		"as good as direct":                   {1, 0.8, 0},
+		"better than direct":                  {1.1, 0.8, 0},
+		"worse than IPVS":                     {0.7, 0.8, 150},
+		"nothing to gain, and something lost": {0.95, 1.001, 5},
+	} {
+		if got := missing(tt.ours, tt.theirs); got < tt.want-1e-6 || got > tt.want+1e-6 {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+)
+
+// ipvsHere is whether this kernel has IPVS, as a module that is loaded or built in, and the machine its program.
+func ipvsHere() bool {
+	_, program := exec.LookPath("ipvsadm")
+	_, kernel := os.Stat("/proc/net/ip_vs")
+	return program == nil && kernel == nil
+}
+
+// ipvs gives the node of a lane the addresses of its services and a table of IPVS.
+func (l *lane) ipvs(ctx context.Context) error {
+	plan := l.size.plan()
+	if err := l.node.ip(ctx, rules.IPVSAddrs(plan)...); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := rules.IPVS(&b, rulesNode(l.number), plan); err != nil {
+		return err
+	}
+	cmd := l.node.command(ctx, nil, "ipvsadm", "-R")
+	cmd.Stdin = &b
+	_, err := run(cmd)
+	return err
+}
+
+const suffixMissing = "_missing_to_" + sideIPVS
+
+// missingToIPVS adds, for each quantity of a reach that was measured beside IPVS, how many per cent are missing of what there is to gain over it: the
+// direct way gains all.
+func (s *suite) missingToIPVS(r reach) {
+	for _, q := range quantities {
+		group := fmt.Sprintf("%s_%s", r, q.name)
+		ours, theirs := s.result.Find(group+"_to_"+sideDirect, 0), s.result.Find(group+"_"+sideIPVS+"_to_direct", 0)
+		if ours == nil || theirs == nil {
+			continue
+		}
+		s.one(group+suffixMissing, bench.Percent, missing(ours.Ratio.Median, theirs.Ratio.Median))
+		s.labels[group+suffixMissing] = q.title + " (" + where(group) + "): missing of what there is to gain over IPVS"
+	}
+}
+
+// missing is 1 - (ours - theirs) / (direct - theirs), in per cent, of ratios to direct; 0 when ours is no worse than direct. Where
+// theirs is as good as direct there is nothing to gain: then it is by how much ours is off.
+func missing(ours, theirs float64) float64 {
+	const alike = 0.01
+	if math.Abs(1-theirs) < alike {
+		return 100 * math.Abs(1-ours)
+	}
+	return max(0, 100*(1-(ours-theirs)/(1-theirs)))
+}

@@ -1,0 +1,170 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+)
+
+// Ranges of a cluster whose node serves: those of services without the addresses of balancers, which are no part of them, and that of the
+// backends.
+var (
+	serviceRanges = []netip.Prefix{
+		netip.MustParsePrefix("198.19.0.0/18"), netip.MustParsePrefix("198.19.64.0/19"), netip.MustParsePrefix("198.19.96.0/20"),
+		netip.MustParsePrefix("198.19.112.0/21"),
+	}
+	backendRange = netip.MustParsePrefix("198.19.128.0/17")
+)
+
+// clusterRanges are the pods' ranges in a lane: the backends', and the client's when it is a pod.
+func (l *lane) clusterRanges(r reach) []netip.Prefix {
+	if r == pod {
+		return []netip.Prefix{backendRange, clientNet(l.number)}
+	}
+	return []netip.Prefix{backendRange}
+}
+
+// ourNode makes the node of a lane one of ours, with everything that veild has in force on it but the tunnels' own work: the guard at links and in
+// nftables, the rules that keep pods to their addresses, policy routing, masquerading, and so connection tracking of all that passes. The links to the
+// endpoints are tunnels where the client is a pod, as most backends are on other nodes; they are pods of the node where it is outside.
+func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
+	group := map[reach]uint32{pod: config.TunnelGroup, outside: config.PodGroup}[r]
+	var lines []string
+	for i := range endpoints {
+		lines = append(lines, fmt.Sprintf("link set end%d group %d", i, group))
+	}
+	if r == pod {
+		lines = append(lines, fmt.Sprintf("link set client group %d", config.PodGroup),
+			fmt.Sprintf("route add %s dev client table %d", clientAddr(l.number), config.TablePod))
+	} else {
+		for i := range endpoints {
+			_, far := wire(l.number, i)
+			lines = append(lines, fmt.Sprintf("route add %s via %s table %d", block(i), far, config.TablePod))
+		}
+	}
+	if err := l.node.ip(ctx, lines...); err != nil {
+		return err
+	}
+	err := l.node.do(func() error {
+		if err := l.routing(r); err != nil {
+			return err
+		}
+		guarded, err := guard.Open(g.tableDir(l), slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		l.undo = append(l.undo, guarded.Close)
+		ranges := slices.Concat(l.clusterRanges(r), serviceRanges)
+		_, err = guarded.Apply(guard.Settings{Ranges: ranges, NodeAddrs: []netip.Addr{nodeAddr(l.number)}})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return l.load(ctx, func(w io.Writer, _ rules.Node, services []rules.Service) error { return l.podAddrs(w, services, r) }, "nft", "-f", "-")
+}
+
+// routing makes the rules and routes of a node of ours, in the namespace of the calling thread.
+func (l *lane) routing(r reach) error {
+	h, err := hostnet.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	w := hostnet.Want{
+		ClusterRanges: l.clusterRanges(r), ServiceRanges: serviceRanges, SelfAddrs: []netip.Addr{nodeAddr(l.number)},
+		Masquerade: true, TunnelPort: config.TunnelPort,
+	}
+	for i := range endpoints {
+		if r != pod {
+			break
+		}
+		device := fmt.Sprintf("end%d", i)
+		w.Devices = append(w.Devices, hostnet.TunnelDevice{Name: device})
+		w.Peers = append(w.Peers, hostnet.Peer{Name: endpointName(i), PodPrefixes: []netip.Prefix{block(i)}, Devices: []string{device}})
+	}
+	_, err = h.Sync(hostnet.Plan(w))
+	return err
+}
+
+// translate fills a table of the lane's own and attaches the programs, those at links and, for a pod, those at sockets to the lane's cgroup.
+func (g *ground) translate(l *lane, r reach) error {
+	return l.node.do(func() error {
+		t, p, err := newTable(g.tableDir(l))
+		if err != nil {
+			return err
+		}
+		l.undo = append(l.undo, t.Close)
+		for _, s := range l.size.plan() {
+			put(p, s)
+		}
+		if err := apply(p, t); err != nil {
+			return err
+		}
+		if err := t.SetSelf([]netip.Prefix{clientNet(l.number)}, []netip.Addr{nodeAddr(l.number)}); err != nil {
+			return err
+		}
+		if _, err := t.AttachLinks(); err != nil || r != pod {
+			return err
+		}
+		if l.group, err = g.groups.add(fmt.Sprintf("lane%d", l.number)); err != nil {
+			return err
+		}
+		_, err = t.AttachSockets(l.group.Name())
+		return err
+	})
+}
+
+// podAddrs writes from which addresses pods may send, as the plugin does: the client, or endpoints from those of the measured services' backends.
+func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
+	var elements []string
+	if r == pod {
+		elements = append(elements, fmt.Sprintf("\"client\" . %s", clientAddr(l.number)))
+		services = nil
+	}
+	seen := map[netip.Addr]bool{}
+	for _, s := range services {
+		for _, b := range s.Backends {
+			if s.Idle || seen[b] {
+				continue
+			}
+			seen[b] = true
+			for i := range endpoints {
+				if block(i).Contains(b) {
+					elements = append(elements, fmt.Sprintf("\"end%d\" . %s", i, b))
+				}
+			}
+		}
+	}
+	if len(elements) == 0 {
+		return errors.New("no backends")
+	}
+	_, err := fmt.Fprintf(w, "add element inet %s %s { %s }\n", config.NFTPodTable, config.NFTPodSet4, strings.Join(elements, ", "))
+	return err
+}
+
+// tracks says whether the node tracks connections, which is known once some have passed.
+func (l *lane) tracks() (bool, error) {
+	var n int
+	err := l.node.do(func() error {
+		b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+		if err != nil {
+			return err
+		}
+		n, err = strconv.Atoi(strings.TrimSpace(string(b)))
+		return err
+	})
+	return n > 0, err
+}

@@ -1,0 +1,140 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/proxy"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// watched is a table that is kept as veild keeps it: its client reads a feed, its proxy plans and writes.
+type watched struct {
+	feed  *feed
+	table *table.Table
+	proxy *proxy.Proxy
+	// writes has what was written, in its order.
+	writes chan written
+	// began is when the lists were asked for, listed when they had been decoded.
+	began, listed time.Time
+	end           func()
+	ended         sync.WaitGroup
+}
+
+// written is one round of writes.
+type written struct {
+	// at is when it was done, took how long it lasted.
+	at   time.Time
+	took time.Duration
+	// entries are all, fronts those of services.
+	entries, fronts int
+	err             error
+}
+
+// newWatched begins to keep a table of the default sizes, pinned in dir; config is a file for its credentials. It is to be closed also after
+// an error.
+func newWatched(ctx context.Context, dir, config string, plan []rules.Service) (w *watched, err error) {
+	w = &watched{writes: make(chan written, 2*oursChanges), end: func() {}}
+	if w.table, err = openTable(dir, service.DefaultLimits, false); err != nil {
+		return w, err
+	}
+	if w.feed, err = newFeed(plan); err != nil {
+		return w, err
+	}
+	if err := w.feed.writeConfig(config); err != nil {
+		return w, err
+	}
+	client, err := kube.New(kube.Options{Node: "node", Kubeconfig: config})
+	if err != nil {
+		return w, err
+	}
+	if w.proxy, err = proxy.New(proxy.Options{Node: "node", Limits: service.DefaultLimits, Table: timed{w.table, w.writes}}); err != nil {
+		return w, err
+	}
+	if err := w.proxy.Begin(); err != nil {
+		return w, err
+	}
+	w.proxy.SetNodeAddrs(nil)
+	ctx, w.end = context.WithCancel(ctx)
+	w.ended.Go(func() { w.proxy.Run(ctx) })
+	w.began = time.Now()
+	w.ended.Go(func() { _ = client.RunServices(ctx, sink{w.proxy, &w.listed}) }) // its error is that of ctx
+	return w, nil
+}
+
+// close ends what keeps the table and takes the table away.
+func (w *watched) close(dir string) error {
+	w.end()
+	if w.feed != nil {
+		w.feed.close()
+	}
+	w.ended.Wait()
+	if w.table == nil {
+		return nil
+	}
+	_, err := table.Remove(dir)
+	return errors.Join(err, w.table.Close())
+}
+
+// next waits for the next writes.
+func (w *watched) next(ctx context.Context) (written, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, writeLimit, errors.New("the table was not written"))
+	defer cancel()
+	select {
+	case wr := <-w.writes:
+		return wr, wr.err
+	case <-ctx.Done():
+		return written{}, context.Cause(ctx)
+	}
+}
+
+// writeLimit is when nothing will be written any more.
+const writeLimit = time.Minute
+
+// problems are those of the services.
+func (w *watched) problems(ctx context.Context) error {
+	var all []error
+	err := w.proxy.Ask(ctx, func(p *service.Planner) { all = p.Problems() })
+	return errors.Join(append(all, err)...)
+}
+
+// sink is a proxy that notes when everything had been put.
+type sink struct {
+	*proxy.Proxy
+	listed *time.Time
+}
+
+// Listed notes the time.
+func (s sink) Listed() {
+	*s.listed = time.Now()
+	s.Proxy.Listed()
+}
+
+// timed is a table that tells of each write. Its programs are attached nowhere.
+type timed struct {
+	*table.Table
+	writes chan<- written
+}
+
+// Attach does nothing.
+func (t timed) Attach() error { return nil }
+
+// Apply writes and tells of it.
+func (t timed) Apply(c service.Changes) error {
+	start := time.Now()
+	err := t.Table.Apply(c)
+	at := time.Now()
+	t.writes <- written{at, at.Sub(start), c.Writes(), len(c.Fronts.Keys), err}
+	return err
+}
+
+// folder is where a round has its table and its credentials.
+func (s *suite) folder(name string) (pins, config string) {
+	return s.ground.pins.dir(name), filepath.Join(s.ground.dir, name+".kubeconfig")
+}
