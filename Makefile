@@ -89,7 +89,7 @@ bench-lab: deps build kubernetes ## measure against bare wireguard-go and the cl
 	@$(GO) run ./e2e/cmd/bench-lab -out $(OUT)/bench-lab
 
 .PHONY: bench-cluster
-bench-cluster: cluster-image ## measure two virtual machines against bare WireGuard and in clear, out/bench-cluster/report.html (50 minutes)
+bench-cluster: cluster-image ## measure two virtual machines against bare WireGuard and in clear, out/bench-cluster/report.html (an hour)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-cluster ./e2e/cmd/bench-cluster
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/bench-cluster -out $(OUT)/bench-cluster $(BENCH)
 

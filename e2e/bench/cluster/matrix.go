@@ -29,10 +29,10 @@ type quantity struct {
 	measure func(target) bench.Measure
 }
 
-// How often each side is measured in a round. A search for a rate is many samples already.
+// How often each side is measured in a round.
 const (
 	tcpTurns   = 2
-	udpTurns   = 1
+	udpTurns   = 2
 	tripsTurns = 3
 )
 

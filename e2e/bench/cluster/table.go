@@ -185,12 +185,12 @@ func (s *suite) publishedTable() report.Table {
 }
 
 var notes = []string{
-	"bare WireGuard: the same pods, on a second interface whose packets are routed into a device of the kernel's WireGuard configured by hand, with the MTU and the queue length of Kubeveil's. It and the node's end of that interface are in a network namespace of their own, where connections are tracked and one rule translates the service: neither the guard nor kube-proxy looks at its packets before they are encrypted.",
+	"bare WireGuard: the same pods, on a second interface whose packets are routed into a device of the kernel's WireGuard configured by hand, with the MTU and the queue length of Kubeveil's. It and the node's end of that interface are in a network namespace of their own, with rules like those of kube-proxy, one of which translates the service: nothing of Kubeveil looks at its packets before they are encrypted, and what is between the two is Kubeveil's own.",
 	"in clear: the same pods, on a third interface with the underlay's MTU, whose packets are routed between the nodes by plain routes, as the reference plugin ptp has it.",
 	"Before and after each sample the links' counters were read on both nodes: a figure counts only when its own way carried it and the others did not.",
 	"In clear passes the guard's program at one more link of each node than ours, which favours ours by about what the guard's program takes for a packet, measured below. kube-proxy masquerades it when it goes to a service, for its addresses are outside the pod ranges.",
 	"Throughput is payload received, by iperf3, the first second left out. UDP: bisection to 2 %; a rate that loses more than 0.5 % is tried a second time before it counts as too high. Datagrams fill one packet of the interface's MTU.",
-	"In each round every side of TCP was measured twice and of request and response three times, one side after the other; the round's figure is their mean.",
+	"In each round every side of TCP and of UDP was measured twice and of request and response three times, one side after the other; the round's figure is their mean.",
 	"Request and response: 64 bytes each way over one TCP connection, at least a thousand of them or four times the least time.",
 	"CPU is the busy time of all processors of both nodes, load generator included, from /proc/stat.",
 	"Plaintext was looked for on the underlay's link of both nodes while pods exchanged messages that hold a canary, and a control by the network in clear had to show it; not during the load, which it would disturb.",

@@ -28,7 +28,7 @@ beside bare WireGuard and the network in clear, at MTU 8896 and 1500 and over a 
 Usage: bench-cluster [flags]
 
 Examples:
-  bench-cluster                        all of it, about three quarters of an hour on two cores
+  bench-cluster                        all of it, about an hour on two cores
   bench-cluster -rounds 1 -seconds 1   a look at everything, in about 13 minutes
   bench-cluster -mtus 1500 -churn -1s  one MTU, no churn
 

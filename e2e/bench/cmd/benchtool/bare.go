@@ -117,11 +117,21 @@ func configure(c wgtypes.Config) error {
 	return client.Close()
 }
 
-// forward gives this namespace what the node's has for a service: forwarding, one rule that sends what goes to it to its endpoint, and one that
-// looks at new connections that are forwarded, so that connections are tracked on both nodes as they are for ours.
-//
-//	chain prerouting { type nat hook prerouting priority dstnat; ip daddr SERVICE dnat to ENDPOINT }
-//	chain forward { type filter hook forward priority filter; ct state new counter }
+// kubeProxyRules are how many rules an established connection passes of kube-proxy in mode nftables at a hook, each of which asks whether
+// it is new (k8s.io/kubernetes/pkg/proxy/nftables/proxier.go, nftablesBaseChains and nftablesJumpChains).
+var kubeProxyRules = []struct {
+	name  string
+	hook  *nftables.ChainHook
+	prio  *nftables.ChainPriority
+	rules int
+}{
+	{"filter-prerouting-pre-dnat", nftables.ChainHookPrerouting, nftables.ChainPriorityRef(*nftables.ChainPriorityNATDest - 10), 1},
+	{"filter-forward", nftables.ChainHookForward, nftables.ChainPriorityFilter, 2},
+}
+
+// forward gives this namespace forwarding, and what kube-proxy has on the node for any network: one rule that translates the service to
+// its endpoint, a chain for sources, and the rules that ask each packet whether its connection is new. So connections are tracked on both nodes, and
+// what is between ours and bare is Kubeveil's own.
 func forward(service, endpoint netip.Addr) error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 		return err
@@ -131,8 +141,11 @@ func forward(service, endpoint netip.Addr) error {
 		return err
 	}
 	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: remote.BareDevice})
-	prerouting := c.AddChain(&nftables.Chain{Table: table, Name: "prerouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest})
-	forwarded := c.AddChain(&nftables.Chain{Table: table, Name: "forward", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
+	chain := func(name string, typ nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
+		return c.AddChain(&nftables.Chain{Table: table, Name: name, Type: typ, Hooknum: hook, Priority: prio})
+	}
+	prerouting := chain("nat-prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
+	chain("nat-postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
 	const destination = 16 // of an IPv4 header, RFC 791 section 3.1
 	c.AddRule(&nftables.Rule{Table: table, Chain: prerouting, Exprs: []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destination, Len: net.IPv4len},
@@ -140,14 +153,19 @@ func forward(service, endpoint netip.Addr) error {
 		&expr.Immediate{Register: 1, Data: endpoint.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
 	}})
-	c.AddRule(&nftables.Rule{Table: table, Chain: forwarded, Exprs: []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-		&expr.Counter{},
-	}})
+	for _, k := range kubeProxyRules {
+		in := chain(k.name, nftables.ChainTypeFilter, k.hook, k.prio)
+		for range k.rules {
+			c.AddRule(&nftables.Rule{Table: table, Chain: in, Exprs: []expr.Any{
+				&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+				&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW), Xor: make([]byte, 4)},
+				&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+				&expr.Counter{},
+			}})
+		}
+	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("rule for service %v: %w", service, err)
+		return fmt.Errorf("rules for service %v: %w", service, err)
 	}
 	return nil
 }
