@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -40,16 +39,16 @@ func serviceCgroup(cfg config.Config) (string, error) {
 // errPartOfTree is that of a tree of cgroups that is a part of the machine's.
 var errPartOfTree = errors.New("only a part of the node's tree of cgroups, where nobody but veild would be translated for")
 
-// wholeTree is errPartOfTree unless path is the root of the machine's tree, which alone has no type (cgroup_base_files, kernel/cgroup/cgroup.c).
+// wholeTree is errPartOfTree unless path is the root of the machine's tree.
 func wholeTree(path string) error {
-	_, err := os.Stat(filepath.Join(path, "cgroup.type"))
-	switch {
-	case err == nil:
-		return fmt.Errorf("serviceProxy: ebpf: %s is %w: add manifests/components/services, which mounts the whole tree, or name its root in services.cgroup", path, errPartOfTree)
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
+	part, err := table.PartOfTree(path)
+	if err != nil {
+		return fmt.Errorf("look at the tree of cgroups: %w", err)
 	}
-	return fmt.Errorf("look at the tree of cgroups: %w", err)
+	if part {
+		return fmt.Errorf("serviceProxy: ebpf: %s is %w: add manifests/components/services, which mounts the whole tree, or name its root in services.cgroup", path, errPartOfTree)
+	}
+	return nil
 }
 
 func (a *Agent) lastAPIServers() []netip.Addr {

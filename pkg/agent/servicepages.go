@@ -14,6 +14,9 @@ import (
 // errNoServices is what is shown of the table where there is none.
 var errNoServices = errors.New("services are not translated by veild on this node: serviceProxy is none")
 
+// errNotListed says why a service may not be shown that is there.
+var errNotListed = errors.New("services have not been listed since veild began: the table in force is the last veild's, of which only the API servers are shown")
+
 // servicePages are what the admin socket shows of services.
 func (a *Agent) servicePages() map[string]telemetry.Page {
 	ask := func(look func(*service.Planner, *http.Request) (any, error)) telemetry.Page {
@@ -22,6 +25,9 @@ func (a *Agent) servicePages() map[string]telemetry.Page {
 				return nil, errNoServices
 			}
 			asked := a.services.proxy.Ask(r.Context(), func(p *service.Planner) { answer, err = look(p, r) })
+			if err != nil && !a.services.proxy.Status().Listed {
+				err = errors.Join(err, errNotListed)
+			}
 			return answer, errors.Join(asked, err)
 		}
 	}

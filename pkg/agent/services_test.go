@@ -1,17 +1,20 @@
 package agent
 
 import (
+	"context"
 	"errors"
+	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 func TestAPIServersBeforeTheyAreListed(t *testing.T) {
@@ -50,14 +53,58 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 	}
 }
 
+// nobody is a table of which nothing is asked.
+type nobody struct{}
+
+func (nobody) State() (service.State, error) { return service.State{}, nil }
+func (nobody) Apply(service.Changes) error   { return nil }
+func (nobody) Attach() error                 { return nil }
+func (nobody) Fresh() bool                   { return false }
+
+// What is not known before the lists have come is not said to be nobody's.
+func TestPagesBeforeServicesAreListed(t *testing.T) {
+	p, err := proxy.New(proxy.Options{Node: "node-1", Limits: service.DefaultLimits, Table: nobody{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); p.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	pages := (&Agent{services: &services{proxy: p}}).servicePages()
+	ask := func(path string) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = pages[r.URL.Path](r)
+		return err
+	}
+	asked := []string{telemetry.ServicePath + "?name=shop/web", telemetry.TracePath + "?addr=198.18.0.1:80&protocol=TCP&scope=inside"}
+	for _, path := range asked {
+		if err := ask(path); !errors.Is(err, errNotListed) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	p.Listed()
+	for _, path := range asked {
+		if err := ask(path); err == nil || errors.Is(err, errNotListed) {
+			t.Errorf("%s, once they are listed: %v", path, err)
+		}
+	}
+	if err := ask(telemetry.ServicesPath); err != nil {
+		t.Error(err)
+	}
+	if err := ask(telemetry.ServicesPath + "?after=x"); err == nil {
+		t.Error("a list after what is no name")
+	}
+}
+
 // A container without the node's tree is told so, and nothing is attached to its own part.
 func TestPartOfTheTreeOfCgroups(t *testing.T) {
 	group := nettest.NewCgroup(t)
 	if err := wholeTree(group); !errors.Is(err, errPartOfTree) || !strings.Contains(err.Error(), "manifests/components/services") {
 		t.Errorf("a group of the tree: %v", err)
-	}
-	if err := wholeTree(filepath.Join(group, "none")); err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("nothing: %v", err)
 	}
 	cfg := config.Config{}
 	cfg.Services.Cgroup = group

@@ -25,13 +25,23 @@ func (a *Agent) namespaces() ([]string, error) {
 // closeSockets closes the TCP connections of this node and of its pods to a server, and says how many.
 func (a *Agent) closeSockets(server netip.AddrPort) (int, error) {
 	paths, err := a.namespaces()
-	closed, errs := 0, []error{err}
+	closed, closeErr := closeIn(paths, func() (int, error) { return sockdiag.Close(unix.IPPROTO_TCP, server) })
+	return closed, errors.Join(err, closeErr)
+}
+
+// closeIn closes sockets in network namespaces. What the kernel does not do in one it does in none, and is told once.
+func closeIn(paths []string, closeHere func() (int, error)) (int, error) {
+	closed := 0
+	var errs []error
 	for _, path := range paths {
 		err := netns.Do(path, func() error {
-			n, err := sockdiag.Close(unix.IPPROTO_TCP, server)
+			n, err := closeHere()
 			closed += n
 			return err
 		})
+		if errors.Is(err, sockdiag.ErrNotSupported) {
+			return closed, err
+		}
 		if err != nil && !errors.Is(err, netns.ErrNotFound) {
 			errs = append(errs, fmt.Errorf("network namespace %s: %w", path, err))
 		}

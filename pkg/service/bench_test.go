@@ -61,6 +61,43 @@ func BenchmarkPlanAll(b *testing.B) {
 	}
 }
 
+// BenchmarkPlanOneBesideFull is BenchmarkPlanOne while some services of many endpoints do not fit.
+func BenchmarkPlanOneBesideFull(b *testing.B) {
+	p, err := New("node-1", Limits{Fronts: 1 << 15, Slots: 1 << 18, Members: 1 << 10, Sources: 1 << 10})
+	if err != nil {
+		b.Fatal(err)
+	}
+	services, endpoints := many(10_000, 10)
+	whole := endpoints[5000]
+	less := whole
+	less.Endpoints = whole.Endpoints[1:]
+	large, parts := many(20, 10_000)
+	for i := range large {
+		large[i].Name.Name += "-large"
+	}
+	for i := range parts {
+		parts[i].Service.Name += "-large"
+	}
+	for _, s := range append(services, large...) {
+		p.PutService(s)
+	}
+	for _, s := range append(endpoints, parts...) {
+		p.PutSlice(s)
+	}
+	plan := func() {
+		for again := true; again; {
+			again = p.Plan().Again
+		}
+	}
+	if plan(); len(p.waiting) == 0 {
+		b.Fatal("all fit")
+	}
+	for i := 0; b.Loop(); i++ {
+		p.PutSlice([]Slice{less, whole}[i%2])
+		plan()
+	}
+}
+
 // BenchmarkPlanOne is from the event that one endpoint came or went to its changes.
 func BenchmarkPlanOne(b *testing.B) {
 	for _, size := range []struct{ services, endpoints int }{{10_000, 10}, {1000, 1000}} {

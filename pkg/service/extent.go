@@ -8,6 +8,7 @@ type extent struct{ first, count uint32 }
 // extents gives out runs of slots by halving blocks (a buddy allocator): both
 // giving and taking back cost the logarithm of the number of slots, and what is free again joins.
 type extents struct {
+	slots uint32         // that are free
 	free  map[uint32]int // by first slot: the order of a free block
 	stack [][]uint32     // by order: first slots that are free, or were
 }
@@ -18,6 +19,7 @@ func newExtents(slots uint32) *extents {
 	e := &extents{free: make(map[uint32]int), stack: make([][]uint32, top+1)}
 	for order := bits.TrailingZeros32(apiSlots); order < top; order++ {
 		e.push(1<<order, order)
+		e.slots += 1 << order
 	}
 	return e
 }
@@ -51,6 +53,7 @@ func (e *extents) take(count int) (extent, bool) {
 			continue
 		}
 		e.split(first, order, want)
+		e.slots -= 1 << want
 		return extent{first, uint32(count)}, true
 	}
 	return extent{}, false
@@ -80,6 +83,7 @@ func (e *extents) split(first uint32, order, want int) {
 // give takes back what take gave.
 func (e *extents) give(x extent) {
 	first, order := x.first, orderOf(x.count)
+	e.slots += 1 << order
 	for order < len(e.stack)-1 {
 		buddy := first ^ 1<<order
 		if o, ok := e.free[buddy]; !ok || o != order {
@@ -107,6 +111,7 @@ func (e *extents) reserve(x extent) bool {
 			continue
 		}
 		delete(e.free, first)
+		e.slots -= 1 << want
 		for order > want {
 			order--
 			half := first + 1<<order

@@ -40,6 +40,13 @@ func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
 				held = append(held, x)
 			}
 		}
+		free := uint32(0)
+		for _, order := range e.free {
+			free += 1 << order
+		}
+		if free != e.slots {
+			t.Fatalf("%d slots are free, and %d are counted", free, e.slots)
+		}
 		// Another process takes over what is held, and takes nothing twice.
 		other := newExtents(slots)
 		for _, x := range rapid.Permutation(held).Draw(t, "order") {
@@ -53,6 +60,9 @@ func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
 		}
 		if want := newExtents(slots).free; !maps.Equal(e.free, want) || !maps.Equal(other.free, want) {
 			t.Fatalf("free are %v and %v, want %v", e.free, other.free, want)
+		}
+		if want := newExtents(slots).slots; e.slots != want || other.slots != want {
+			t.Fatalf("%d and %d slots are counted as free, want %d", e.slots, other.slots, want)
 		}
 	})
 }

@@ -17,6 +17,10 @@ type Planner struct {
 	dirty   map[Name]bool
 	// waiting are the services that did not fit; what they come to is kept until there is room.
 	waiting map[Name]*entry
+	// refusing are those with ports that are left to others, and contested the frontends that several services claim.
+	refusing  map[Name]bool
+	contested map[FrontKey]bool
+	services  int // that are known
 	// claims are in force; the first of a list has the frontend.
 	claims map[FrontKey][]claim
 
@@ -86,12 +90,19 @@ func (p *Planner) entry(n Name) *entry {
 }
 
 // PutService adds or replaces a service. What it refers to is the Planner's from now on.
-func (p *Planner) PutService(s Service) { p.entry(s.Name).service = &s }
+func (p *Planner) PutService(s Service) {
+	e := p.entry(s.Name)
+	if e.service == nil {
+		p.services++
+	}
+	e.service = &s
+}
 
 // DeleteService takes a service away; one that is not there is no error.
 func (p *Planner) DeleteService(n Name) {
-	if e := p.entries[n]; e != nil {
+	if e := p.entries[n]; e != nil && e.service != nil {
 		e.service = nil
+		p.services--
 		p.dirty[n] = true
 	}
 }
@@ -132,13 +143,14 @@ func (p *Planner) Hold(hold bool) { p.hold = hold }
 // *FullError, a *ConflictError or a *PortError.
 func (p *Planner) Problems() []error {
 	var all []error
-	for _, e := range p.entries {
-		if e.full != nil {
-			all = append(all, e.full)
-		}
-		all = append(all, e.now.refused...)
+	for _, e := range p.waiting {
+		all = append(all, e.full)
 	}
-	for key, list := range p.claims {
+	for n := range p.refusing {
+		all = append(all, p.entries[n].now.refused...)
+	}
+	for key := range p.contested {
+		list := p.claims[key]
 		if list[0].kind == kindAPIServer {
 			continue // default/kubernetes has the same addresses
 		}
@@ -171,7 +183,7 @@ func (p *Planner) Adopt(s State) {
 	for _, k := range s.Sources {
 		p.sources[k] = true
 	}
-	p.claims = make(map[FrontKey][]claim)
+	p.claims, p.contested, p.refusing = make(map[FrontKey][]claim), make(map[FrontKey]bool), make(map[Name]bool)
 	p.room, p.freed, p.orphans = newExtents(p.limits.Slots), nil, make(map[uint64][]extent)
 	p.adopted, p.apiHeld = make(map[uint64]*group), make(map[uint32]bool)
 	p.waiting, p.left = make(map[Name]*entry), make(map[uint64]*leftover)

@@ -34,6 +34,7 @@ func TestRandomChanges(t *testing.T) {
 						c.change(t)
 					}
 					c.settle(t)
+					c.count(t)
 					if c.planner.Plan().Writes() != 0 {
 						t.Fatal("a second plan has something to do")
 					}
@@ -49,6 +50,33 @@ func TestRandomChanges(t *testing.T) {
 				t.Errorf("%d services were refused for want of room", full)
 			}
 		})
+	}
+}
+
+// count counts again what the planner keeps count of.
+func (c *cluster) count(t *rapid.T) {
+	services, refusing, contested := 0, 0, 0
+	for _, e := range c.planner.entries {
+		if e.service != nil {
+			services++
+		}
+		if len(e.now.refused) > 0 {
+			refusing++
+		}
+		if (e.full != nil) != (c.planner.waiting[e.name] == e) {
+			t.Fatalf("service %s waits: %t", e.name, e.full == nil)
+		}
+	}
+	for key, list := range c.planner.claims {
+		if len(list) > 1 && c.planner.contested[key] {
+			contested++
+		} else if len(list) > 1 {
+			t.Fatalf("%v is contested, and not counted", key.AddrPort())
+		}
+	}
+	if n := c.planner.Services(); n != services || len(c.planner.refusing) != refusing || len(c.planner.contested) != contested {
+		t.Fatalf("%d services, %d with refused ports, %d contested frontends; want %d, %d, %d",
+			n, len(c.planner.refusing), len(c.planner.contested), services, refusing, contested)
 	}
 }
 

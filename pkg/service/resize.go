@@ -10,7 +10,7 @@ import (
 // slots stay where they are, unless that is beyond the end. Entry 0 always fits. What has no room is whole: a frontend's slots,
 // members and sources, or none of them.
 func (s State) Resize(l Limits) (resized State, without int) {
-	r := resizing{from: s, limits: l, room: newExtents(l.Slots), moved: make(map[extent]extent)}
+	r := resizing{from: s, limits: l, room: newExtents(l.Slots), moved: make(map[extent]extent), placed: make(map[uint64]bool)}
 	r.to = State{Fronts: make(map[FrontKey]Front), Members: make(map[MemberKey]Member)}
 	r.place()
 	r.members, r.sources = make(map[uint64][]MemberKey), make(map[uint64][]SourceKey)
@@ -36,6 +36,7 @@ type resizing struct {
 	moved    map[extent]extent // where runs are now
 	members  map[uint64][]MemberKey
 	sources  map[uint64][]SourceKey // by set
+	placed   map[uint64]bool        // sets that are there
 }
 
 // order has entry 0 first.
@@ -46,19 +47,18 @@ func (r *resizing) order(a, b FrontKey) int {
 
 // place finds room for runs: first for those that can stay.
 func (r *resizing) place() {
-	var rest []extent
+	rest := make(map[extent]bool)
 	for _, f := range r.from.Fronts {
 		at := extent{f.First, f.Count}
 		switch end := uint64(f.First) + uint64(f.Count); {
 		case f.Count == 0 || end > uint64(len(r.from.Slots)) || r.moved[at] != extent{}:
 		case f.First < apiSlots && end <= apiSlots, r.room.reserve(at):
 			r.moved[at] = at
-		case f.First >= apiSlots && !slices.Contains(rest, at):
-			rest = append(rest, at)
+		case f.First >= apiSlots:
+			rest[at] = true
 		}
 	}
-	slices.SortFunc(rest, func(a, b extent) int { return cmp.Compare(a.first, b.first) })
-	for _, at := range rest {
+	for _, at := range slices.SortedFunc(maps.Keys(rest), func(a, b extent) int { return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.count, b.count)) }) {
 		if to, ok := r.room.take(int(at.count)); ok {
 			r.moved[at] = to
 		}
@@ -87,7 +87,7 @@ func (r *resizing) add(k FrontKey) bool {
 		}
 	}
 	var sources []SourceKey
-	if f.Sources != 0 && !slices.ContainsFunc(r.to.Sources, func(s SourceKey) bool { return s.set() == f.Sources }) {
+	if !r.placed[f.Sources] {
 		sources = r.sources[f.Sources]
 	}
 	fronts := int(r.limits.Fronts)
@@ -105,6 +105,7 @@ func (r *resizing) add(k FrontKey) bool {
 		r.to.Members[m] = r.from.Members[m]
 	}
 	r.to.Sources = append(r.to.Sources, sources...)
+	r.placed[f.Sources] = true
 	return true
 }
 

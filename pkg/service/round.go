@@ -238,6 +238,11 @@ func (r *round) writeSlots(g *group) {
 func (r *round) replace(e *entry, want decision) {
 	old := e.now
 	e.now = want
+	if len(want.refused) > 0 {
+		r.refusing[e.name] = true
+	} else {
+		delete(r.refusing, e.name)
+	}
 	for key, g := range want.groups {
 		if a := r.adopted[g.id]; a != nil {
 			r.free(a, g)
@@ -323,6 +328,11 @@ func (r *round) writeFronts() {
 	for key := range r.touched {
 		had, ok := r.fronts[key]
 		list := r.claims[key]
+		if len(list) > 1 {
+			r.contested[key] = true
+		} else {
+			delete(r.contested, key)
+		}
 		if len(list) == 0 {
 			if ok {
 				r.DropFronts = append(r.DropFronts, key)

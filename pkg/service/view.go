@@ -77,15 +77,7 @@ var kindNames = map[kind]string{
 }
 
 // Services counts the services that are known.
-func (p *Planner) Services() int {
-	n := 0
-	for _, e := range p.entries {
-		if e.service != nil {
-			n++
-		}
-	}
-	return n
-}
+func (p *Planner) Services() int { return p.services }
 
 // View gives a service as it is in force; false is that there is none of this name.
 func (p *Planner) View(n Name) (View, bool) { return p.view(n, p.tellBackends) }

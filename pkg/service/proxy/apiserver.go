@@ -295,6 +295,7 @@ func (a *apiServers) dead(now time.Time) []netip.AddrPort {
 func (p *Proxy) closeDead(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	warned := map[netip.AddrPort]bool{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -302,9 +303,10 @@ func (p *Proxy) closeDead(ctx context.Context) {
 		case now := <-tick.C:
 			for _, addr := range p.api.dead(now) {
 				n, err := p.closing(addr)
-				if err != nil {
+				if err != nil && !warned[addr] {
 					p.log.Warn("connections to an API server that does not answer stay until their programs give up", "server", addr, "error", err)
 				}
+				warned[addr] = err != nil
 				if n > 0 {
 					p.log.Info("closed connections to an API server that does not answer", "server", addr, "connections", n)
 				}

@@ -34,10 +34,11 @@ func probeServer(ctx context.Context, addr netip.AddrPort, report func(up bool))
 		if ctx.Err() != nil {
 			return
 		}
-		report(err == nil)
 		if err == nil {
-			held = hold(ctx, conn, func() { report(false) })
+			held = hold(ctx, conn, report)
 			conn.Close()
+		} else {
+			report(false)
 		}
 		if held && time.Since(began) > probeEvery {
 			continue
@@ -62,14 +63,23 @@ func connect(ctx context.Context, addr netip.AddrPort) (*tls.Conn, error) {
 	return conn.(*tls.Conn), nil
 }
 
-// hold pings over conn until it ends, and calls silent when there is no answer; it is false when conn cannot be pinged.
-func hold(ctx context.Context, conn *tls.Conn, silent func()) bool {
+// hold pings over conn until it ends. The server answers from the first ping that it answers, a handshake alone is no sign of it; and no more when a ping
+// has no answer. It is false when conn cannot be pinged: then the handshake is all there is.
+func hold(ctx context.Context, conn *tls.Conn, report func(up bool)) bool {
 	if conn.ConnectionState().NegotiatedProtocol != http2.NextProtoTLS {
+		report(true)
 		return false
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	framer := http2.NewFramer(conn, conn)
 	err := errors.Join(conn.SetDeadline(time.Now().Add(pingLimit)), greet(conn, framer))
+	if err == nil {
+		err = ping(conn, framer)
+	}
+	answered := err == nil
+	if ctx.Err() == nil {
+		report(answered)
+	}
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	for err == nil {
@@ -80,8 +90,8 @@ func hold(ctx context.Context, conn *tls.Conn, silent func()) bool {
 			err = ping(conn, framer)
 		}
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
-		silent()
+	if answered && errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
+		report(false)
 	}
 	return true
 }

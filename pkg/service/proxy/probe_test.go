@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -112,6 +113,45 @@ func TestProbeOfAServerThatEnds(t *testing.T) {
 			go end()
 			t.Logf("a server that ended was found out after %v", until(t, said, false))
 		})
+	}
+}
+
+// A server that is too busy to answer pings may still shake hands: it is not up and down by turns.
+func TestProbeOfAServerThatOnlyShakesHands(t *testing.T) {
+	certified := httptest.NewUnstartedServer(nil)
+	certified.StartTLS()
+	defer certified.Close()
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: certified.TLS.Certificates, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		var conns []net.Conn
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				break
+			}
+			conns = append(conns, c)
+			_ = c.(*tls.Conn).Handshake()
+		}
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-served })
+	said := probing(t, l.Addr().(*net.TCPAddr).AddrPort())
+	for range 2 {
+		select {
+		case up := <-said:
+			if up {
+				t.Error("a server that answers no ping is up")
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("the prober says nothing")
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ const (
 	abortPause = 200 * time.Millisecond
 	// rounds bounds the plans of one turn; the next begins at once.
 	rounds = 8
-	// settled is how long after changes problems and sizes are looked for: to look costs a walk over all services.
+	// settled is how long after changes problems and sizes are looked for: to look costs a walk over all that is wrong.
 	settled = 3 * time.Second
 	// listenEvery is how often a healthCheckNodePort that another program has is tried again.
 	listenEvery = 2 * time.Second

@@ -3,7 +3,10 @@ package table
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -48,16 +51,40 @@ func Probe() (Features, error) {
 }
 
 // FindCgroup gives where the tree of cgroups of the second version is mounted for
-// this process. In a container that may be a part of it, unless the node's is mounted.
+// this process: the machine's, or where only parts of it are mounted, as in a container, the first of them.
 func FindCgroup() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		return "", fmt.Errorf("look for cgroups: %w", err)
 	}
-	for line := range strings.Lines(string(mounts)) {
+	return findCgroup(string(mounts), func(path string) bool {
+		part, err := PartOfTree(path)
+		return part || err != nil
+	})
+}
+
+// PartOfTree is whether a directory in a tree of cgroups is not the root of the machine's: that alone has no type (cgroup_base_files,
+// kernel/cgroup/cgroup.c).
+func PartOfTree(path string) (bool, error) {
+	_, err := os.Stat(filepath.Join(path, "cgroup.type"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func findCgroup(mounts string, part func(path string) bool) (string, error) {
+	var found []string
+	for line := range strings.Lines(mounts) {
 		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
-			return f[1], nil
+			found = append(found, f[1])
 		}
+	}
+	if i := slices.IndexFunc(found, func(path string) bool { return !part(path) }); i >= 0 {
+		return found[i], nil
+	}
+	if len(found) > 0 {
+		return found[0], nil
 	}
 	return "", &FeatureError{"a tree of cgroups", "4.10", "mount one with: mount -t cgroup2 none /sys/fs/cgroup", ErrNoCgroup}
 }
