@@ -36,8 +36,11 @@ type Node struct {
 	numbers   int
 }
 
-// configFile is the configuration of veild on a node.
-const configFile = "/etc/kubeveil/veild.yaml"
+// Files on a node: the configuration of veild, and the authority of the API servers' certificates.
+const (
+	configFile    = "/etc/kubeveil/veild.yaml"
+	authorityFile = "/etc/kubeveil/ca.crt"
+)
 
 // AddNode makes another node and, unless Options.NoBoot, starts its programs; it does not wait for
 // them, see WaitReady.
@@ -102,7 +105,7 @@ func (n *Node) writeDisk(ctx context.Context) error {
 			return err
 		}
 		if err := errors.Join(os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
-			os.WriteFile(filepath.Join(dir, "ca.crt"), ca, 0o644)); err != nil {
+			os.WriteFile(filepath.Join(dir, filepath.Base(authorityFile)), ca, 0o644)); err != nil {
 			return err
 		}
 		source = map[string]any{"kind": "kubernetes", "kubeconfig": "/etc/kubeveil/kubeconfig"}
