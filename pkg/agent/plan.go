@@ -42,8 +42,8 @@ type inputs struct {
 	// that is removed does not stay.
 	lastSelf *cluster.Node
 	lastMTU  int
-	// vips are the addresses of services outside the ranges, formerVIPs those of a table that is no more.
-	vips, formerVIPs []netip.Addr
+	// vips are the addresses of services outside the ranges.
+	vips []netip.Addr
 	// pathMTU are the inner MTUs found by the probe, by peer.
 	pathMTU map[string]int
 }
@@ -73,7 +73,7 @@ func decide(in inputs) decision {
 		guard: guard.Settings{
 			Ranges:    slices.Concat(in.cfg.ClusterRanges, in.cfg.ServiceRanges),
 			NodeAddrs: in.table.NodeAddrs,
-			VIPs:      in.vips, FormerVIPs: in.formerVIPs,
+			VIPs:      in.vips,
 		},
 		host: hostnet.Want{
 			ClusterRanges: in.cfg.ClusterRanges,

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -60,7 +61,7 @@ type feed struct {
 // PutService adds or replaces a service.
 func (f feed) PutService(s service.Service) {
 	f.Proxy.PutService(s)
-	if f.services.vips.Put(s) {
+	if f.services.vips.Put(s, time.Now()) {
 		f.changed()
 	}
 }
@@ -68,7 +69,7 @@ func (f feed) PutService(s service.Service) {
 // DeleteService takes a service away.
 func (f feed) DeleteService(n service.Name) {
 	f.Proxy.DeleteService(n)
-	if f.services.vips.Delete(n) {
+	if f.services.vips.Delete(n, time.Now()) {
 		f.changed()
 	}
 }
@@ -85,11 +86,11 @@ func (f feed) Listed() {
 func (a *Agent) gatherVIPs(in *inputs) {
 	switch s := a.services; {
 	case s == nil:
-		in.formerVIPs = a.leftVIPs
+		in.vips = a.leftVIPs
 	case s.listed.Load():
-		in.vips = s.vips.Addrs()
+		in.vips = s.vips.Addrs(time.Now())
 	default:
-		in.vips = union(s.vips.Addrs(), a.leftVIPs)
+		in.vips = union(s.vips.Addrs(time.Now()), a.leftVIPs)
 	}
 }
 
@@ -99,7 +100,7 @@ func (a *Agent) openServices() error {
 	if err != nil {
 		return err
 	}
-	a.leftVIPs = have.AllVIPs()
+	a.leftVIPs = have.VIPs
 	if a.cfg.ServiceProxy != config.ServiceProxyEBPF {
 		taken, err := removeServices()
 		for _, t := range taken {

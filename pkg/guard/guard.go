@@ -37,9 +37,6 @@ type Settings struct {
 	// VIPs are the addresses of services outside Ranges: of balancers, and external ones. What a pod sends to
 	// one of them and nothing translates does not leave by a guarded link, unless it answers a client there.
 	VIPs []netip.Addr
-	// FormerVIPs are VIPs of a table of services that is no more. Another program translates them, and nothing marks
-	// its answers: only the nftables table, which can tell answers by their connection, has them.
-	FormerVIPs []netip.Addr
 }
 
 // Guard holds the pinned maps and programs of one node. Its methods may be
@@ -186,7 +183,7 @@ func (s Settings) validate() error {
 			errs = append(errs, fmt.Errorf("range %s: not a prefix without host bits", p))
 		}
 	}
-	for what, addrs := range map[string][]netip.Addr{"node address": s.NodeAddrs, "service address": s.VIPs, "former service address": s.FormerVIPs} {
+	for what, addrs := range map[string][]netip.Addr{"node address": s.NodeAddrs, "service address": s.VIPs} {
 		for _, a := range addrs {
 			if !a.IsValid() || a.Is4In6() || a.Zone() != "" {
 				errs = append(errs, fmt.Errorf("%s %s: not a plain address", what, a))

@@ -85,25 +85,14 @@ func Plan(s Settings, links []Link) *State {
 	want := &State{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges), Nodes: distinct(s.NodeAddrs), VIPs: distinct(s.VIPs)}
 	slices.SortFunc(want.Ranges, comparePrefix)
 	want.Ranges = slices.Compact(want.Ranges)
-	want.Table = planTable(want.Ranges, want.Nodes, distinct(s.VIPs, s.FormerVIPs))
+	want.Table = planTable(want.Ranges, want.Nodes, want.VIPs)
 	want.Pods = plannedPods()
 	return want
 }
 
-// AllVIPs are the addresses of services that are closed by anything, sorted.
-func (s *State) AllVIPs() []netip.Addr {
-	all := slices.Clone(s.VIPs)
-	for _, name := range []string{setVIPs4, setVIPs6} {
-		for _, e := range s.Table.sets[name] {
-			all = append(all, e.first)
-		}
-	}
-	return distinct(all)
-}
-
 // distinct gives each address once, sorted.
-func distinct(lists ...[]netip.Addr) []netip.Addr {
-	all := slices.Concat(lists...)
+func distinct(addrs []netip.Addr) []netip.Addr {
+	all := slices.Clone(addrs)
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
 }

@@ -24,19 +24,26 @@ import (
 // A pod's packet to a service that was not translated is another thing: a segment of a flow that was forgotten, a fragment, a
 // table that is no more. One to a service address dies with the ranges; one to the address of a balancer would go
 // outside, to a peer that is a backend inside. So what a pod sends there is dropped, but for answers: a balancer that does not keep
-// its clients' addresses comes from its own, which is the service's. Routes could not tell the two apart. What opens a
+// its clients' addresses comes from its own, which is the service's. Connection tracking knows them, and gives them the mark
+// for the programs at links, which do not. Routes could not tell the two apart. What opens a
 // connection there is refused before, by a reset.
 
 // untranslated is the reason of bpf/reasons.go.
 const untranslated = "pod_to_vip"
 
-// passAnswers leaves alone what answers. What has no connection, and what none is known of, goes on to the next rule.
-func passAnswers() rule {
-	return rule{"ct direction reply return", []expr.Any{
-		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctReply}},
-		&expr.Verdict{Kind: expr.VerdictReturn},
-	}}
+// markAnswers marks pods' answers to addresses of services, and leaves them alone. What has no connection, and what none is known of, goes on to
+// the next rule.
+func markAnswers() (rules []rule) {
+	for _, f := range families {
+		text := fmt.Sprintf("mark %#x ct direction reply %s @%s mark set mark | %#x return", config.PodMark, f.daddr, f.vips, config.ServiceMark)
+		exprs := append(marked(),
+			&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctReply}})
+		exprs = append(append(exprs, load(f.daddr)...), &expr.Lookup{SourceRegister: 1, SetName: f.vips})
+		exprs = append(append(exprs, setMark(config.ServiceMark)...), &expr.Verdict{Kind: expr.VerdictReturn})
+		rules = append(rules, rule{text, exprs})
+	}
+	return rules
 }
 
 // dropUntranslated drops pods' packets to addresses of services; served ones and answers have passed before.

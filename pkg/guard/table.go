@@ -56,7 +56,7 @@ func chains() []chain {
 	out = append(out, dropMarked()...)
 	out = append(append(out, dropSources(unserved())...), dropDestinations(nil)...)
 	out = append(append(out, passServed()), dropQuotes()...)
-	out = append(append(out, passAnswers()), dropUntranslated()...)
+	out = append(append(out, markAnswers()...), dropUntranslated()...)
 	return []chain{
 		{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
 		refuseChain(),

@@ -44,16 +44,22 @@ var families = []family{
 // markTunnelled marks what comes out of a tunnel as what pods send, so that it is
 // routed by the same table, which sends nothing to a node but through a tunnel.
 func markTunnelled() rule {
-	return rule{fmt.Sprintf("iifgroup %#x mark set mark | %#x", config.TunnelGroup, config.PodMark), []expr.Any{
+	return rule{fmt.Sprintf("iifgroup %#x mark set mark | %#x", config.TunnelGroup, config.PodMark), append([]expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.TunnelGroup)},
+	}, setMark(config.PodMark)...)}
+}
+
+// setMark sets the bits of mark.
+func setMark(mark uint32) []expr.Any {
+	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
 		&expr.Bitwise{
 			SourceRegister: 1, DestRegister: 1, Len: 4,
-			Mask: binaryutil.NativeEndian.PutUint32(^config.PodMark), Xor: binaryutil.NativeEndian.PutUint32(config.PodMark),
+			Mask: binaryutil.NativeEndian.PutUint32(^mark), Xor: binaryutil.NativeEndian.PutUint32(mark),
 		},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
-	}}
+	}
 }
 
 // toNode matches packets of pods to nodes that are about to enter a tunnel, by family.

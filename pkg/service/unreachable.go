@@ -1,11 +1,15 @@
 package service
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 )
+
+// VIPLinger is for how long an address counts after the last service that had it went: flows that it had go on, and their packets are translated by
+// what remembers them.
+const VIPLinger = time.Hour
 
 // VIPs are the addresses of all known services that are not of the cluster's service ranges: of balancers, and external ones. A pod's packet
 // to one of them that was not translated must not leave the node; the table cannot see to that, since what it does not know it leaves alone. Its
@@ -13,32 +17,37 @@ import (
 type VIPs struct {
 	mu        sync.Mutex
 	byService map[Name][]netip.Addr
+	gone      map[netip.Addr]time.Time // when a service last lost it
 }
 
 // Put adds or replaces a service and says whether its addresses are others than before. An address that cannot be a frontend's does not count.
-func (v *VIPs) Put(s Service) bool {
+func (v *VIPs) Put(s Service, now time.Time) bool {
 	var addrs []netip.Addr
 	for _, a := range slices.Concat(s.LoadBalancerIPs, s.ExternalIPs) {
 		if reachable(a) {
 			addrs = append(addrs, a.Unmap())
 		}
 	}
-	return v.set(s.Name, addrs)
+	return v.set(s.Name, sorted(addrs), now)
 }
 
 // Delete takes a service away and says whether it had addresses.
-func (v *VIPs) Delete(n Name) bool { return v.set(n, nil) }
+func (v *VIPs) Delete(n Name, now time.Time) bool { return v.set(n, nil, now) }
 
-func (v *VIPs) set(n Name, addrs []netip.Addr) bool {
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	addrs = slices.Compact(addrs)
+func (v *VIPs) set(n Name, addrs []netip.Addr, now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if slices.Equal(v.byService[n], addrs) {
+	had := v.byService[n]
+	if slices.Equal(had, addrs) {
 		return false
 	}
 	if v.byService == nil {
-		v.byService = make(map[Name][]netip.Addr)
+		v.byService, v.gone = make(map[Name][]netip.Addr), make(map[netip.Addr]time.Time)
+	}
+	for _, a := range had {
+		if !slices.Contains(addrs, a) {
+			v.gone[a] = now
+		}
 	}
 	if v.byService[n] = addrs; len(addrs) == 0 {
 		delete(v.byService, n)
@@ -46,11 +55,26 @@ func (v *VIPs) set(n Name, addrs []netip.Addr) bool {
 	return true
 }
 
-// Addrs gives each address once, sorted.
-func (v *VIPs) Addrs() []netip.Addr {
+// Addrs gives each address once, sorted: those that services have, and those that they had until VIPLinger ago.
+func (v *VIPs) Addrs(now time.Time) []netip.Addr {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	all := slices.Concat(slices.Collect(maps.Values(v.byService))...)
-	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
+	var all []netip.Addr
+	for _, addrs := range v.byService {
+		all = append(all, addrs...)
+	}
+	for a, when := range v.gone {
+		if now.Sub(when) > VIPLinger {
+			delete(v.gone, a)
+			continue
+		}
+		all = append(all, a)
+	}
+	return sorted(all)
+}
+
+// sorted gives each address once.
+func sorted(addrs []netip.Addr) []netip.Addr {
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
 }
