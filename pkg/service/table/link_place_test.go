@@ -1,14 +1,19 @@
 package table
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
@@ -139,4 +144,76 @@ func TestBalancersAreAnsweredAndNotReached(t *testing.T) {
 			t.Errorf("the guard dropped %d packets that are answers or were refused", n)
 		}
 	})
+}
+
+// TestForgottenFlowsStayInside has a pod, whose sockets have no programs, that goes on with a connection after the table of flows lost it. The balancer's address is
+// on the client's host, and others masquerade what leaves there.
+func TestForgottenFlowsStayInside(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		l := newLinked(t, withTCX)
+		vips := []string{"198.19.0.66", "fd42:9::66"}
+		for i, a := range nettest.Addrs(vips...) {
+			nettest.AddAddr(t, l.client, "u0", netip.PrefixFrom(a, a.BitLen()))
+			self := nettest.Prefixes("198.18.1.1/32", "fd42:1::1/128")[i] // real pods have no neighbours
+			nettest.AddRoute(t, l.pod, self, nettest.Addrs("198.18.1.254", "fd42:1::fe")[i], "p0")
+		}
+		l.serve(t, vips...)
+		l.attach(t)
+		l.host.Run(t, func() error {
+			out, err := exec.Command("nft", "table inet others { chain c { type nat hook postrouting priority 100; oifname u0 masquerade; }; }").CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("masquerade: %w: %s", err, out)
+			}
+			return nil
+		})
+		wire := nettest.NewCapture(t, l.client, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
+		crossed := func(secret string) bool {
+			return slices.ContainsFunc(wire.Frames(), func(f nettest.Frame) bool { return bytes.Contains(f.Data, []byte(secret)) })
+		}
+		for i, vip := range vips {
+			// Where the address is open it leaves: the capture would show it.
+			l.guard(t)
+			open := fmt.Sprintf("secret %d, without the guard", i)
+			l.goOn(t, vip, open)
+			nettest.Until(t, 10*time.Second, "what the guard lets pass is seen", func() bool { return crossed(open) })
+
+			l.guard(t, vips...)
+			closed, before := fmt.Sprintf("secret %d, with the guard", i), l.dropped(t)["pod_to_vip"]
+			l.goOn(t, vip, closed)
+			nettest.Until(t, 10*time.Second, "the guard dropped it", func() bool { return l.dropped(t)["pod_to_vip"] > before })
+		}
+		for _, f := range wire.All(t) {
+			if bytes.Contains(f.Data, []byte("with the guard")) {
+				t.Fatalf("a pod's segment to a service left in clear: %x", f.Data)
+			}
+		}
+	})
+}
+
+// goOn has the pod connect to port 80 of an address, and send a text once all flows are forgotten.
+func (l *linked) goOn(t *testing.T, vip, text string) {
+	t.Helper()
+	var c net.Conn
+	l.pod.Run(t, func() (err error) {
+		c, err = net.DialTimeout("tcp", net.JoinHostPort(vip, "80"), 5*time.Second)
+		return err
+	})
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), "pod sees ") {
+		t.Fatalf("%s answers %q, %v", vip, got, err)
+	}
+	var keys [][]byte
+	flows := l.maps[mapFlows]
+	if err := eachRaw(flows, func(key, _ []byte) error { keys = append(keys, bytes.Clone(key)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		if err := flows.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -266,15 +266,15 @@ func TestClientOutsideWithTheGuardInForce(t *testing.T) {
 	})
 }
 
-// serve has the pod behind port 30080 of the host.
-func (l *linked) serve(t *testing.T) {
+// serve has the pod behind port 30080 of the host, and port 80 of addresses of a balancer.
+func (l *linked) serve(t *testing.T, vips ...string) {
 	t.Helper()
 	p, err := service.New("node-1", small)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := named("web")
-	s.Ports[0].NodePort = 30080
+	s.Ports[0].NodePort, s.LoadBalancerIPs = 30080, nettest.Addrs(vips...)
 	p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
 	p.PutService(s)
 	endpoints := sliceOf("web", "198.18.1.5", "fd42:1::5")
