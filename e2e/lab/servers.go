@@ -70,15 +70,6 @@ func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
 	return fmt.Errorf("%s is no endpoint of the API's service", addr)
 }
 
-// Servers are where the API servers are reached, the first one first.
-func (c *Control) Servers() []netip.AddrPort {
-	var out []netip.AddrPort
-	for i := range c.lab.opts.APIServers {
-		out = append(out, netip.AddrPortFrom(c.serverAddrs(i)[0], apiPort))
-	}
-	return out
-}
-
 // UnplugServer takes the underlay from an API server other than the first, which is number 0, or gives it back: to all others it is as if its
 // machine had no power.
 func (c *Control) UnplugServer(ctx context.Context, i int, out bool) error {

@@ -1,14 +1,8 @@
 package lab_test
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
-	"net/netip"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -60,79 +54,4 @@ func family(six bool) string {
 		return "IPv6"
 	}
 	return "IPv4"
-}
-
-// Addresses of balancers, and the ports on which they ask whether a node has endpoints.
-var balancers = []netip.Addr{netip.MustParseAddr("198.18.64.1"), netip.MustParseAddr("fd42:64::1")}
-
-// With externalTrafficPolicy Local a node serves outside by its own backends only, who see the client's address; without one it drops, and says so to
-// the balancer's health check. From inside all backends are reached.
-func TestServicesOfLocalEndpoints(t *testing.T) {
-	ctx, l := serviceLab(t)
-	client, pods := namedPods(ctx, t, l, 1, "a", "b", "c")
-	web := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, pods[1:]...)
-	without, with := l.Nodes()[0], l.Nodes()[1]
-	balance(ctx, t, l, web, with, balancers...)
-	each(func(six bool, proto string) {
-		t.Run(family(six)+" "+proto, func(t *testing.T) {
-			for _, to := range []netip.AddrPort{nodePort(t, web, with, proto, six), netip.AddrPortFrom(balancerOf(six), servicePort)} {
-				c := answers(ctx, t, l.Outside, lab.Question{Proto: proto, To: to, Count: asks, Egress: true}, spread("b", "c"))
-				if client := l.OutsideAddrs(); c.Sources[client[0].String()]+c.Sources[client[1].String()] != asks {
-					t.Errorf("backends were asked by %v, want %v alone", c.Sources, client)
-				}
-			}
-			answers(ctx, t, l.Outside, lab.Question{Proto: proto, To: nodePort(t, web, without, proto, six), Count: 2, Timeout: 300 * time.Millisecond, Egress: true}, nobody)
-			answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, web, six), Count: asks}, spread("b", "c"))
-		})
-	})
-	t.Run("health checks", func(t *testing.T) {
-		healthy(ctx, t, l, web, with, http.StatusOK, 4) // two pods of two addresses
-		healthy(ctx, t, l, web, without, http.StatusServiceUnavailable, 0)
-		putBackends(ctx, t, l, web.Name, ready(pods[0]), 1)
-		healthy(ctx, t, l, web, with, http.StatusServiceUnavailable, 0)
-		healthy(ctx, t, l, web, without, http.StatusOK, 2)
-	})
-	noLeaks(t, l)
-}
-
-func balancerOf(six bool) netip.Addr {
-	if six {
-		return balancers[1]
-	}
-	return balancers[0]
-}
-
-// healthy asks a node as a balancer does until the answer is as wanted.
-func healthy(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, n *lab.Node, status, endpoints int) {
-	t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		err = l.Outside.Do(func() error {
-			conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
-			return err
-		})
-		return conn, err
-	}}
-	url := fmt.Sprintf("http://%s/healthz", netip.AddrPortFrom(n.Addrs[0], uint16(s.Spec.HealthCheckNodePort)))
-	err := lab.Until(ctx, 15*time.Second, func() error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return lab.Stop(err)
-		}
-		resp, err := (&http.Client{Transport: transport, Timeout: 2 * time.Second}).Do(req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		var a struct{ LocalEndpoints int }
-		if err := json.NewDecoder(resp.Body).Decode(&a); err != nil {
-			return err
-		}
-		if resp.StatusCode != status || a.LocalEndpoints != endpoints {
-			return fmt.Errorf("status %d with %d endpoints, want %d with %d", resp.StatusCode, a.LocalEndpoints, status, endpoints)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Errorf("health check of %s: %v", n.Name, err)
-	}
 }

@@ -13,7 +13,9 @@ import (
 )
 
 // scenario is one of the suite that the load balancer loxilb is tested with (its folder cicd): there the order of answers is asserted, since it takes
-// servers in turns. Ours are chosen at random, so what is asserted is who answers, and how often.
+// servers in turns. Ours are chosen at random, so what is asserted is who answers, and how often. Not here are those of what no Service asks for: servers that
+// answer past the balancer (tcplbdsr1, tcplbdsr2, tcplbl3dsr), weights and least connections (wrrtcplb, tcplblc), marks, one arm, NAT64, SCTP, proxies of HTTPS,
+// probes of the balancer's own (tcplbmon, httpsep: readiness is the kubelet's) and pairs of balancers; tcplbcps and tcpsctpperf are in bench-service.
 type scenario struct {
 	// name is the scenario's there.
 	name string

@@ -3,6 +3,7 @@ package lab_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,19 +34,15 @@ func TestServicesRememberClients(t *testing.T) {
 			answers(ctx, t, l.Outside, lab.Question{Proto: proto, To: nodePort(t, web, n, proto, six), Egress: true}, one)
 		})
 	})
-	for name, ask := range map[string]struct {
-		from lab.Place
-		q    lab.Question
-	}{
-		"a pod, after the timeout":          {client, lab.Question{Proto: "tcp", To: clusterIP(t, brief, false)}},
-		"who is outside, after the timeout": {l.Outside, lab.Question{Proto: "udp", To: nodePort(t, brief, n, "udp", true), Egress: true}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			// All seven by the same of three: once in 700 times, and then asked again.
-			ask.q.Count, ask.q.Pause = 7, afterTimeout
-			answers(ctx, t, ask.from, ask.q, several("a", "b", "c"))
-		})
-	}
+	t.Run("after the timeout", func(t *testing.T) {
+		// All seven by the same of three: once in 700 times, and then asked again.
+		inside := lab.Question{Proto: "tcp", To: clusterIP(t, brief, false), Count: 7, Pause: afterTimeout}
+		outside := lab.Question{Proto: "udp", To: nodePort(t, brief, n, "udp", true), Count: 7, Pause: afterTimeout, Egress: true}
+		var both sync.WaitGroup
+		both.Go(func() { answers(ctx, t, client, inside, several(three...)) })
+		both.Go(func() { answers(ctx, t, l.Outside, outside, several(three...)) })
+		both.Wait()
+	})
 	noLeaks(t, l)
 }
 
