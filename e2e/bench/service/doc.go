@@ -24,7 +24,7 @@
 // Sides of one quantity are measured directly after one another, in random order, in each round (bench.Runner).
 // Nothing is left out: what cannot be measured is a missed gate with the reason. A run that is interrupted gives what it has measured until then.
 //
-// IPVS is one of the sides where the kernel has it (modprobe ip_vs, and ipvsadm installed), as in a virtual machine with a distribution's kernel;
+// IPVS is one of the sides where the kernel has it (modprobe ip_vs, and ipvsadm installed), as in the virtual machine of bench-service -machine;
 // elsewhere it is left out, and with it the gates of what there is to gain over it (ipvs.go).
 //
 // Start reading at Run in suite.go; lane.go has the ground, side.go the sides, quantity.go what is measured, programming.go how fast a table is filled, feed.go and watched.go from what.

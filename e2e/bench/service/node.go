@@ -36,23 +36,19 @@ func (l *lane) clusterRanges(r reach) []netip.Prefix {
 	return []netip.Prefix{backendRange}
 }
 
-// ourNode makes the node of a lane one of ours, with everything that veild has in force on it but the tunnels' own work: the guard at links and in
-// nftables, the rules that keep pods to their addresses, policy routing, masquerading, and so connection tracking of all that passes. The links to the
-// endpoints are tunnels where the client is a pod, as most backends are on other nodes; they are pods of the node where it is outside.
+// ourNode makes the node of a lane one of ours, with everything that veild has in force on it but tunnels: the guard at links and in
+// nftables, the rules that keep pods to their addresses, policy routing, masquerading, and so connection tracking of all that passes. Endpoints are pods of
+// the node, and so is the client unless it is outside.
 func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
-	group := map[reach]uint32{pod: config.TunnelGroup, outside: config.PodGroup}[r]
 	var lines []string
 	for i := range endpoints {
-		lines = append(lines, fmt.Sprintf("link set end%d group %d", i, group))
+		_, far := wire(l.number, i)
+		lines = append(lines, fmt.Sprintf("link set end%d group %d", i, config.PodGroup),
+			fmt.Sprintf("route add %s via %s table %d", block(i), far, config.TablePod))
 	}
 	if r == pod {
 		lines = append(lines, fmt.Sprintf("link set client group %d", config.PodGroup),
 			fmt.Sprintf("route add %s dev client table %d", clientAddr(l.number), config.TablePod))
-	} else {
-		for i := range endpoints {
-			_, far := wire(l.number, i)
-			lines = append(lines, fmt.Sprintf("route add %s via %s table %d", block(i), far, config.TablePod))
-		}
 	}
 	if err := l.node.ip(ctx, lines...); err != nil {
 		return err
@@ -83,19 +79,10 @@ func (l *lane) routing(r reach) error {
 		return err
 	}
 	defer h.Close()
-	w := hostnet.Want{
+	_, err = h.Sync(hostnet.Plan(hostnet.Want{
 		ClusterRanges: l.clusterRanges(r), ServiceRanges: serviceRanges, SelfAddrs: []netip.Addr{nodeAddr(l.number)},
 		Masquerade: true, TunnelPort: config.TunnelPort,
-	}
-	for i := range endpoints {
-		if r != pod {
-			break
-		}
-		device := fmt.Sprintf("end%d", i)
-		w.Devices = append(w.Devices, hostnet.TunnelDevice{Name: device})
-		w.Peers = append(w.Peers, hostnet.Peer{Name: endpointName(i), PodPrefixes: []netip.Prefix{block(i)}, Devices: []string{device}})
-	}
-	_, err = h.Sync(hostnet.Plan(w))
+	}))
 	return err
 }
 
@@ -127,12 +114,11 @@ func (g *ground) translate(l *lane, r reach) error {
 	})
 }
 
-// podAddrs writes from which addresses pods may send, as the plugin does: the client, or endpoints from those of the measured services' backends.
+// podAddrs writes from which addresses pods may send, as the plugin does: endpoints from those of the measured services' backends, and the client.
 func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 	var elements []string
 	if r == pod {
 		elements = append(elements, fmt.Sprintf("\"client\" . %s", clientAddr(l.number)))
-		services = nil
 	}
 	seen := map[netip.Addr]bool{}
 	for _, s := range services {

@@ -133,8 +133,8 @@ var notes = []string{
 		"From outside they translate the source too (externalTrafficPolicy Cluster). haproxy is a proxy of TCP with a thread for each CPU.",
 	"The node of ours has everything that veild has in force: the guard, at links and in nftables, the rules that keep pods to their addresses, policy routing, masquerading, and with that connection tracking; none of the others has such a thing but the last. " +
 		"Guarded is that node without a table of services: the pod uses the endpoints' own addresses.",
-	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it, so no packet is rewritten, and those at links, which look at each. The links to the endpoints count as tunnels, without their encryption: it is not of services.",
-	"Ours from outside: the programs at links. The endpoints are pods of the node, so the source of a packet stays what it was.",
+	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it, so no packet is rewritten, and those at pods' links, which look at each, at the client's and at the endpoint's. Ours from outside: the programs at links. " +
+		"The endpoints are pods of the node, so no tunnel is measured, and the source of a packet stays what it was.",
 	"Connect, request, response: a byte each way over a connection of its own, closed by a reset. Latencies are from the moment at which an operation was to begin, in an open loop, so that waiting for a slot counts; p50, and p99 beside it.",
 	"Processor time is busy time of the whole machine, load and endpoints included, from /proc/stat, by the operations that were due. Where latencies are the noise of the scheduler, it is the better figure.",
 	"Clients, nodes and endpoints share the CPUs, so rates are bounded by wrk and the endpoints as much as by the path; ratios are smaller than on machines of their own.",

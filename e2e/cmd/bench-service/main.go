@@ -23,6 +23,7 @@ import (
 
 const usage = `bench-service measures how services are reached: by Kubeveil's table, by the rules of kube-proxy (nftables, iptables),
 by haproxy and directly, with up to 30,000 services loaded; and how fast the tables are written. Needs root.
+An interrupt ends it, with the report of what was measured until then.
 
 Usage: bench-service [flags]
 
@@ -30,6 +31,7 @@ Examples:
   bench-service                                       all of it; the first lines say how long that takes
   bench-service -rounds 1 -seconds 1 -parts pod       a look at what pods see, in less than a minute
   bench-service -parts scale -sizes 10,1000           how new connections grow with the number of services
+  bench-service -machine                              pod and outside on a virtual machine, whose kernel has IPVS
 
 Parts: pod (to a ClusterIP), outside (to a balancer's address), scale, programming, cost (ns of each program).
 
@@ -50,7 +52,13 @@ func main() {
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	parts := flags.String("parts", strings.Join(service.Parts(), ","), "which `parts`")
 	sizes := flags.String("sizes", join(service.Sizes), "`numbers` of services that are loaded; the first is what others are compared with")
+	machine := flags.Bool("machine", false, "measures on a virtual machine (hack/vm/image.sh), with IPVS beside the others; -parts is "+onMachineParts+" then unless it is given")
 	program.Main(flags, usage, func() (program.Run, error) {
+		given := map[string]bool{}
+		flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+		if *machine && !given["parts"] {
+			*parts = onMachineParts
+		}
 		o := service.Options{
 			Rounds: *rounds, Turns: *turns, Seed: *seed, Sample: time.Duration(*seconds) * time.Second,
 			Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout),
@@ -59,7 +67,11 @@ func main() {
 		if o.Sizes, err = numbers(*sizes); err != nil {
 			return nil, fmt.Errorf("-sizes %s: %w", *sizes, err)
 		}
-		return program.Within(*limit, func(ctx context.Context) error { return run(ctx, *out, o) }), o.Check()
+		measure := run
+		if *machine {
+			measure = onMachine
+		}
+		return program.Within(*limit, func(ctx context.Context) error { return measure(ctx, *out, o) }), o.Check()
 	})
 }
 

@@ -1,0 +1,121 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// TestRun measures a second of some of what pods see, with small tables, and looks at what is left.
+func TestRun(t *testing.T) {
+	nettest.NeedRoot(t)
+	nettest.NeedBPF(t)
+	for _, p := range needed {
+		nettest.NeedProgram(t, p[0])
+	}
+	// Whatever is there: no part of this test starts it.
+	o := Options{
+		Rounds: 1, Turns: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod, partCost}, Sizes: []int{4, 20}, HAProxy: "true", Root: ".",
+		Progress: func(format string, args ...any) { t.Logf(format, args...) },
+		only:     []string{qCPS, qCRRLatency, qRTT},
+	}
+	rep, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rep.Result.Validate(); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{
+		"pod_connections_to_direct", "pod_connections_to_nftables", "pod_connections_to_iptables", "pod_connections_nftables_to_direct",
+		"pod_connect_request_response_latency_to_direct", "pod_connect_request_response_latency_to_direct_p99",
+		"pod_connect_request_response_latency_to_direct_processor", "pod_round_trip_to_nftables_least",
+		"pod_connections_to_guarded", "cost_pod_service_connect4_4_services", "cost_pod_service_pod_in_20_services",
+	} {
+		c := rep.Result.Find(name, 0)
+		if c == nil || c.Ours.Median <= 0 {
+			t.Errorf("%s: %+v", name, c)
+		}
+		if rep.Labels[name] == "" {
+			t.Errorf("%s has no label", name)
+		}
+	}
+	for _, g := range rep.Result.Gates {
+		if strings.HasPrefix(g.Name, "part ") {
+			t.Errorf("%s: %s", g.Name, g.Got)
+		}
+	}
+	nothingLeft(t)
+}
+
+// TestInterruptedRun ends a run in the middle: what was measured until then is in the result, and nothing is left.
+func TestInterruptedRun(t *testing.T) {
+	nettest.NeedRoot(t)
+	nettest.NeedBPF(t)
+	for _, p := range needed {
+		nettest.NeedProgram(t, p[0])
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	o := Options{
+		Rounds: 99, Turns: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod}, Sizes: []int{4}, HAProxy: "true", Root: ".", only: []string{qCRRLatency},
+		Progress: func(format string, args ...any) {
+			t.Logf(format, args...)
+			if strings.HasPrefix(format, "round") {
+				cancel()
+			}
+		},
+	}
+	start := time.Now()
+	rep, err := Run(ctx, o)
+	if err == nil || !strings.Contains(err.Error(), "canceled") {
+		t.Errorf("error %v, want that of the context", err)
+	}
+	if took := time.Since(start); took > 60*time.Second {
+		t.Errorf("it ended after %v", took)
+	}
+	if err := rep.Result.Validate(); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"pod_connect_request_response_latency_to_direct", "pod_connect_request_response_latency_to_nftables_processor"} {
+		if c := rep.Result.Find(name, 0); c == nil || c.Ours.N != 1 {
+			t.Errorf("%s: %+v, want one round", name, c)
+		}
+	}
+	nothingLeft(t)
+}
+
+// nothingLeft looks for cgroups, files and namespaces; processes and descriptors are looked for when the tests end.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	for _, pattern := range []string{fmt.Sprintf("/sys/fs/cgroup/%s%d", groupPrefix, os.Getpid()), fmt.Sprintf("/sys/fs/cgroup/unified/%s%d", groupPrefix, os.Getpid()), filepath.Join(os.TempDir(), ownName())} {
+		if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	}
+}
+
+func TestWhatTheDeadLeftIsFound(t *testing.T) {
+	root := t.TempDir()
+	dead := exec.Command("true")
+	if err := dead.Run(); err != nil {
+		t.Fatal(err)
+	}
+	left := filepath.Join(root, groupPrefix+strconv.Itoa(dead.Process.Pid))
+	for _, dir := range []string{left, filepath.Join(root, ownName()), filepath.Join(root, groupPrefix+"other"), filepath.Join(root, "else")} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := ofDead(root); !slices.Equal(got, []string{left}) {
+		t.Errorf("%v, want %s alone", got, left)
+	}
+}
