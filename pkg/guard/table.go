@@ -50,10 +50,9 @@ const afterSourceNAT = 110
 
 // chains are all chains. They depend on nothing but the version.
 func chains() []chain {
-	in := append([]rule{markTunnelled(), dropUnmarked()}, skip("iif", expr.MetaKeyIIF, expr.MetaKeyIIFGROUP)...)
+	in := append([]rule{markTunnelled(), dropUnmarked()}, skip("iif", expr.MetaKeyIIFGROUP, expr.MetaKeyIIF, nil)...)
 	in = append(append(in, dropSources(nil)...), dropDestinations(unserved())...)
-	out := append(dropTranslated(), skip("oif", expr.MetaKeyOIF, expr.MetaKeyOIFGROUP)...)
-	out = append(out, dropMarked()...)
+	out := append(skip("oif", expr.MetaKeyOIFGROUP, expr.MetaKeyOIF, enterTunnel()), dropMarked()...)
 	out = append(append(out, dropSources(unserved())...), dropDestinations(nil)...)
 	out = append(append(out, passServed()), dropQuotes()...)
 	out = append(append(out, markAnswers()...), dropUntranslated()...)
@@ -65,8 +64,9 @@ func chains() []chain {
 	}
 }
 
-// skip gives rules that leave alone what goes through lo, a pod's veth or a tunnel.
-func skip(name string, index, group expr.MetaKey) []rule {
+// skip gives rules that leave alone what goes through a pod's veth, lo, or a tunnel; before are those that judge what goes through a tunnel.
+// What is most is asked first: each packet of a pod pays for every condition before the one that is its own.
+func skip(name string, group, index expr.MetaKey, before []rule) []rule {
 	only := func(text string, key expr.MetaKey, value uint32) rule {
 		return rule{text + " return", []expr.Any{
 			&expr.Meta{Key: key, Register: 1},
@@ -74,11 +74,10 @@ func skip(name string, index, group expr.MetaKey) []rule {
 			&expr.Verdict{Kind: expr.VerdictReturn},
 		}}
 	}
-	return []rule{
-		only(name+" lo", index, loIndex),
-		only(fmt.Sprintf("%sgroup %#x", name, config.PodGroup), group, config.PodGroup),
+	rules := append([]rule{only(fmt.Sprintf("%sgroup %#x", name, config.PodGroup), group, config.PodGroup)}, before...)
+	return append(rules,
 		only(fmt.Sprintf("%sgroup %#x", name, config.TunnelGroup), group, config.TunnelGroup),
-	}
+		only(name+" lo", index, loIndex))
 }
 
 func dropSources(before *match) []rule {

@@ -83,6 +83,21 @@ func keepSource() (rules []rule) {
 	return rules
 }
 
+// enterTunnel judges what is about to enter a tunnel. Most goes to pods, and has passed with the first condition of its family.
+func enterTunnel() (rules []rule) {
+	for _, f := range families {
+		exprs := []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.TunnelGroup)},
+		}
+		exprs = append(append(exprs, load(f.daddr)...),
+			&expr.Lookup{SourceRegister: 1, SetName: f.nodes, Invert: true},
+			&expr.Verdict{Kind: expr.VerdictReturn})
+		rules = append(rules, rule{fmt.Sprintf("oifgroup %#x %s not @%s return", config.TunnelGroup, f.daddr, f.nodes), exprs})
+	}
+	return append(rules, dropTranslated()...)
+}
+
 // dropTranslated drops what opens or goes on with such a connection. Answers to
 // it have a translated source rightly, and what this node itself sends with the
 // mark, its probes, comes in by no link. A client of a service has a source of its own too, if it came in
