@@ -54,6 +54,40 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 	}
 }
 
+// What seals a record outlives the keys that it is from, opens nothing, and verifies nothing once it was wiped: an empty key would, whatever anybody sealed by none.
+func TestSealingKeys(t *testing.T) {
+	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
+	sealing, err := keys.Sealing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys.Wipe()
+	if sealing.Volume.Len() != 0 {
+		t.Error("it has the volume's key")
+	}
+	m := read(t, d)
+	r, err := m.Verify(sealing, testID, testWant)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Seal(d, sealing, r.Next(2, testPayload)); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(d, deriveKeys(t, 1, testID.Binding), Want{Epoch: 2, Payload: testPayload}); err != nil {
+		t.Errorf("after sealing: %v", err)
+	}
+	sealing.Wipe()
+	if _, err := keys.Sealing(); err == nil {
+		t.Error("made of keys that were wiped")
+	}
+	forged := r.Next(3, testPayload)
+	copy(m.bytes[recordA:], forged.encode(sealing, recordA))
+	copy(m.bytes[recordB:], forged.encode(sealing, recordB))
+	if _, err := m.Verify(sealing, testID, Want{Epoch: 3, Payload: testPayload}); err == nil {
+		t.Error("verified by no key")
+	}
+}
+
 // The disk as its owner may present it. Each is refused, for its reason, and nothing is written.
 func TestRefused(t *testing.T) {
 	other, cluster, reformatted := testID, testID, testID

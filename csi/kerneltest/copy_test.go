@@ -196,11 +196,7 @@ func TestCopyOfSuspendedBlock(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
 	o := n.open("v", volume.OpenOptions{})
-	held, err := os.OpenFile(o.Mapping.Path, os.O_RDWR|unix.O_DIRECT, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
+	held := hold(t, o.Mapping.Path)
 	b := blk.Buffer(blk.Align)
 	w := startWriter(t, func(i int64) error {
 		binary.BigEndian.PutUint64(b, uint64(i+1))

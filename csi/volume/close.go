@@ -164,7 +164,7 @@ func (o *op) expand(ctx context.Context, dev backend.Device, opts OpenOptions) e
 
 // Removed is how a volume was deleted.
 type Removed struct {
-	// Shredded is whether keyslot and record on the disk were overwritten. Without it, too, the disk opens no more: its key is gone.
+	// Shredded is whether nothing of keyslot and record is on the disk. Without it, too, the disk opens no more: its key is gone.
 	Shredded bool
 	// Why they were not, when they were not.
 	Why error

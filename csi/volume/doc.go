@@ -7,7 +7,9 @@
 //   - A mapping that is handed out is of the volume's record at the epoch of the trusted state; one that was found is used only
 //     when its uuid, device, table and size are as they would be made, and a read succeeds. Any other is fenced and replaced, once there are key and
 //     disk for the one that takes its place; one that is ahead of the state is refused and left.
-//   - An image of a disk from before the volume was last opened, cleanly closed or expanded is refused.
+//   - An image of a disk from before the volume was last opened, cleanly closed or expanded is refused. Closing is clean with a key: the request's, or that of the
+//     record alone, which Open keeps for one whose Close brings none.
+//   - What Delete destroys is known to be the volume's. Anything else is left.
 //   - A copy is what its source was at one moment, which lasted no longer than a limit; it opens on no disk but its own, and its source on no copy's.
 //     A source that a dead process left standing still goes on (Set.Resume, Set.Open).
 //   - While the key service is away nothing is opened anew and nothing is formatted; what is open stays so.
