@@ -183,7 +183,7 @@ func hasDNS(ctx context.Context, c *framework.Cluster) (bool, error) {
 // once more what has failed without a reason.
 func (o Options) runAll(ctx context.Context, r *Report) error {
 	var together, single []string
-	for _, s := range conformanceFirst(r.todo) {
+	for _, s := range conformanceFirst(breadthFirst(r.todo)) {
 		if upstream.Alone(s) {
 			single = append(single, s)
 		} else {
@@ -208,6 +208,22 @@ func conformanceFirst(specs []string) []string {
 		return 1
 	}
 	return slices.SortedStableFunc(slices.Values(specs), func(a, b string) int { return rank(a) - rank(b) })
+}
+
+// family is what of a volume's spec says of which group of tests it is one: the word after its pattern.
+var family = regexp.MustCompile(`\[Testpattern: [^\]]*\](?:\[[^\]]*\])* *(?:\[Slow\] *)?([^ ]+)`)
+
+// breadthFirst gives the first spec of each family, then the second of each, and so on: what a limit leaves out is more of what was run. Those of no family stay in their order,
+// before all.
+func breadthFirst(specs []string) []string {
+	seen, rank := map[string]int{}, map[string]int{}
+	for _, s := range specs {
+		if m := family.FindStringSubmatch(s); m != nil {
+			seen[m[1]]++
+			rank[s] = seen[m[1]]
+		}
+	}
+	return slices.SortedStableFunc(slices.Values(specs), func(a, b string) int { return rank[a] - rank[b] })
 }
 
 // over says whether no more specs are to be begun.

@@ -160,6 +160,34 @@ func TestConformanceComesFirst(t *testing.T) {
 	}
 }
 
+// A limit leaves out more of what was run, and no kind of test.
+func TestEachFamilyComesFirst(t *testing.T) {
+	const v = upstream.Volumes + " [Testpattern: Dynamic PV "
+	specs := []string{
+		"b", "a", v + "(xfs)][Slow] volumes should x", v + "(xfs)] subPath should a", v + "(default fs)] subPath should b", v + "(block volmode)] volumes should y", v + "(block volmode)] capacity should z",
+	}
+	want := []string{specs[0], specs[1], specs[2], specs[3], specs[6], specs[4], specs[5]}
+	if diff := cmp.Diff(want, breadthFirst(specs)); diff != "" {
+		t.Error(diff)
+	}
+	all, err := os.ReadFile("testdata/volumespecs.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, s := range strings.Split(strings.TrimSpace(string(all)), "\n") {
+		m := family.FindStringSubmatch(s)
+		if m == nil || strings.HasPrefix(m[1], "[") && m[1] != "[Feature:Windows]" {
+			t.Errorf("of no family: %s", s)
+			continue
+		}
+		seen[m[1]] = true
+	}
+	if !seen["subPath"] || !seen["multiVolume"] || !seen["snapshottable"] {
+		t.Errorf("families %v", seen)
+	}
+}
+
 // Batches begin in their order, with so many processes at a time.
 func TestBatchesInOrder(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "order")

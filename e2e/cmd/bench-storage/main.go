@@ -27,7 +27,7 @@ Usage: bench-storage [flags]
 
 Examples:
   bench-storage                                   all of it, about 40 minutes on two cores
-  bench-storage -rounds 1 -seconds 1              a look at everything, in about 7 minutes
+  bench-storage -rounds 1 -seconds 1              a look at everything, in about 8 minutes: too little for its gates
   bench-storage -disks free -tuning latency       the disk without limits, volumes of the class for latency
 
 Flags:
