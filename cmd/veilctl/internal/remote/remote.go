@@ -6,8 +6,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"io/fs"
+	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,8 +68,8 @@ func (a *Access) Open() (*Cluster, error) {
 
 // New makes the clients of a configuration, and silences what client-go would write to standard error by itself.
 func New(cfg *rest.Config) (*Cluster, error) {
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	// Not klog.SetOutput: errors go to standard error besides.
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	cfg = rest.CopyConfig(cfg)
 	cfg.UserAgent, cfg.QPS, cfg.Burst, cfg.Timeout = "veilctl", 50, 100, requestLimit
 	// Warnings of the API server are about its users' manifests, not about what is asked here.

@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 )
 
 // What is wrong with a kubeconfig that was named is said of that file.
@@ -25,5 +28,26 @@ func TestOpenNamesTheFile(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
+	}
+}
+
+// What client-go says of a stream that ended, say, is not mixed with what the command says.
+func TestClientsAreSilent(t *testing.T) {
+	written, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer written.Close()
+	stderr := os.Stderr
+	os.Stderr = written
+	defer func() { os.Stderr = stderr }()
+	if _, err := New(&rest.Config{Host: "https://198.18.0.2:6443"}); err != nil {
+		t.Fatal(err)
+	}
+	klog.Background().Error(os.ErrClosed, "Copying stderr failed")
+	klog.ErrorS(os.ErrClosed, "Copying stderr failed")
+	klog.Flush()
+	if text, err := os.ReadFile(written.Name()); err != nil || len(text) > 0 {
+		t.Errorf("standard error has %q (%v)", text, err)
 	}
 }
