@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
+	"github.com/kubeveil/kubeveil/e2e/framework"
 	"github.com/kubeveil/kubeveil/e2e/storage"
 	"github.com/kubeveil/kubeveil/e2e/storage/cluster"
 	"github.com/kubeveil/kubeveil/e2e/vm"
@@ -48,6 +50,9 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 		o.Log.Info("the oracle on the wire has ended", "frames", wire.Frames, "plaintext", wire.Plaintext, "kinds", wire.Kinds)
 		err = errors.Join(err, end)
 	}()
+	if err := takePods(ctx, c); err != nil {
+		return nil, "", err
+	}
 	platform = bench.Emulated
 	if c.Accel == vm.KVM {
 		platform = bench.VM
@@ -61,4 +66,18 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 	}
 	report, err = conformance.Run(ctx, o)
 	return report, platform, err
+}
+
+// takePods waits until all machines take pods: for a moment after a node is Ready it has the taint of one that is not, and specs are
+// chosen by how many nodes there are.
+func takePods(ctx context.Context, c *vm.Cluster) error {
+	k, err := framework.Open(ctx, c.Kubeconfig(), framework.Options{})
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, m := range c.Machines {
+		names = append(names, m.Name)
+	}
+	return k.WaitNodesReady(ctx, 2*time.Minute, names...)
 }
