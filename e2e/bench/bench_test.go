@@ -310,6 +310,26 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+func TestSidesMeasuredTogether(t *testing.T) {
+	values := [][]bench.Sample{{{Value: 2}, {Value: 1}}, {{Value: 6}, {Value: 3}}, {{Value: 9}, {Value: 3}}, {{Value: 9}}}
+	g := bench.Group{Name: "rr", Unit: bench.Millisecond, Sides: []bench.Side{{Name: "ours"}, {Name: "bare"}},
+		Pairs: []bench.Pair{{Name: "rr", Ours: "ours", Base: "bare"}},
+		Together: func(context.Context) ([]bench.Sample, error) {
+			v := values[0]
+			values = values[1:]
+			return v, nil
+		}}
+	cases, err := (&bench.Runner{Rounds: 3}).RunGroups(t.Context(), []bench.Group{g})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, ratio := cases[0].Ours.N, *cases[0].Ratio; n != 3 || ratio.Min != 2 || ratio.Max != 3 {
+		t.Errorf("%d rounds, ratio %+v, want those of each round", n, ratio)
+	}
+	_, err = (&bench.Runner{Rounds: 1}).RunGroups(t.Context(), []bench.Group{g})
+	checkErr(t, err, "rr at MTU 0, round 1: 1 samples of 2 sides")
+}
+
 func TestRunnerEndsOnTheFirstError(t *testing.T) {
 	calls := 0
 	broken := func(context.Context) (bench.Sample, error) {

@@ -52,6 +52,8 @@ type Group struct {
 	// Turns is how often each side is measured in a round, one after the other; its sample of the round is their mean. 0 is once.
 	// More of them than longer samples: what else the machine does then meets all sides.
 	Turns int
+	// Together, when it is not nil, measures all sides at once instead of each by its Measure, and gives a sample of each in their order.
+	Together func(ctx context.Context) ([]Sample, error)
 }
 
 // Side is one of a Group, whose names differ.
@@ -145,6 +147,12 @@ type series map[string][]Sample
 func (s series) round(ctx context.Context, g *Group, rng *rand.Rand) error {
 	turns := series{}
 	for range max(1, g.Turns) {
+		if g.Together != nil {
+			if err := turns.takeAll(ctx, g); err != nil {
+				return err
+			}
+			continue
+		}
 		for _, k := range rng.Perm(len(g.Sides)) {
 			if err := turns.take(ctx, g.Sides[k]); err != nil {
 				return err
@@ -176,6 +184,23 @@ func (s series) take(ctx context.Context, side Side) error {
 		return fmt.Errorf("%s: %w", side.Name, err)
 	}
 	s[side.Name] = append(s[side.Name], sample)
+	return nil
+}
+
+func (s series) takeAll(ctx context.Context, g *Group) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	samples, err := g.Together(ctx)
+	if err == nil && len(samples) != len(g.Sides) {
+		err = fmt.Errorf("%d samples of %d sides", len(samples), len(g.Sides))
+	}
+	if err != nil {
+		return err
+	}
+	for i, side := range g.Sides {
+		s[side.Name] = append(s[side.Name], samples[i])
+	}
 	return nil
 }
 

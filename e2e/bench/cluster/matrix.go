@@ -27,13 +27,15 @@ type quantity struct {
 	unit    bench.Unit
 	turns   int
 	measure func(target) bench.Measure
+	// together measures all targets at once; nil: each is measured alone.
+	together func([]target) func(context.Context) ([]bench.Sample, error)
 }
 
 // How often each side is measured in a round.
 const (
 	tcpTurns   = 2
-	udpTurns   = 2
-	tripsTurns = 3
+	udpTurns   = 3
+	tripsTurns = 2
 )
 
 func (s *suite) quantities() []quantity {
@@ -43,8 +45,8 @@ func (s *suite) quantities() []quantity {
 	}
 	hints := map[bool]*float64{}
 	return []quantity{
-		{"tcp_1", bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 1) }},
-		{"tcp_8", bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 8) }},
+		{"tcp_1", bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 1) }, nil},
+		{"tcp_8", bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 8) }, nil},
 		{"udp", bench.Mbps, udpTurns, func(t target) bench.Measure {
 			// Ours and bare begin at the same rates; the network in clear is another matter.
 			clear := t.side == sideClear
@@ -53,8 +55,8 @@ func (s *suite) quantities() []quantity {
 				hints[clear] = &hint
 			}
 			return s.udp(t, udpSearch, hints[clear])
-		}},
-		{"rr", bench.Millisecond, tripsTurns, s.trips},
+		}, nil},
+		{"rr", bench.Millisecond, tripsTurns, nil, s.trips},
 	}
 }
 
@@ -120,12 +122,20 @@ func toService(side string) string { return side + " to service" }
 func (s *suite) group(q quantity) bench.Group {
 	g := bench.Group{Name: q.name, MTU: s.at.underlay, Unit: q.unit, Turns: q.turns}
 	pod, service := "pod_"+q.name, "service_"+q.name
+	var targets []target
 	add := func(name string, t target) {
-		g.Sides = append(g.Sides, bench.Side{Name: name, Measure: q.measure(t)})
+		side := bench.Side{Name: name}
+		if q.measure != nil {
+			side.Measure = q.measure(t)
+		}
+		g.Sides, targets = append(g.Sides, side), append(targets, t)
 	}
 	for _, side := range s.sides() {
 		add(toPod(side), s.podTarget(side))
 		add(toService(side), s.serviceTarget(side))
+	}
+	if q.together != nil {
+		g.Together = q.together(targets)
 	}
 	for _, base := range s.sides()[1:] {
 		name, suffix := baseBare, ""

@@ -28,8 +28,6 @@ type Options struct {
 	SetMTU func(ctx context.Context, mtu int) error
 	// Cap limits the link between the nodes, both ways, to a rate in Mbit/s; 0 takes the limit away. Nil: it cannot be limited.
 	Cap func(ctx context.Context, mbps float64) error
-	// CapMTU is the MTU at which the link is limited; 1500.
-	CapMTU int
 	// Wire gives what was seen outside of the nodes since the cluster began, and ends looking. It is called after the nodes' own
 	// links were judged and before the load. Nil: the nodes' own links are all there is.
 	Wire func(ctx context.Context) (bench.Leaks, error)
@@ -51,7 +49,6 @@ const (
 	defaultTCP        = 2 * time.Second
 	defaultProbe      = time.Second
 	defaultRoundTrips = 500 * time.Millisecond
-	defaultCapMTU     = 1500
 	defaultChurn      = time.Minute
 )
 
@@ -77,9 +74,6 @@ func (o *Options) setDefaults() {
 	if !o.Prefix.IsValid() {
 		o.Prefix = DefaultPrefix
 	}
-	if o.CapMTU == 0 {
-		o.CapMTU = defaultCapMTU
-	}
 	if o.Root == "" {
 		o.Root = "."
 	}
@@ -101,7 +95,7 @@ func (o Options) Estimate() time.Duration {
 	o.setDefaults()
 	tcp := o.TCP + time.Second + sampleOverhead
 	udp := searchProbes * (o.Probe + sampleOverhead)
-	trips := tripsPatience*o.RoundTrips + sampleOverhead/2
+	trips := tripsPatience*o.RoundTrips + sampleOverhead/4
 	sample := 2*tcpTurns*tcp + udpTurns*udp + tripsTurns*trips
 	const sides, destinations = 3, 2
 	perMTU := sides * destinations * sample

@@ -66,12 +66,11 @@ func (s *suite) watched(ctx context.Context, side string) (sum remote.Judgement,
 	if err != nil {
 		return sum, err
 	}
-	exchange := func(t target) error {
-		return s.ground.client().inPod.Call(ctx, remote.VerbRoundTrips, remote.RoundTrips{
-			To: netip.AddrPortFrom(t.addr, remote.RoundTripsPort), Size: 400, Count: proofTrips, Most: reachPatience, Fill: canary,
-		}, nil)
+	exchange := remote.RoundTrips{Size: 400, Count: proofTrips, Most: reachPatience, Fill: canary}
+	for _, t := range []target{s.podTarget(side), s.serviceTarget(side)} {
+		exchange.To = append(exchange.To, netip.AddrPortFrom(t.addr, remote.RoundTripsPort))
 	}
-	errs := []error{exchange(s.podTarget(side)), exchange(s.serviceTarget(side))}
+	errs := []error{s.ground.client().inPod.Call(ctx, remote.VerbRoundTrips, exchange, nil)}
 	var seen [2]remote.Judgement
 	errs = append(errs, s.ground.both(func(i int, p *place) error { return p.onNode.Call(ctx, remote.VerbJudge, struct{}{}, &seen[i]) }))
 	if err := errors.Join(errs...); err != nil {

@@ -86,6 +86,16 @@ func (s *suite) flow(t target, d time.Duration) load.Flow {
 	}}
 }
 
+// checkAll says whether each way carried at least what its targets were sent.
+func (c carried) checkAll(least map[string]uint64) error {
+	for side, got := range map[string]uint64{sideOurs: c.ours, sideBare: c.bare, sideClear: c.clear} {
+		if got < least[side] {
+			return fmt.Errorf("%d bytes or more went %s, which carried %d: this is not what was to be measured", least[side], side, got)
+		}
+	}
+	return nil
+}
+
 // checked measures and makes sure that the target's side carried the traffic.
 func (s *suite) checked(t target, m bench.Measure) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
@@ -105,13 +115,8 @@ func (s *suite) checked(t target, m bench.Measure) bench.Measure {
 	}
 }
 
-// leastBytes is what a measurement must have moved at least: three quarters of a second of it, or some messages.
-func (s *suite) leastBytes(sample bench.Sample) uint64 {
-	if sample.P99 > 0 {
-		return tripSize * 20
-	}
-	return uint64(sample.Value * 1e6 / 8 * 0.75)
-}
+// leastBytes is what a measurement must have moved at least: three quarters of a second of it.
+func (s *suite) leastBytes(sample bench.Sample) uint64 { return uint64(sample.Value * 1e6 / 8 * 0.75) }
 
 func (s *suite) tcp(t target, streams int) bench.Measure {
 	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
@@ -132,21 +137,64 @@ func (s *suite) udp(t target, search load.Search, hint *float64) bench.Measure {
 	})
 }
 
-// Round trips: the size of a message each way, and how many there must be unless the time is up.
+// Round trips: the size of a message each way, what it is on the way at least (headers of IPv4 and TCP without options), and how many
+// there must be to each target unless the time is up.
 const (
 	tripSize  = 64
+	tripBytes = tripSize + 20 + 20
 	tripCount = 1000
 	// tripsPatience is how many times the least time they may take.
 	tripsPatience = 4
 )
 
-func (s *suite) trips(t target) bench.Measure {
-	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
-		var l remote.Latency
-		err := s.ground.client().inPod.Call(ctx, remote.VerbRoundTrips, remote.RoundTrips{
-			To: netip.AddrPortFrom(t.addr, remote.RoundTripsPort), Size: tripSize, Count: tripCount, Least: s.RoundTrips, Most: tripsPatience * s.RoundTrips,
-		}, &l)
+// trips measures request and response with all targets, one transaction with each in turn, and makes sure that each side carried its own.
+func (s *suite) trips(targets []target) func(context.Context) ([]bench.Sample, error) {
+	return func(ctx context.Context) ([]bench.Sample, error) {
+		before, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+		least := time.Duration(len(targets)) * s.RoundTrips
+		trips := remote.RoundTrips{Size: tripSize, Count: tripCount, Least: least, Most: tripsPatience * least}
+		for _, t := range targets {
+			trips.To = append(trips.To, netip.AddrPortFrom(t.addr, remote.RoundTripsPort))
+		}
+		var all []remote.Latency
+		if err := s.ground.client().inPod.Call(ctx, remote.VerbRoundTrips, trips, &all); err != nil {
+			return nil, err
+		}
+		if len(all) != len(targets) {
+			return nil, fmt.Errorf("%d latencies of %d targets: is the image of the suite's tools another version's", len(all), len(targets))
+		}
+		after, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
 		ms := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
-		return bench.Sample{Value: ms(l.P50), P99: ms(l.P99)}, err
-	})
+		samples, sent := make([]bench.Sample, len(all)), map[string]uint64{}
+		for i, l := range all {
+			samples[i] = bench.Sample{Value: ms(l.P50), P99: ms(l.P99)}
+			sent[targets[i].side] += uint64(l.Count) * tripBytes
+		}
+		return samples, carriedBetween(before, after).checkAll(sent)
+	}
+}
+
+// tripsTo are round trips to one target alone, by whose side they must have gone.
+func (s *suite) tripsTo(t target) bench.Measure {
+	return func(ctx context.Context) (bench.Sample, error) {
+		before, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return bench.Sample{}, err
+		}
+		samples, err := s.trips([]target{t})(ctx)
+		if err != nil {
+			return bench.Sample{}, err
+		}
+		after, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return bench.Sample{}, err
+		}
+		return samples[0], carriedBetween(before, after).check(t.side, 20*tripBytes)
+	}
 }

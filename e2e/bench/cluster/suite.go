@@ -148,7 +148,7 @@ func (s *suite) reach(ctx context.Context, t target) error {
 	short := *s
 	short.RoundTrips = 100 * time.Millisecond
 	return framework.Until(ctx, fmt.Sprintf("%s to %s", t.side, t.addr), reachPatience, func(ctx context.Context) error {
-		_, err := short.trips(t)(ctx)
+		_, err := short.tripsTo(t)(ctx)
 		return err
 	})
 }

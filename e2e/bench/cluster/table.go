@@ -175,7 +175,7 @@ func (s *suite) publishedTable() report.Table {
 		}
 	}
 	for _, c := range caps {
-		add("Kubeveil here, link of "+rateName(c.name), s.CapMTU, "pod_tcp_1_link_"+c.name+clearSuffix, "pod_udp_link_"+c.name+clearSuffix)
+		add("Kubeveil here, link of "+rateName(c.name), c.mtu, "pod_tcp_1_link_"+c.name+clearSuffix, "pod_udp_link_"+c.name+clearSuffix)
 	}
 	for _, mtu := range s.measuredMTUs() {
 		add("Kubeveil here, 8 streams, link not limited", mtu, "pod_tcp_8"+clearSuffix, "pod_udp"+clearSuffix)
@@ -190,8 +190,8 @@ var notes = []string{
 	"Before and after each sample the links' counters were read on both nodes: a figure counts only when its own way carried it and the others did not.",
 	"In clear passes the guard's program at one more link of each node than ours, which favours ours by about what the guard's program takes for a packet, measured below. kube-proxy masquerades it when it goes to a service, for its addresses are outside the pod ranges.",
 	"Throughput is payload received, by iperf3, the first second left out. UDP: bisection to 2 %; a rate that loses more than 0.5 % is tried a second time before it counts as too high. Datagrams fill one packet of the interface's MTU.",
-	"In each round every side of TCP and of UDP was measured twice and of request and response three times, one side after the other; the round's figure is their mean.",
-	"Request and response: 64 bytes each way over one TCP connection, at least a thousand of them or four times the least time.",
+	fmt.Sprintf("In each round every side was measured %d times by TCP and %d times by UDP, one side after the other, and request and response %d times, all sides at once; the round's figure is their mean.", tcpTurns, udpTurns, tripsTurns),
+	"Request and response: 64 bytes each way over a TCP connection to each destination, one transaction with each in an order drawn anew each time, so that what else the nodes do meets all of them; at least a thousand of them or four times the least time.",
 	"CPU is the busy time of all processors of both nodes, load generator included, from /proc/stat.",
 	"Plaintext was looked for on the underlay's link of both nodes while pods exchanged messages that hold a canary, and a control by the network in clear had to show it; not during the load, which it would disturb.",
 	"New pods were started one after the other; the time is from the request that creates the pod to the arrival of its bytes at a pod of the other node.",

@@ -9,7 +9,7 @@ import (
 const (
 	// VerbIperf runs iperf3: Iperf, answered by IperfDone.
 	VerbIperf = "iperf"
-	// VerbRoundTrips measures request and response over one connection: RoundTrips, answered by Latency.
+	// VerbRoundTrips measures request and response over connections: RoundTrips, answered by a Latency for each.
 	VerbRoundTrips = "round-trips"
 	// VerbSelf says where the program runs: no arguments, answered by Self.
 	VerbSelf = "self"
@@ -68,13 +68,14 @@ type IperfDone struct {
 	Failure string `json:"failure"`
 }
 
-// RoundTrips says what is measured: until there are Count transactions and Least has passed, at most for Most.
+// RoundTrips says what is measured: turns of one transaction with each of To, over a connection to each and in an order drawn
+// for each turn, until there are Count turns and Least has passed, at most for Most. What else a machine does so meets all of them alike.
 type RoundTrips struct {
-	To    netip.AddrPort `json:"to"`
-	Size  int            `json:"size"`
-	Count int            `json:"count"`
-	Least time.Duration  `json:"least"`
-	Most  time.Duration  `json:"most"`
+	To    []netip.AddrPort `json:"to"`
+	Size  int              `json:"size"`
+	Count int              `json:"count"`
+	Least time.Duration    `json:"least"`
+	Most  time.Duration    `json:"most"`
 	// Fill is what messages hold, again and again; "" is nothing but zeros.
 	Fill string `json:"fill"`
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"time"
@@ -45,52 +46,83 @@ func serveRoundTrips(ctx context.Context) error {
 // dialPatience bounds connecting.
 const dialPatience = 5 * time.Second
 
-// warmUp is how many transactions are not counted: the connection's first ones.
+// warmUp is how many turns are not counted: the connections' first ones.
 const warmUp = 20
 
 func roundTrips(ctx context.Context, a remote.RoundTrips) (any, error) {
-	if a.Size < 1 || a.Count < 1 || a.Most <= 0 {
-		return nil, fmt.Errorf("size %d, count %d, most %v: want more than nothing", a.Size, a.Count, a.Most)
+	if a.Size < 1 || a.Count < 1 || a.Most <= 0 || len(a.To) == 0 {
+		return nil, fmt.Errorf("size %d, count %d, most %v, to %v: want more than nothing", a.Size, a.Count, a.Most, a.To)
 	}
-	c, err := (&net.Dialer{Timeout: dialPatience}).DialContext(ctx, "tcp", a.To.String())
-	if err != nil {
-		return nil, err
+	ends := make([]*end, len(a.To))
+	for i, to := range a.To {
+		c, err := (&net.Dialer{Timeout: dialPatience}).DialContext(ctx, "tcp", to.String())
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		defer context.AfterFunc(ctx, func() { c.Close() })()
+		ends[i] = &end{conn: c, out: message(a), in: make([]byte, a.Size)}
 	}
-	defer c.Close()
-	defer context.AfterFunc(ctx, func() { c.Close() })()
-	took, err := transact(c, a)
-	if err != nil {
+	if err := transact(ends, a); err != nil {
 		return nil, errors.Join(err, context.Cause(ctx))
 	}
-	slices.Sort(took)
-	at := func(share float64) time.Duration { return took[int(share*float64(len(took)-1))] }
-	return remote.Latency{Count: len(took), P50: at(0.5), P99: at(0.99)}, nil
+	all := make([]remote.Latency, len(ends))
+	for i, e := range ends {
+		all[i] = e.latency()
+	}
+	return all, nil
 }
 
-// transact gives the time of each transaction.
-func transact(c net.Conn, a remote.RoundTrips) ([]time.Duration, error) {
-	out, in := make([]byte, a.Size), make([]byte, a.Size)
+// message is what a.Size bytes of a request hold.
+func message(a remote.RoundTrips) []byte {
+	out := make([]byte, a.Size)
 	for i := 0; a.Fill != "" && i < len(out); {
 		i += copy(out[i:], a.Fill)
 	}
-	took := make([]time.Duration, 0, 4*a.Count)
-	for began := time.Now(); ; {
-		sent := time.Now()
-		if err := c.SetDeadline(sent.Add(dialPatience)); err != nil {
-			return nil, err
+	return out
+}
+
+// end is one connection of those that take turns.
+type end struct {
+	conn    net.Conn
+	out, in []byte
+	took    []time.Duration
+}
+
+// transact makes turns until there are enough.
+func transact(ends []*end, a remote.RoundTrips) error {
+	for began, turn := time.Now(), 1; ; turn++ {
+		for _, i := range rand.Perm(len(ends)) {
+			if err := ends[i].transact(); err != nil {
+				return err
+			}
 		}
-		if _, err := c.Write(out); err != nil {
-			return nil, err
-		}
-		if _, err := io.ReadFull(c, in); err != nil {
-			return nil, err
-		}
-		took = append(took, time.Since(sent))
 		past := time.Since(began)
-		if counted := len(took) - warmUp; counted > 0 && (past >= a.Most || counted >= a.Count && past >= a.Least) {
-			return took[warmUp:], nil
+		if counted := turn - warmUp; counted > 0 && (past >= a.Most || counted >= a.Count && past >= a.Least) {
+			return nil
 		}
 	}
+}
+
+func (e *end) transact() error {
+	sent := time.Now()
+	if err := e.conn.SetDeadline(sent.Add(dialPatience)); err != nil {
+		return err
+	}
+	if _, err := e.conn.Write(e.out); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(e.conn, e.in); err != nil {
+		return err
+	}
+	e.took = append(e.took, time.Since(sent))
+	return nil
+}
+
+func (e *end) latency() remote.Latency {
+	took := slices.Sorted(slices.Values(e.took[warmUp:]))
+	at := func(share float64) time.Duration { return took[int(share*float64(len(took)-1))] }
+	return remote.Latency{Count: len(took), P50: at(0.5), P99: at(0.99)}
 }
 
 // await waits for a connection that says the token, and answers it.
