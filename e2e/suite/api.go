@@ -108,7 +108,7 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 		}
 	}
 	began := time.Now()
-	targets := both(netip.AddrPortFrom(again.Addrs[0], framework.EchoPort).String())
+	targets := echoes(framework.EchoPort, again.Addrs)
 	err = framework.Until(ctx, "another address of the pod whose sandbox was killed", framework.PodPatience, func(ctx context.Context) error {
 		after, err := s.Machines.Exec(ctx, node, addressesOf)
 		if err != nil {

@@ -123,7 +123,47 @@ func install(ctx context.Context, s *Session) error {
 	if err := s.notReady(ctx); err != nil {
 		return fmt.Errorf("before there are daemons: %w", err)
 	}
-	return s.applyAll(ctx)
+	if err := s.applyAll(ctx); err != nil || s.Lab == nil {
+		return err
+	}
+	return s.asPlanned(ctx)
+}
+
+// asPlanned is an error when the lab's nodes are not of the kinds that its cases are about: kubelets of both generations of containerd with tunnels of
+// the kernel's WireGuard, and the control plane's host with one in userspace.
+func (s *Session) asPlanned(ctx context.Context) error {
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	var runtimes []string
+	for _, n := range nodes {
+		linux := n.Object.Labels[corev1.LabelOSStable] == "linux"
+		if linux {
+			runtimes = append(runtimes, n.Object.Status.NodeInfo.ContainerRuntimeVersion)
+		}
+		errs = append(errs, s.tunnelOf(ctx, n.Name, linux))
+	}
+	for _, generation := range []string{"containerd://1.6.", "containerd://2."} {
+		if !slices.ContainsFunc(runtimes, func(r string) bool { return strings.HasPrefix(r, generation) }) {
+			errs = append(errs, fmt.Errorf("no node has %s: they have %v", generation, runtimes))
+		}
+	}
+	s.note("runtimes %v", runtimes)
+	return errors.Join(errs...)
+}
+
+// tunnelOf is an error unless a node's tunnel is of the kind that is wanted: the kernel's WireGuard or the worker's.
+func (s *Session) tunnelOf(ctx context.Context, node string, kernel bool) error {
+	link, err := s.Machines.Exec(ctx, node, "ip -d link show veil0")
+	if err != nil {
+		return err
+	}
+	if strings.Contains(string(link), "wireguard") != kernel {
+		return fmt.Errorf("%s: by the kernel's WireGuard was to be %t, but the tunnel is\n%s", node, kernel, link)
+	}
+	return nil
 }
 
 // applyAll applies the manifests and waits until every node is Ready.
@@ -181,6 +221,9 @@ func uninstall(ctx context.Context, s *Session) error {
 	if s.before == nil {
 		return skip("the nodes were not looked at before the installation")
 	}
+	if err := s.sees(ctx); err != nil {
+		return err
+	}
 	if err := s.drain(ctx); err != nil {
 		return err
 	}
@@ -213,6 +256,25 @@ func uninstall(ctx context.Context, s *Session) error {
 		}
 		return errors.Join(errs...)
 	})
+}
+
+// sees is an error when the inventories of nodes on which Kubeveil is installed do not show it: then they would not show what it leaves either.
+func (s *Session) sees(ctx context.Context) error {
+	now, err := s.inventories(ctx)
+	if err != nil {
+		return err
+	}
+	linux, err := s.linuxNodes(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for node, before := range s.before {
+		if missing := traces(difference(before, now[node]), slices.Contains(linux, node)); len(missing) > 0 {
+			errs = append(errs, fmt.Errorf("%s: Kubeveil is installed, and the inventory has no line %q more than before", node, missing))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // drain leaves no pod with an address of the cluster: a process of a node that goes on sending to one, a probe or the API server, would

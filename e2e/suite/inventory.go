@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // inventory lists all that a program could have left on a node, a line each.
@@ -12,6 +14,7 @@ type inventory []string
 
 // inventoryScript prints it.
 const inventoryScript = `
+for program in ip nft tc find awk sed; do command -v $program >/dev/null || { echo "$program is missing: nothing is proven without it" >&2; exit 1; }; done
 for f in -4 -6; do
   ip $f rule | sed "s/^/rule $f /"
   ip -N $f route show table all | sed "s/^/route $f /"
@@ -21,7 +24,7 @@ nft -s list ruleset | sed 's/^/nft /'
 tc qdisc show | sed 's/^/qdisc /'
 for l in $(ls /sys/class/net); do for d in ingress egress; do tc filter show dev $l $d 2>/dev/null | sed "s/^/filter $l $d /"; done; done
 for d in /etc/cni /opt/cni /run/kubeveil /run/wireguard /sys/fs/bpf; do find $d 2>/dev/null | sed 's/^/file /'; done
-grep -s . /proc/sys/net/ipv[46]/conf/*/rp_filter /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv[46]/conf/*/src_valid_mark /proc/sys/net/ipv[46]/conf/*/accept_local | sed 's/^/setting /'
+grep -s . /proc/sys/net/ipv[46]/conf/*/rp_filter /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv[46]/conf/*/src_valid_mark /proc/sys/net/ipv[46]/conf/*/accept_local /proc/sys/net/ipv6/conf/*/accept_ra | sed 's/^/setting /'
 true
 `
 
@@ -112,6 +115,21 @@ func changing(line string) bool {
 		return true
 	}
 	return false
+}
+
+// traces gives what a difference of before and after an installation should show and does not. The filters of a kernel that has tcx are not
+// listed by tc: there the lab's test of uninstalling asks the kernel.
+func traces(difference []string, tc bool) (missing []string) {
+	wanted := []string{"rule ", "route ", "link veil0", "nft table inet " + config.NFTGuardTable, "nft table inet " + config.NFTPodTable, "file " + config.BPFDir + "/"}
+	if tc {
+		wanted = append(wanted, "filter ")
+	}
+	for _, w := range wanted {
+		if !slices.ContainsFunc(difference, func(line string) bool { return strings.HasPrefix(line, "+ "+w) }) {
+			missing = append(missing, w)
+		}
+	}
+	return missing
 }
 
 // difference lists what is in one inventory only, or more often there.

@@ -20,7 +20,15 @@ func podToPod(ctx context.Context, s *Session) error {
 		return err
 	}
 	s.note("%s on %s, %s on %s, %d families", a.Addrs, a.Node, b.Addrs, b.Node, len(b.Addrs))
-	return talkBoth(ctx, a, b)
+	return errors.Join(s.bothFamilies(b.Addrs), s.bothFamilies(a.Addrs), talkBoth(ctx, a, b))
+}
+
+// bothFamilies is an error unless these are an IPv4 and an IPv6 address; clusters of one family are for others than the lab.
+func (s *Session) bothFamilies(addrs []netip.Addr) error {
+	if s.Lab != nil && (len(addrs) != 2 || addrs[0].Is4() == addrs[1].Is4()) {
+		return fmt.Errorf("addresses %v, want one of each family", addrs)
+	}
+	return nil
 }
 
 // serve makes a service of the shared pods of that name, in their namespace; there may be one already.
@@ -30,7 +38,10 @@ func (s *Session) serve(ctx context.Context, pod string, kind corev1.ServiceType
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
-	return service, s.shared.Serve(ctx, service)
+	if err := s.shared.Serve(ctx, service); err != nil {
+		return nil, err
+	}
+	return service, s.bothFamilies(service.Addrs)
 }
 
 func podToService(ctx context.Context, s *Session) error {
@@ -71,13 +82,34 @@ func names(ctx context.Context, s *Session) error {
 		return err
 	}
 	var targets []string
-	for _, name := range []string{service.Name, service.Name + "." + s.shared.Name + ".svc.cluster.local.", headless.Name, dashed(b.Addrs[0]) + "." + s.shared.Name + ".pod.cluster.local."} {
-		targets = append(targets, both(fmt.Sprintf("%s:%d", name, framework.EchoPort))...)
+	for _, family := range familiesOf(b.Addrs) {
+		for _, name := range []string{service.Name, service.Name + "." + s.shared.Name + ".svc.cluster.local.", headless.Name} {
+			targets = append(targets, by(family, name)...)
+		}
+	}
+	for _, addr := range b.Addrs {
+		targets = append(targets, by("", dashed(addr)+"."+s.shared.Name+".pod.cluster.local.")...)
 	}
 	return atOnce(
 		func() error { return meet(ctx, a, targets...) },
 		func() error { return meet(ctx, b, targets...) },
 	)
+}
+
+// familiesOf are the ends of the names of protocols that choose the families of addresses: "4", "6".
+func familiesOf(addrs []netip.Addr) (out []string) {
+	for _, a := range addrs {
+		out = append(out, map[bool]string{true: "4", false: "6"}[a.Is4()])
+	}
+	return out
+}
+
+// by gives targets of meet for the echo server of a name by one family, or by any ("").
+func by(family, name string) (targets []string) {
+	for _, proto := range protocols {
+		targets = append(targets, fmt.Sprintf("%s%s/%s:%d", proto, family, name, framework.EchoPort))
+	}
+	return targets
 }
 
 // dashed is an address as it is written in the name of a pod.
@@ -103,7 +135,7 @@ func (s *Session) nodeAddrs(ctx context.Context, name string) ([]netip.Addr, err
 	}
 	for _, n := range nodes {
 		if n.Name == name {
-			return n.Addrs, nil
+			return n.Addrs, s.bothFamilies(n.Addrs)
 		}
 	}
 	return nil, fmt.Errorf("node %s is gone", name)
@@ -228,6 +260,9 @@ func kubernetesService(ctx context.Context, s *Session) error {
 func egress(ctx context.Context, s *Session) error {
 	a, b, err := s.twoPods(ctx)
 	if err != nil {
+		return err
+	}
+	if err := s.bothFamilies(s.Lab.OutsideAddrs()); err != nil {
 		return err
 	}
 	targets := append([]string{"-canary=" + s.Lab.OutsideCanary()}, echoes(framework.EchoPort, s.Lab.OutsideAddrs())...)

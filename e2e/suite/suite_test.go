@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -184,6 +185,39 @@ func TestDifference(t *testing.T) {
 	}
 	if got := difference(before, before); len(got) != 0 {
 		t.Errorf("to itself: %v", got)
+	}
+}
+
+// An inventory that does not see an installation proves nothing about what it leaves.
+func TestTraces(t *testing.T) {
+	installed := []string{"+ file /sys/fs/bpf/kubeveil/maps", "+ link veil0", "+ nft table inet kubeveil_guard {", "+ nft table inet kubeveil_pods {", "+ route -4 x", "+ rule -6 y"}
+	if missing := traces(installed, false); len(missing) > 0 {
+		t.Errorf("%q are missing", missing)
+	}
+	if missing := traces(installed, true); !slices.Equal(missing, []string{"filter "}) {
+		t.Errorf("%q are missing, want the filters", missing)
+	}
+	if missing := traces([]string{"- link veil0"}, true); len(missing) != 7 {
+		t.Errorf("%q are missing, want all", missing)
+	}
+}
+
+func TestBothFamilies(t *testing.T) {
+	four, six := netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("fd42::1")
+	lab, cluster := &Session{Options: Options{Lab: struct{ Lab }{}}}, &Session{}
+	for name, addrs := range map[string][]netip.Addr{"one": {four}, "twice the same": {six, six}, "none": nil} {
+		if lab.bothFamilies(addrs) == nil {
+			t.Errorf("%s: no error in the lab", name)
+		}
+		if err := cluster.bothFamilies(addrs); err != nil {
+			t.Errorf("%s: a cluster of one family is refused: %v", name, err)
+		}
+	}
+	if err := lab.bothFamilies([]netip.Addr{four, six}); err != nil {
+		t.Error(err)
+	}
+	if got := append(by(familiesOf([]netip.Addr{six})[0], "b"), by("", "b")...); !slices.Equal(got, []string{"tcp6/b:7000", "udp6/b:7000", "tcp/b:7000", "udp/b:7000"}) {
+		t.Errorf("targets %q", got)
 	}
 }
 
