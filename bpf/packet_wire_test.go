@@ -143,12 +143,6 @@ func (l *lab) sendTagged(f []byte) error {
 		if err != nil {
 			return err
 		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		tagged := slices.Concat(node.HardwareAddr, own.HardwareAddr, []byte{0x81, 0, 5 << 5, 0}, f[12:])
-		return unix.Sendto(fd, tagged, 0, &unix.SockaddrLinklayer{Ifindex: own.Index})
+		return nettest.SendFrames("u0", slices.Concat(node.HardwareAddr, own.HardwareAddr, []byte{0x81, 0, 5 << 5, 0}, f[12:]))
 	})
 }

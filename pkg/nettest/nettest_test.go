@@ -170,18 +170,7 @@ func TestCaptureKeepsVLANTag(t *testing.T) {
 	a, b := pair(t)
 	c := NewCapture(t, b, SnifferOptions{Link: "ntb"})
 	frame := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x81, 0, 0, 7, 0x88, 0xb5}, "tagged payload that is long enough to be a frame"...)
-	a.Run(t, func() error {
-		link, err := net.InterfaceByName("nta")
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: link.Index, Protocol: htons(unix.ETH_P_8021Q)})
-	})
+	a.Run(t, func() error { return SendFrames("nta", frame) })
 	Until(t, 5*time.Second, "the tagged frame arrives whole", func() bool {
 		for _, f := range c.Frames() {
 			if string(f.Data) == string(frame) {

@@ -2,12 +2,9 @@ package oracle
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
@@ -32,23 +29,7 @@ func (c cable) path() string { return fmt.Sprintf("/proc/self/fd/%d", c.b.Fd()) 
 
 func (c cable) transmit(t *testing.T, frames ...[]byte) {
 	t.Helper()
-	c.a.Run(t, func() error {
-		link, err := net.InterfaceByName("ora")
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		for _, f := range frames {
-			if err := unix.Sendto(fd, f, 0, &unix.SockaddrLinklayer{Ifindex: link.Index}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	c.a.Run(t, func() error { return nettest.SendFrames("ora", frames...) })
 }
 
 func TestOracleJudgesEveryFrame(t *testing.T) {
