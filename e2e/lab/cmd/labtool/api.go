@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -27,12 +26,12 @@ type apiResult struct {
 // api holds idle connections of TLS to the API servers, and beside them begins a new one each interval and asks something over it, until
 // it is told to end. It says "open" when the first are there, and "closed N" when the N-th of them has ended.
 func api(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("api", flag.ContinueOnError)
-	to := flags.String("to", "", "host:port of the API servers' service")
+	flags := optionsOf("api")
+	to := flags.to("the API servers' service")
 	ca := flags.String("ca", "", "file with the authority of their certificate")
 	count := flags.Int("hold", 16, "connections that are held")
-	interval := flags.Duration("interval", 50*time.Millisecond, "pause between two new ones")
-	timeout := flags.Duration("timeout", 3*time.Second, "for the answer over a new one")
+	interval := flags.interval(50*time.Millisecond, "two new ones")
+	timeout := flags.timeout(3*time.Second, "the answer over a new one")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

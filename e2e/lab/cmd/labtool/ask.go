@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -22,9 +21,9 @@ const (
 
 // ask gets a page over TLS with the token of the pod's account, as programs in pods ask the API server, and prints it.
 func ask(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("ask", flag.ContinueOnError)
+	flags := optionsOf("ask")
 	url := flags.String("url", "https://kubernetes.default.svc/version", "what to get")
-	timeout := flags.Duration("timeout", 10*time.Second, "for the whole")
+	timeout := flags.timeout(10*time.Second, "the whole")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -51,14 +50,14 @@ func loadNetwork(dir string) (*libcni.NetworkConfigList, error) {
 
 // cni is the container runtime's side of CNI, by the runtime's own library.
 func cni(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("cni", flag.ContinueOnError)
+	flags := optionsOf("cni")
 	verb := flags.String("verb", "", "add, del, check, gc or status")
 	conf := flags.String("conf", "/etc/cni/net.d", "directory of network configurations")
 	path := flags.String("path", "", "directories of plugins, colons between")
 	cache := flags.String("cache", "", "directory of cached results")
 	caps := flags.String("caps", "", "capability arguments, a JSON object")
 	valid := flags.String("valid", "", "for gc: containerID/interface of what is wanted, commas between")
-	timeout := flags.Duration("timeout", 30*time.Second, "for the whole")
+	timeout := flags.timeout(30*time.Second, "the whole")
 	rt := libcni.RuntimeConf{Args: [][2]string{{"IgnoreUnknown", "1"}}}
 	flags.StringVar(&rt.ContainerID, "id", "", "container id")
 	flags.StringVar(&rt.NetNS, "netns", "", "path of the pod's network namespace")

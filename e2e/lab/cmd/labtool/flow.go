@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -68,11 +67,11 @@ func (f *carrier) now() flowState {
 // end: what it says can be read at any time from the log of a pod that it is the program of. A flow that could not
 // begin is an error; one that breaks later is said and the others go on.
 func flow(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("flow", flag.ContinueOnError)
-	to := flags.String("to", "", "host:port of echos, commas between")
-	interval := flags.Duration("interval", 20*time.Millisecond, "pause between records of a flow")
+	flags := optionsOf("flow")
+	to := flags.to("echos, commas between")
+	interval := flags.interval(20*time.Millisecond, "records of a flow")
 	report := flags.Duration("report", time.Second, "pause between lines")
-	size := flags.Int("size", 200, "bytes of a record")
+	size := flags.size(200, "record")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -22,7 +21,7 @@ import (
 // so the end of the process that holds the other side of that pipe however it
 // came, ends everything in the node.
 func holder(_ context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("holder", flag.ContinueOnError)
+	flags := optionsOf("holder")
 	etc := flags.String("etc", "", "directory that becomes /etc")
 	name := flags.String("name", "", "host name")
 	if err := flags.Parse(args); err != nil {

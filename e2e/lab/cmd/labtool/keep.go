@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
-	"os"
 	"syscall"
 	"time"
 )
@@ -25,13 +23,13 @@ type keepResult struct {
 // to end. A TCP connection that ends is an error. A connected UDP socket that is aborted or refused is made anew, as a
 // resolver does; one without a peer of its own stays.
 func keep(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("keep", flag.ContinueOnError)
-	proto := flags.String("proto", "tcp", "tcp or udp")
-	to := flags.String("to", "", "host:port of named servers")
+	flags := optionsOf("keep")
+	proto := flags.proto()
+	to := flags.to("named servers")
 	loose := flags.Bool("unconnected", false, "a UDP socket without a peer of its own")
-	interval := flags.Duration("interval", 20*time.Millisecond, "pause between two")
-	timeout := flags.Duration("timeout", 500*time.Millisecond, "for an answer of UDP")
-	canary := flags.String("canary", os.Getenv(canaryEnv), "what is sent")
+	interval := flags.interval(20*time.Millisecond, "two")
+	timeout := flags.timeout(500*time.Millisecond, "an answer of UDP")
+	canary := flags.canary("is sent")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -22,11 +22,11 @@ type metResult struct {
 // meet exchanges messages with many echos at once, each again and again until all its messages have come back or the time is over: proxies
 // learn of services, and nodes of each other, when they like. Its error says which were not met; what it prints says so of all.
 func meet(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("meet", flag.ContinueOnError)
-	timeout := flags.Duration("timeout", 30*time.Second, "for the whole")
-	count := flags.Int("count", 3, "messages to each")
-	size := flags.Int("size", 400, "bytes of a message")
-	canary := flags.String("canary", os.Getenv(canaryEnv), "what fills the messages")
+	flags := optionsOf("meet")
+	timeout := flags.timeout(30*time.Second, "the whole")
+	count := flags.count(3, "messages to each")
+	size := flags.size(400, "message")
+	canary := flags.canary("fills the messages")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -55,13 +55,16 @@ func meet(ctx context.Context, args []string) (any, error) {
 	return results, errors.Join(errs...)
 }
 
+// meetProtocols are those of a target, as net.Dial has them.
+var meetProtocols = []string{"tcp", "udp", "tcp4", "tcp6", "udp4", "udp6"}
+
 // meetOne tries protocol/host:port until ctx ends.
 func meetOne(ctx context.Context, to string, count, size int) metResult {
 	r := metResult{To: to}
 	start := time.Now()
 	proto, addr, ok := strings.Cut(to, "/")
-	if !ok || proto != "tcp" && proto != "udp" {
-		r.Error = "write tcp/host:port or udp/host:port"
+	if !ok || !slices.Contains(meetProtocols, proto) {
+		r.Error = "write tcp/host:port or udp/host:port; tcp4, tcp6, udp4 and udp6 choose a family"
 		return r
 	}
 	for {
@@ -98,7 +101,7 @@ func meetOnce(ctx context.Context, proto, addr string, count, size int) error {
 	deadline, _ := ctx.Deadline()
 	for i := range count {
 		msg := payload(uint64(i), size)
-		if proto == "udp" {
+		if strings.HasPrefix(proto, "udp") {
 			err = exchangeUDP(c, msg, deadline, 500*time.Millisecond)
 		} else {
 			_ = c.SetDeadline(deadline)

@@ -5,11 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -26,10 +24,10 @@ type nameAnswer struct {
 
 // name answers each line over TCP and each datagram with its name, at a number of ports, until it is told to end.
 func name(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("name", flag.ContinueOnError)
+	flags := optionsOf("name")
 	called := flags.String("name", "", "what it answers")
 	first := flags.Int("port", 7010, "first port, of TCP and UDP both")
-	count := flags.Int("count", 1, "how many ports; with more than one the answer is name:port")
+	count := flags.count(1, "how many ports; with more than one the answer is name:port")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -107,14 +105,14 @@ type censusResult struct {
 // census asks named servers by one address, with a socket of its own each time, and counts who answered, until there have been
 // enough failures to say that something is wrong.
 func census(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("census", flag.ContinueOnError)
-	proto := flags.String("proto", "tcp", "tcp or udp")
-	to := flags.String("to", "", "host:port of named servers")
-	count := flags.Int("count", 30, "how often")
-	timeout := flags.Duration("timeout", time.Second, "for each")
+	flags := optionsOf("census")
+	proto := flags.proto()
+	to := flags.to("named servers")
+	count := flags.count(30, "how often")
+	timeout := flags.timeout(time.Second, "each")
 	enough := flags.Int("enough", 3, "failures after which it asks no more")
 	pause := flags.Duration("pause", 0, "between two")
-	canary := flags.String("canary", os.Getenv(canaryEnv), "what is sent")
+	canary := flags.canary("is sent")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

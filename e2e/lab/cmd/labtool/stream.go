@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -23,11 +22,11 @@ type holdResult struct {
 // each interval, each answered before the next, until it is told to end. It fails
 // when the connection breaks, stalls for longer than -stall, or a record is missing.
 func hold(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("hold", flag.ContinueOnError)
-	to := flags.String("to", "", "host:port of an echo")
-	interval := flags.Duration("interval", 10*time.Millisecond, "pause between records")
+	flags := optionsOf("hold")
+	to := flags.to("an echo")
+	interval := flags.interval(10*time.Millisecond, "records")
 	stall := flags.Duration("stall", 30*time.Second, "longest wait for an answer")
-	size := flags.Int("size", 200, "bytes of a record")
+	size := flags.size(200, "record")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -66,10 +65,10 @@ type sourceResult struct {
 
 // source sends numbered UDP datagrams one way at a steady rate until it is told to end.
 func source(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("source", flag.ContinueOnError)
-	to := flags.String("to", "", "host:port of a sink")
-	interval := flags.Duration("interval", 5*time.Millisecond, "pause between datagrams")
-	size := flags.Int("size", 200, "bytes of a datagram")
+	flags := optionsOf("source")
+	to := flags.to("a sink")
+	interval := flags.interval(5*time.Millisecond, "datagrams")
+	size := flags.size(200, "datagram")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -104,11 +103,14 @@ type sinkResult struct {
 	MaxGap  float64 `json:"maxGapMillis"`
 }
 
+// said is after how many datagrams a sink says how many there are: a tenth of a second of a source.
+const said = 20
+
 // sink counts what a source sends, until it is told to end, and says so each
-// hundred datagrams for those who wait for it.
+// twenty datagrams for those who wait for it.
 func sink(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("sink", flag.ContinueOnError)
-	listen := flags.String("listen", ":7001", "address")
+	flags := optionsOf("sink")
+	listen := flags.listen(":7001", "")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -141,7 +143,7 @@ func sink(ctx context.Context, args []string) (any, error) {
 		seq := binary.BigEndian.Uint64(b)
 		if !seen[seq] {
 			r.Received++
-			if r.Received%100 == 1 {
+			if r.Received%said == 1 {
 				fmt.Printf("received %d\n", r.Received)
 			}
 		}
@@ -157,7 +159,7 @@ func sink(ctx context.Context, args []string) (any, error) {
 // raw sends the frame that it reads from its standard input out of a link: what a
 // spoofing pod or a hostile neighbour would send.
 func raw(_ context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("raw", flag.ContinueOnError)
+	flags := optionsOf("raw")
 	link := flags.String("link", "eth0", "link to send on")
 	if err := flags.Parse(args); err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -34,8 +33,8 @@ func payload(seq uint64, size int) []byte {
 
 // echo answers TCP and UDP with what it was sent, until it is told to end.
 func echo(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("echo", flag.ContinueOnError)
-	listen := flags.String("listen", ":7000", "address, of TCP and UDP both")
+	flags := optionsOf("echo")
+	listen := flags.listen(":7000", ", of TCP and UDP both")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -90,14 +89,14 @@ type sendResult struct {
 // send sends messages to an echo, one after the other, and fails when one did
 // not come back unchanged. Over UDP a message is sent again after -again.
 func send(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("send", flag.ContinueOnError)
-	proto := flags.String("proto", "tcp", "tcp or udp")
-	to := flags.String("to", "", "host:port of an echo")
-	count := flags.Int("count", 10, "messages")
-	size := flags.Int("size", 200, "bytes of a message")
-	timeout := flags.Duration("timeout", 5*time.Second, "for the whole")
+	flags := optionsOf("send")
+	proto := flags.proto()
+	to := flags.to("an echo")
+	count := flags.count(10, "messages")
+	size := flags.size(200, "message")
+	timeout := flags.timeout(5*time.Second, "the whole")
 	again := flags.Duration("again", 300*time.Millisecond, "pause before a UDP message is sent again")
-	canary := flags.String("canary", os.Getenv(canaryEnv), "what fills the messages")
+	canary := flags.canary("fills the messages")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

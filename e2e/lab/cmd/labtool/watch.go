@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -24,7 +23,7 @@ import (
 // that it reads is the canary of the part that begins; it answers with the oracle's result of the part before, a line
 // of JSON, that of the first line being empty. It ends with its standard input.
 func watch(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("watch", flag.ContinueOnError)
+	flags := optionsOf("watch")
 	nodes := flags.String("nodes", "", "addresses between which tunnels are, commas between")
 	port := flags.Int("port", config.TunnelPort, "UDP port of tunnels")
 	if err := flags.Parse(args); err != nil {
@@ -109,10 +108,10 @@ func uplinks(nodes []netip.Addr) ([]string, error) {
 // knock sends a line with the canary over TCP to any server and waits for what it answers: most answer something they do not
 // understand, a server of TLS too.
 func knock(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("knock", flag.ContinueOnError)
-	to := flags.String("to", "", "host:port of a server")
-	canary := flags.String("canary", os.Getenv(canaryEnv), "what is sent")
-	timeout := flags.Duration("timeout", 5*time.Second, "for the whole")
+	flags := optionsOf("knock")
+	to := flags.to("a server")
+	canary := flags.canary("is sent")
+	timeout := flags.timeout(5*time.Second, "the whole")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

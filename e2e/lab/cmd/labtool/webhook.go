@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -65,8 +64,8 @@ func judge(body []byte) (review, error) {
 
 // webhook answers admission reviews over TLS until it is told to end.
 func webhook(ctx context.Context, args []string) (any, error) {
-	flags := flag.NewFlagSet("webhook", flag.ContinueOnError)
-	listen := flags.String("listen", ":8443", "address")
+	flags := optionsOf("webhook")
+	listen := flags.listen(":8443", "")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
