@@ -4,6 +4,7 @@ import (
 	"crypto/aes"
 	"crypto/pbkdf2"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -94,29 +95,37 @@ const HeaderSize = headerEnd
 // Header gives the LUKS2 header of the volume, keyslot included: what stock cryptsetup needs beside the RecoveryKey. It is a pure function of
 // its arguments.
 func Header(data *keyring.Secret, id Identity) ([]byte, error) {
+	out := make([]byte, headerEnd)
+	if err := putHeader(out, data, id); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// putHeader is Header into out, HeaderSize zeros.
+func putHeader(out []byte, data *keyring.Secret, id Identity) error {
 	defer runtime.KeepAlive(data)
 	volume, err := data.Derive(volumeLabel, KeySize)
 	if err != nil {
-		return nil, fmt.Errorf("header of %s: %w", id, err)
+		return fmt.Errorf("header of %s: %w", id, err)
 	}
 	defer volume.Wipe()
 	if err := checkHalves(volume.Bytes()); err != nil {
-		return nil, fmt.Errorf("header of %s: %w", id, err)
+		return fmt.Errorf("header of %s: %w", id, err)
 	}
 	recovery, err := RecoveryKey(data, id.Binding)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer recovery.Wipe()
 	stream, err := headerStream(data, id.UUID)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	out := make([]byte, headerEnd)
 	if err := writeHeader(out, stream, volume, recovery, id.UUID); err != nil {
-		return nil, fmt.Errorf("header of %s: %w", id, err)
+		return fmt.Errorf("header of %s: %w", id, err)
 	}
-	return out, nil
+	return nil
 }
 
 func writeHeader(out []byte, stream io.Reader, volume, recovery *keyring.Secret, id UUID) error {
@@ -188,19 +197,19 @@ func writeBinary(out []byte, magic string, offset uint64, salt [64]byte, id UUID
 	copy(out[448:], sum[:])
 }
 
-// writeKeyslot splits the volume key and encrypts the stripes.
+// writeKeyslot splits the volume key and encrypts the stripes where they are: nothing of them is left in clear.
 func writeKeyslot(out []byte, stream io.Reader, volume, slotKey []byte) error {
-	split := make([]byte, KeySize*stripes)
-	defer clear(split)
-	if err := splitKey(split, volume, stream); err != nil {
-		return err
-	}
 	c, err := xts.NewCipher(aes.NewCipher, slotKey)
 	if err != nil {
 		return err
 	}
+	split := out[:KeySize*stripes]
+	if err := splitKey(split, volume, stream); err != nil {
+		return err
+	}
 	for i := 0; i < len(split); i += keyslotSector {
-		c.Encrypt(out[i:i+keyslotSector], split[i:i+keyslotSector], uint64(i/keyslotSector))
+		sector := split[i : i+keyslotSector]
+		c.Encrypt(sector, sector, uint64(i/keyslotSector))
 	}
 	return nil
 }
@@ -215,14 +224,10 @@ func splitKey(out, key []byte, stream io.Reader) error {
 	sum := make([]byte, len(key))
 	defer clear(sum)
 	for i := 0; i < last; i += len(key) {
-		for j := range sum {
-			sum[j] ^= out[i+j]
-		}
+		subtle.XORBytes(sum, sum, out[i:i+len(key)])
 		diffuse(sum)
 	}
-	for j := range sum {
-		out[last+j] = sum[j] ^ key[j]
-	}
+	subtle.XORBytes(out[last:], sum, key)
 	return nil
 }
 

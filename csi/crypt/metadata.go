@@ -138,12 +138,11 @@ func (m *Metadata) Seal(d blk.Disk, keys *Keys, next Record) error {
 			return fmt.Errorf("flush sealed record at %d: %w", at, err)
 		}
 	}
-	return compare(d, m.bytes)
+	return compare(d, blk.Buffer(chunk), m.bytes)
 }
 
-// compare reads the disk again.
-func compare(d blk.Disk, want []byte) error {
-	b := blk.Buffer(chunk)
+// compare reads the disk again, a chunk at a time into b.
+func compare(d blk.Disk, b, want []byte) error {
 	for at := 0; at < len(want); at += chunk {
 		p := b[:min(chunk, len(want)-at)]
 		if err := readFull(d, p, int64(at)); err != nil {
@@ -180,25 +179,25 @@ func CheckBlank(d blk.Disk, size int64) error {
 		return refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", size), "%d", have)
 	}
 	have &^= SectorSize - 1
-	if err := scan(d, 0, min(DataOffset, have), notZero); err != nil {
+	b := blk.Buffer(chunk)
+	if err := scan(d, b, 0, min(DataOffset, have), notZero); err != nil {
 		return err
 	}
 	const tail, samples = 1 << 20, 64
-	if err := scan(d, max(0, have-tail), have, notZero); err != nil {
+	if err := scan(d, b, max(0, have-tail), have, notZero); err != nil {
 		return err
 	}
 	for i := range int64(samples) {
 		at := (have / samples * i) &^ (SectorSize - 1)
-		if err := scan(d, at, min(at+SectorSize, have), notZero); err != nil {
+		if err := scan(d, b, at, min(at+SectorSize, have), notZero); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// scan hands the disk's sectors of 512 bytes between from and to to accept, with their offsets.
-func scan(d blk.Disk, from, to int64, accept func(at int64, sector []byte) error) error {
-	b := blk.Buffer(chunk)
+// scan hands the disk's sectors of 512 bytes between from and to to accept, with their offsets. It reads a chunk at a time into b.
+func scan(d blk.Disk, b []byte, from, to int64, accept func(at int64, sector []byte) error) error {
 	for at := from; at < to; at += chunk {
 		p := b[:min(chunk, to-at)]
 		if err := readFull(d, p, at); err != nil {
@@ -271,7 +270,8 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 	} else if size < DeviceSize(payload) {
 		return refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", DeviceSize(payload)), "%d", size)
 	}
-	err = scan(d, 0, DataOffset, func(at int64, sector []byte) error {
+	b := blk.Buffer(chunk)
+	err = scan(d, b, 0, DataOffset, func(at int64, sector []byte) error {
 		for _, known := range [][]byte{image, former} {
 			if at < int64(len(known)) && bytes.Equal(sector, known[at:at+keyslotSector]) {
 				return nil
@@ -290,7 +290,7 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 			return fmt.Errorf("format %s: flush: %w", id, err)
 		}
 	}
-	if err := compare(d, image); err != nil {
+	if err := compare(d, b, image); err != nil {
 		return fmt.Errorf("format %s: %w", id, err)
 	}
 	return nil
@@ -298,18 +298,16 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 
 // image is the metadata of a volume whose record is r; the digest of the header is put in.
 func image(data *keyring.Secret, r Record) ([]byte, error) {
-	header, err := Header(data, r.Identity)
-	if err != nil {
+	out := blk.Buffer(MetadataSize)
+	if err := putHeader(out[:headerEnd], data, r.Identity); err != nil {
 		return nil, err
 	}
-	r.HeaderDigest = sha256.Sum256(header)
+	r.HeaderDigest = sha256.Sum256(out[:headerEnd])
 	keys, err := DeriveKeys(data, r.Binding)
 	if err != nil {
 		return nil, err
 	}
 	defer keys.Wipe()
-	out := blk.Buffer(MetadataSize)
-	copy(out, header)
 	for _, at := range []uint64{recordA, recordB} {
 		copy(out[at:], r.encode(keys, at))
 	}
@@ -358,7 +356,7 @@ func refuseZeros(d blk.Disk, b keyring.Binding) error {
 	if err != nil {
 		return err
 	}
-	err = scan(d, 0, size&^(SectorSize-1), notZero)
+	err = scan(d, blk.Buffer(chunk), 0, size&^(SectorSize-1), notZero)
 	if errors.Is(err, NotEmpty) {
 		return nil
 	}

@@ -127,8 +127,8 @@ func (o *op) write(ctx context.Context, disk blk.Disk, data *keyring.Secret) err
 
 // beginFormat takes the volume from NEW to FORMATTING: the disk is blank, and a key is made that is known to unwrap.
 func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device) error {
-	if err := crypt.CheckBlank(disk, crypt.DeviceSize(o.Payload)); err != nil {
-		return fmt.Errorf("format volume %s: %w", o.Volume, err)
+	if err := o.blank(ctx, disk); err != nil {
+		return err
 	}
 	data, err := crypt.NewDataKey()
 	if err != nil {
@@ -144,6 +144,19 @@ func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device)
 		return err
 	}
 	return o.swap(ctx, next)
+}
+
+// blank refuses a disk on which anything is found.
+func (o *op) blank(ctx context.Context, disk blk.Disk) error {
+	done, err := o.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := crypt.CheckBlank(disk, crypt.DeviceSize(o.Payload)); err != nil {
+		return fmt.Errorf("format volume %s: %w", o.Volume, err)
+	}
+	return nil
 }
 
 // adopt looks for the mapping that a former process made, and gives it when it is as it would be made now. One that is not, of the present epoch, is stale:

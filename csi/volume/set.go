@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// readers bounds how many volumes have their metadata in memory at once: 308 KiB each, a new one three times that, and as much again until it is collected. A disk's
-// flushes take longer than what is done in memory, so more would gain little.
+// readers bounds how many volumes have their metadata in memory at once, and how many disks are looked through: 308 KiB each, a copy twice that, and as much again
+// until it is collected. A disk's flushes take longer than what is done in memory, so more would gain little.
 const readers = 4
 
 // Config is what a Set stands on. All but OpenDisk, Locks and Log must be set.
