@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -157,6 +159,25 @@ func TestLifeOfADevice(t *testing.T) {
 	// A pod that now wants a file system of it gets none.
 	if err := m.stage(d, mounted("")); Code(err) != codes.DataLoss || m.mounts.Made() != 0 {
 		t.Errorf("staged as a file system: %v, %d made", err, m.mounts.Made())
+	}
+}
+
+// The kubelet binds folders of a volume once more for the subPaths of its pod, and asks for the volume again when it was restarted.
+func TestKubeletBindsSubPaths(t *testing.T) {
+	single := mounted("")
+	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+	m, d := running(t, single, nil)
+	if err := m.mounts.Bind(m.path("target"), filepath.Join(m.folder("subpaths"), "0"), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.publish(d, single, "target", false); err != nil {
+		t.Errorf("published again: %v", err)
+	}
+	if err := m.publish(d, single, "second", false); Code(err) != codes.FailedPrecondition {
+		t.Errorf("published to a second pod: %v", err)
+	}
+	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "subpaths") {
+		t.Errorf("unstaged while a folder of it is bound: %v", err)
 	}
 }
 

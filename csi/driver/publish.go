@@ -55,20 +55,21 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 			return failed("volume %s is not mounted at %s: stage it first", id, staging)
 		}
 	}
+	m, taken := mount.At(all, target)
+	switch ours := taken && m.Device == device && m.Node == c.block; {
+	case ours && m.ReadOnly == c.readOnly:
+		// Asked again, as by a kubelet that was restarted: it has bound folders of the volume elsewhere since, for subPaths of the pod.
+		return nil
+	case ours:
+		return &coded{codes.AlreadyExists, "volume " + id + " is published at " + target + ", and not with this read-only flag: unpublish it first"}
+	}
 	if others := otherPods(targets(all, device, staging, target), target, c); c.single && len(others) > 0 {
 		return failed("volume %s is ReadWriteOncePod, and published at %s", id, others[0])
 	}
-	if m, ok := mount.At(all, target); ok {
-		switch {
-		case m.Device != device || m.Node != c.block:
-			// Of a mapping that was replaced. What is in use stays.
-			if err := d.Mounts.Unmount(target); err != nil {
-				return err
-			}
-		case m.ReadOnly != c.readOnly:
-			return &coded{codes.AlreadyExists, "volume " + id + " is published at " + target + ", and not with this read-only flag: unpublish it first"}
-		default:
-			return nil
+	if taken {
+		// Of a mapping that was replaced. What is in use stays.
+		if err := d.Mounts.Unmount(target); err != nil {
+			return err
 		}
 	}
 	return d.Mounts.Bind(source, target, c.readOnly)

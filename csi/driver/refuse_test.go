@@ -271,3 +271,51 @@ func TestAnotherNodeHasIt(t *testing.T) {
 		t.Errorf("copied on another node: %v", err)
 	}
 }
+
+// exhausted is a backend for which there may be no loop device.
+type exhausted struct {
+	backend.Backend
+	none bool
+}
+
+func (e *exhausted) Attach(ctx context.Context, v string) (backend.Device, error) {
+	if e.none {
+		return backend.Device{}, fmt.Errorf("attach %s: %w", v, blk.ErrNoLoop)
+	}
+	return e.Backend.Attach(ctx, v)
+}
+
+// Without a loop device a volume waits as it is, a new one and one with data, and is staged when there is one.
+func TestLoopDevicesExhausted(t *testing.T) {
+	m := newMachine(t)
+	loops := &exhausted{none: true}
+	m.config = func(c *Config) {
+		set := c.Sets[BackendFile]
+		loops.Backend, set.Backend = set.Backend, loops
+	}
+	d := m.process(0)
+	m.made(d, mounted(""), nil)
+	if err := m.stage(d, mounted("")); Code(err) != codes.ResourceExhausted {
+		t.Errorf("a new volume: %v: %v", Code(err), err)
+	}
+	if st := m.state(pvc); st.Phase != volume.New || m.mounts.Made() != 0 || m.disk(pvc).Writes() != 0 {
+		t.Errorf("phase %s, %d file systems made, %d writes", st.Phase, m.mounts.Made(), m.disk(pvc).Writes())
+	}
+	loops.none = false
+	if err := staged(m, d); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(m.mounts.Write(m.path("target"), "greeting", "hello"), m.unpublish(d, "target"), m.unstage(d)); err != nil {
+		t.Fatal(err)
+	}
+	before := m.disk(pvc).Writes()
+	loops.none = true
+	if err := m.stage(d, mounted("")); Code(err) != codes.ResourceExhausted || m.disk(pvc).Writes() != before {
+		t.Errorf("with data: %v: %v, %d writes", Code(err), err, m.disk(pvc).Writes()-before)
+	}
+	loops.none = false
+	if err := staged(m, d); err != nil {
+		t.Fatal(err)
+	}
+	m.greets("target")
+}
