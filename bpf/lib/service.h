@@ -223,6 +223,30 @@ static __always_inline int service_admits(__u64 set, const struct addr *source)
 }
 
 /*
+ * What was read before is read before what follows. An atomic operation that gives the old value
+ * orders all that is around it, on every processor (Documentation/atomic_t.txt, ORDERING); one that
+ * gives none, as an addition whose result nobody uses, does so on x86 only.
+ */
+static __always_inline void service_barrier(void)
+{
+	__u64 order = 0;
+
+	__sync_swap(&order, 1);
+}
+
+/*
+ * Whether f is all of what is there now. The revision alone says it where f was read whole; it was
+ * not if it was written meanwhile.
+ */
+static __always_inline int service_same(
+	const struct service_front *now, const struct service_front *f)
+{
+	return *(volatile __u64 *)&now->revision == f->revision && now->group == f->group &&
+	       now->sources == f->sources && now->first == f->first && now->count == f->count &&
+	       now->affinity == f->affinity && now->flags == f->flags;
+}
+
+/*
  * Chooses a backend of key for a client. f is the frontend that it is of. The frontend is looked up
  * again after the slot was read: another revision says that the slot may be another's by now.
  */
@@ -231,7 +255,6 @@ static __always_inline enum service_verdict service_choose(const struct service_
 {
 	struct service_client_key who = {.client = client};
 	struct service_front *now;
-	__u64 order = 0;
 
 	for (int i = 0; i < SERVICE_TRIES; i++) {
 		now = bpf_map_lookup_elem(&service_fronts, key);
@@ -248,10 +271,9 @@ static __always_inline enum service_verdict service_choose(const struct service_
 		if (f->count && !(f->affinity && service_remembered(f, &who, to)) &&
 			!service_pick(f, to))
 			continue;
-		/* A full barrier: what was read above was read before what follows. */
-		__sync_fetch_and_add(&order, 1);
+		service_barrier();
 		now = bpf_map_lookup_elem(&service_fronts, key);
-		if (!now || *(volatile __u64 *)&now->revision != f->revision)
+		if (!now || !service_same(now, f))
 			continue;
 		if (!f->count)
 			return SERVICE_REFUSED;

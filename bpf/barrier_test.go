@@ -1,0 +1,49 @@
+package bpf
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// TestFrontsAreReadInOrder: a frontend is looked up, and again after its slot was read, and before the second look-up there is an
+// atomic operation that gives the old value: a full barrier on every processor. This machine's own may need none, so the instructions are looked at. Where
+// among them the slot is read is the compiler's choice.
+func TestFrontsAreReadInOrder(t *testing.T) {
+	const fronts, barrier = "service_fronts", "barrier"
+	choosing := 0
+	for _, load := range []func() (*ebpf.CollectionSpec, error){LoadServiceSocket, LoadServicePacket} {
+		spec, err := load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, prog := range spec.Programs {
+			var read []string
+			for i := range prog.Instructions {
+				ins := &prog.Instructions[i]
+				switch {
+				case ins.OpCode.AtomicOp() == asm.Xchg:
+					read = append(read, barrier)
+				case ins.IsLoadFromMap() && ins.Reference() == fronts:
+					read = append(read, fronts)
+				}
+			}
+			if len(read) == 0 {
+				continue
+			}
+			choosing++
+			for want := []string{fronts, barrier, fronts}; len(read) > 0; read = read[min(len(read), len(want)):] {
+				for i, what := range want {
+					if i >= len(read) || read[i] != what {
+						t.Errorf("%s reads %v, want %v", name, read, want)
+						break
+					}
+				}
+			}
+		}
+	}
+	if choosing == 0 {
+		t.Error("no program chooses a backend")
+	}
+}
