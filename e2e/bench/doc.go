@@ -17,7 +17,8 @@
 // measured in this run", which is not the same as 0.
 //
 //	schema    "kubeveil.io/result/v1"
-//	commit    git commit of the tree, with "-dirty" when it had changes; "" unknown
+//	commit    git commit of the tree, with "-dirty" when it had changes; "" unknown.
+//	          From veilctl, which has no tree, what veilctl version says
 //	kernel    release of the kernel, as uname -r
 //	cpus      CPUs the run could use
 //	platform  "namespaces"  nodes are network namespaces on one kernel

@@ -1,6 +1,9 @@
 package bench
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // AtLeast is the gate "the median ratio of c is at least limit".
 func AtLeast(name string, c *Case, limit float64) Gate {
@@ -48,4 +51,16 @@ func oursGate(name string, c *Case, limit float64, sign string, keeps func(float
 // Exactly is the gate "the number of what is want".
 func Exactly(name string, got, want int, what string) Gate {
 	return Gate{name, fmt.Sprintf("%d %s", want, what), fmt.Sprintf("%d %s", got, what), got == want}
+}
+
+// ofFailures is the name of the gate of Unexplained.
+const ofFailures = "upstream specs that fail for no listed reason"
+
+// Unexplained is the gate of a suite that lists which tests it knows to fail and why: n failed that are not listed. A result that has it is judged by it and not by
+// how many tests failed, see JudgesFailures.
+func Unexplained(n int) Gate { return Exactly(ofFailures, n, 0, "specs") }
+
+// JudgesFailures is whether Unexplained is among the gates.
+func JudgesFailures(gates []Gate) bool {
+	return slices.ContainsFunc(gates, func(g Gate) bool { return g.Name == ofFailures })
 }

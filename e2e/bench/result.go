@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -26,7 +27,18 @@ const (
 	Metal      = "metal"
 )
 
-var platforms = []string{Namespaces, Emulated, VM, SEVSNP, TDX, Metal}
+// nodePlatforms are what nodes of a cluster can be.
+var nodePlatforms = []string{Emulated, VM, SEVSNP, TDX, Metal}
+
+var platforms = append([]string{Namespaces}, nodePlatforms...)
+
+// CheckNodes is an error where platform, which somebody says nodes of a cluster are, is nothing that those can be; it names what they can be.
+func CheckNodes(platform string) error {
+	if !slices.Contains(nodePlatforms, platform) {
+		return fmt.Errorf("nodes are no %q: write one of %s", platform, strings.Join(nodePlatforms, ", "))
+	}
+	return nil
+}
 
 // Result is one run. Its fields are documented in doc.go.
 type Result struct {
