@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"flag"
 	"io"
 	"maps"
 	"os"
@@ -217,5 +218,21 @@ func TestProgramsOfAnotherMachineAreRefused(t *testing.T) {
 	}
 	if _, err := named("kubeveil-tool"); err == nil || !strings.Contains(err.Error(), "kubeveil-tools") {
 		t.Errorf("an unknown image: %v", err)
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	var help bytes.Buffer
+	if _, err := read([]string{"-h"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "Examples:") || !strings.Contains(help.String(), "-arch") {
+		t.Errorf("%v:\n%s", err, &help)
+	}
+	o, err := read([]string{"-image", "kubeveil-tools"}, io.Discard)
+	if err != nil || o.tag != "localhost/kubeveil-tools:dev" || o.out != "out/images/kubeveil-tools.tar" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	for args, want := range map[string]string{"-image kubeveil-tool": "kubeveil-tools", "kubeveil-tools": `unexpected argument "kubeveil-tools"`, "-images": "not defined"} {
+		if _, err := read(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", args, err)
+		}
 	}
 }

@@ -14,9 +14,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -26,56 +29,98 @@ import (
 	"syscall"
 )
 
+const usage = `image builds a container image of Kubeveil without a container engine, as an OCI layout in a tar archive.
+
+Usage: go run ./hack/image [flags]
+
+Examples:
+  go run ./hack/image                                                     the product: out/images/kubeveil.tar
+  go run ./hack/image -image kubeveil-tools                               what suites and veilctl run in pods of their own
+  go run ./hack/image -arch arm64 -out out/images/kubeveil-arm64.tar      for other nodes
+  go run ./hack/image -tag registry.example/kubeveil:v0.1.0 -version v0.1.0
+
+What reads the archive:
+  ctr -n k8s.io images import out/images/kubeveil.tar
+  skopeo copy oci-archive:out/images/kubeveil.tar docker://registry.example/kubeveil:dev
+
+Flags:
+`
+
+// order is what is to be built.
+type order struct{ image, arch, tag, version, out string }
+
 func main() {
+	o, err := read(os.Args[1:], os.Stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "image: %v: see go run ./hack/image -h\n", err)
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	image := flag.String("image", recipes[0].name, "which `image`: kubeveil, kubeveil-csi or kubeveil-tools")
-	arch := flag.String("arch", runtime.GOARCH, "`architecture` as Go names it")
-	tag := flag.String("tag", "", "`name` under which a runtime that imports the image finds it (default localhost/IMAGE:dev)")
-	out := flag.String("out", "", "`file` to write (default out/images/IMAGE.tar)")
-	version := flag.String("version", "", "`version` of the programs (default: what hack/version.sh says)")
-	flag.Parse()
-	if *tag == "" {
-		*tag = "localhost/" + *image + ":dev"
-	}
-	if *out == "" {
-		*out = "out/images/" + *image + ".tar"
-	}
-	digest, err := run(ctx, *image, *arch, *tag, *version, *out)
+	digest, err := run(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
-	fmt.Printf("%s %s in %s\n", *tag, digest, *out)
+	fmt.Printf("%s %s in %s\n", o.tag, digest, o.out)
 }
 
-func run(ctx context.Context, image, arch, tag, version, out string) (digest string, err error) {
-	r, err := named(image)
+// read reads the command line. Where help is wanted it is written to help, and the error is flag.ErrHelp.
+func read(args []string, help io.Writer) (o order, err error) {
+	flags := flag.NewFlagSet("image", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error is printed once, by main
+	flags.StringVar(&o.image, "image", recipes[0].name, "which `image`: kubeveil, kubeveil-csi or kubeveil-tools")
+	flags.StringVar(&o.arch, "arch", runtime.GOARCH, "`architecture` as Go names it")
+	flags.StringVar(&o.tag, "tag", "", "`name` under which a runtime that imports the image finds it (default localhost/IMAGE:dev)")
+	flags.StringVar(&o.out, "out", "", "`file` to write (default out/images/IMAGE.tar)")
+	flags.StringVar(&o.version, "version", "", "`version` of the programs (default: what hack/version.sh says)")
+	err = flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(help, usage)
+		flags.SetOutput(help)
+		flags.PrintDefaults()
+	}
+	if err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	o.tag, o.out = cmp.Or(o.tag, "localhost/"+o.image+":dev"), cmp.Or(o.out, "out/images/"+o.image+".tar")
+	_, err = named(o.image)
+	return o, err
+}
+
+func run(ctx context.Context, o order) (digest string, err error) {
+	r, err := named(o.image)
 	if err != nil {
 		return "", err
 	}
-	if version == "" {
+	if o.version == "" {
 		said, err := exec.CommandContext(ctx, "hack/version.sh").Output()
 		if err != nil {
 			return "", fmt.Errorf("hack/version.sh: %w", err)
 		}
-		version = strings.TrimSpace(string(said))
+		o.version = strings.TrimSpace(string(said))
 	}
-	root := filepath.Join(filepath.Dir(out), "root-"+arch)
-	if err := compile(ctx, r, arch, version, root); err != nil {
+	root := filepath.Join(filepath.Dir(o.out), "root-"+o.arch)
+	if err := compile(ctx, r, o.arch, o.version, root); err != nil {
 		return "", err
 	}
 	files, err := readFiles(r, root)
 	if err != nil {
 		return "", err
 	}
-	if err := addHost(ctx, files, arch, r.host); err != nil {
+	if err := addHost(ctx, files, o.arch, r.host); err != nil {
 		return "", err
 	}
 	if err := addHostFiles(files, r); err != nil {
 		return "", err
 	}
-	img, err := newImage(r, arch, version, files)
+	img, err := newImage(r, o.arch, o.version, files)
 	if err != nil {
 		return "", err
 	}
@@ -83,7 +128,7 @@ func run(ctx context.Context, image, arch, tag, version, out string) (digest str
 	if err != nil {
 		return "", fmt.Errorf("digest of the image: %w", err)
 	}
-	return hash.String(), writeArchive(out, tag, img)
+	return hash.String(), writeArchive(o.out, o.tag, img)
 }
 
 // compile builds the programs into folders below root. What is there and up to date is not linked again.
