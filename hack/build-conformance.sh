@@ -35,8 +35,10 @@ if ! built_from "$root" "$from"; then
 fi
 
 make_images() {
+	local kubernetes
+	kubernetes=$(cd "$ROOT/hack/tools/kubernetes" && GOFLAGS='' go list -m -f '{{.Dir}}' k8s.io/kubernetes)
 	cd "$ROOT"
-	go run ./hack/conformance -root "$root" -bin "$OUT/bin" -out "$archive"
+	go run ./hack/conformance -root "$root" -bin "$OUT/bin" -porter "$kubernetes/test/images/agnhost/porter" -out "$archive"
 	echo "$from" >"$archive.from"
 }
 from=$(cat "$root.from" "$OUT"/bin/{agnhost,regression-issue-74839,coredns}.from "$here"/*.go "$ROOT/e2e/conformance/registry.go" | sha256sum | cut -d' ' -f1)

@@ -4,7 +4,7 @@
 //
 // Usage:
 //
-//	go run ./hack/conformance [-root out/images/conformance-root.tar] [-bin out/bin] [-out out/images/conformance.tar]
+//	go run ./hack/conformance [-root out/images/conformance-root.tar] [-bin out/bin] -porter DIR [-out out/images/conformance.tar]
 //
 // It prints the images that it made, and those that it knows no recipe for. The archive is what docker save
 // writes: `ctr -n k8s.io images import` reads it.
@@ -38,20 +38,21 @@ func main() {
 	defer stop()
 	root := flag.String("root", "out/images/conformance-root.tar", "`file` with the unpacked Debian packages")
 	bin := flag.String("bin", "out/bin", "`folder` with e2e.test and the programs of the images")
+	porter := flag.String("porter", "", "`folder` with localhost.crt and localhost.key: test/images/agnhost/porter of the Kubernetes module")
 	out := flag.String("out", "out/images/conformance.tar", "`file` to write")
 	flag.Parse()
-	if err := run(ctx, *root, *bin, *out); err != nil {
+	if err := run(ctx, *root, *bin, *porter, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance images:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, root, bin, out string) error {
+func run(ctx context.Context, root, bin, porter, out string) error {
 	wanted, err := wantedImages(ctx, filepath.Join(bin, "e2e.test"))
 	if err != nil {
 		return err
 	}
-	k, err := newKitchen(root, bin)
+	k, err := newKitchen(root, bin, porter)
 	if err != nil {
 		return err
 	}

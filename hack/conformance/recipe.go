@@ -55,7 +55,7 @@ type kitchen struct {
 	debian, agnhost, regression v1.Layer
 }
 
-func newKitchen(root, bin string) (*kitchen, error) {
+func newKitchen(root, bin, porter string) (*kitchen, error) {
 	debian, err := debianLayer(root)
 	if err != nil {
 		return nil, err
@@ -66,6 +66,9 @@ func newKitchen(root, bin string) (*kitchen, error) {
 		{name: "agnhost-2", link: "agnhost"},
 		{name: "coredns", from: filepath.Join(bin, "coredns")},
 		{name: "uploads/"},
+		// What it serves TLS with.
+		{name: "localhost.crt", from: filepath.Join(porter, "localhost.crt")},
+		{name: "localhost.key", from: filepath.Join(porter, "localhost.key")},
 	})
 	if err != nil {
 		return nil, err
@@ -144,24 +147,37 @@ func packed(b []byte) (v1.Layer, error) {
 	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(1), tarball.WithCompressedCaching)
 }
 
-// alternatives are links that the packages' scripts would have made; those scripts have not run.
+// alternatives are links that the packages' scripts would have made, which have not run; they take the place of what the packages have by
+// that name. The shell is one that knows let: specs of volumes count with it, and would count forever without.
 var alternatives = map[string]string{
 	"bin/nc":             "nc.openbsd",
-	"bin/sh":             "dash",
+	"bin/sh":             "bash",
 	"usr/sbin/iptables":  "iptables-nft",
 	"usr/sbin/ip6tables": "ip6tables-nft",
 }
 
-// applets are programs that BusyBox's images have and the packages have not.
-var applets = []string{"awk", "hostname", "ifconfig", "nslookup", "ping", "ping6", "ps", "traceroute", "vi", "wget", "which", "xargs"}
+// applets are programs that BusyBox's images have and the packages have not. Its wget is none of them: linked statically with this C library,
+// it crashes when it looks up an address.
+var applets = []string{
+	"awk", "diff", "find", "hostname", "ifconfig", "kill", "mount", "nslookup", "ping", "ping6", "ps", "sed", "traceroute", "umount", "vi", "which", "xargs",
+}
+
+// called are programs that the specs' own commands name: one that is not there would be found by a spec that fails after minutes.
+var called = []string{
+	"awk", "base64", "blockdev", "cat", "chgrp", "chmod", "curl", "cut", "date", "dd", "dig", "diff", "echo", "grep", "head", "hostname", "ip", "iptables", "ln", "ls",
+	"mkdir", "mount", "nc", "nslookup", "nsenter", "ping", "ps", "rm", "sed", "seq", "sh", "sha256sum", "sleep", "ss", "stat", "sync", "tail", "test", "timeout",
+	"touch", "tr", "true", "wc", "wget", "xargs",
+}
 
 // accounts are what programs look up; the packages' scripts would have made them.
 var accounts = []entry{
 	{name: "etc/passwd", content: "root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33::/var/www:/bin/false\nnobody:x:65534:65534::/:/bin/false\n"},
 	{name: "etc/group", content: "root:x:0:\nadm:x:4:\nwww-data:x:33:\nnogroup:x:65534:\n"},
+	// As BusyBox's, which the specs expect, wget tries once.
+	{name: "root/.wgetrc", content: "tries = 1\n"},
 }
 
-// debianLayer is the archive of unpacked packages without devices, with the links added for which it has no name.
+// debianLayer is the archive of unpacked packages without devices, with alternatives, and the applets for which it has no name.
 func debianLayer(path string) (v1.Layer, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -181,8 +197,14 @@ func debianLayer(path string) (v1.Layer, error) {
 		}
 	}
 	for _, e := range append(links, accounts...) {
+		names[e.name] = true
 		if err := e.add(w); err != nil {
 			return nil, err
+		}
+	}
+	for _, program := range called {
+		if !found(names, program) {
+			return nil, fmt.Errorf("%s has no %s, which specs call: look at the list of packages", path, program)
 		}
 	}
 	if err := w.Close(); err != nil {
@@ -191,7 +213,12 @@ func debianLayer(path string) (v1.Layer, error) {
 	return packed(b.Bytes())
 }
 
-// copyTree copies all but devices, and gives the names.
+// found is whether a folder of PATH has the program.
+func found(names map[string]bool, program string) bool {
+	return slices.ContainsFunc(strings.Split(searchPath, ":"), func(dir string) bool { return names[strings.TrimPrefix(dir, "/")+"/"+program] })
+}
+
+// copyTree copies all but devices and what alternatives take the place of, and gives the names.
 func copyTree(w *tar.Writer, r *tar.Reader) (map[string]bool, error) {
 	names := map[string]bool{}
 	for {
@@ -206,6 +233,9 @@ func copyTree(w *tar.Writer, r *tar.Reader) (map[string]bool, error) {
 		if h.Typeflag == tar.TypeChar || h.Typeflag == tar.TypeBlock || h.Typeflag == tar.TypeFifo {
 			continue
 		}
+		if _, ours := alternatives[name]; ours {
+			continue
+		}
 		names[name] = true
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err
@@ -216,17 +246,14 @@ func copyTree(w *tar.Writer, r *tar.Reader) (map[string]bool, error) {
 	}
 }
 
-// missingLinks are those of alternatives and applets whose name no folder of PATH has, sorted.
+// missingLinks are alternatives, and those of the applets whose name no folder of PATH has, sorted.
 func missingLinks(names map[string]bool) []entry {
 	var out []entry
 	for name, to := range alternatives {
-		if !names[name] {
-			out = append(out, entry{name: name, link: to})
-		}
+		out = append(out, entry{name: name, link: to})
 	}
 	for _, applet := range applets {
-		has := slices.ContainsFunc(strings.Split(searchPath, ":"), func(dir string) bool { return names[strings.TrimPrefix(dir, "/")+"/"+applet] })
-		if !has {
+		if !found(names, applet) {
 			out = append(out, entry{name: "bin/" + applet, link: "busybox"})
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,31 +64,41 @@ func contents(t *testing.T, layer v1.Layer) []string {
 	}
 }
 
-var debian = []string{"./bin/dash", "./bin/busybox", "./bin/nc.openbsd", "./usr/sbin/iptables-nft", "./usr/sbin/ip6tables-nft"}
+// debian are the names that the packages have, as far as it matters: programs that are called, and those that links lead to.
+var debian = func() []string {
+	names := []string{"./bin/bash", "./bin/busybox", "./bin/nc.openbsd", "./usr/sbin/iptables-nft", "./usr/sbin/ip6tables-nft"}
+	for _, program := range called {
+		if !slices.Contains(applets, program) && alternatives["bin/"+program] == "" && alternatives["usr/sbin/"+program] == "" {
+			names = append(names, "./usr/bin/"+program)
+		}
+	}
+	return names
+}()
 
 func TestDebianLayer(t *testing.T) {
-	layer, err := debianLayer(archive(t, append(debian, "./usr/bin/nslookup", "./dev/null|")...))
+	layer, err := debianLayer(archive(t, append(slices.Clone(debian), "./bin/sh", "./usr/bin/nslookup", "./dev/null|")...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := strings.Join(contents(t, layer), "\n") + "\n"
-	for _, want := range []string{"./bin/dash\n", "bin/sh->dash\n", "bin/nc->nc.openbsd\n", "usr/sbin/iptables->iptables-nft\n", "bin/wget->busybox\n", "etc/passwd\n"} {
+	got := "\n" + strings.Join(contents(t, layer), "\n") + "\n"
+	for _, want := range []string{"\n./bin/bash\n", "\nbin/sh->bash\n", "\nbin/nc->nc.openbsd\n", "\nusr/sbin/iptables->iptables-nft\n", "\nbin/mount->busybox\n", "\netc/passwd\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	for _, not := range []string{"dev/null", "bin/nslookup->"} {
+	for _, not := range []string{"dev/null", "bin/nslookup->", "./bin/sh\n"} {
 		if strings.Contains(got, not) {
 			t.Errorf("%q in\n%s", not, got)
 		}
 	}
 }
 
-// A link that leads nowhere is a shell that is not there, found by a spec after half an hour.
-func TestDanglingLinkIsRefused(t *testing.T) {
+// A link that leads nowhere is a shell that is not there, found by a spec after half an hour; so is a program that a spec calls.
+func TestWhatIsMissingIsRefused(t *testing.T) {
 	for missing, want := range map[string]string{
-		"./bin/dash":    "has no bin/dash, to which bin/sh is a link",
-		"./bin/busybox": "has no bin/busybox",
+		"./bin/bash":         "has no bin/bash, to which bin/sh is a link",
+		"./bin/busybox":      "has no bin/busybox",
+		"./usr/bin/blockdev": "has no blockdev, which specs call",
 	} {
 		var names []string
 		for _, name := range debian {
@@ -119,10 +130,15 @@ func TestRecipes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, name := range []string{"localhost.crt", "localhost.key"} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	root := archive(t, debian...)
 	digests := [2]map[string]string{{}, {}}
 	for i := range digests {
-		k, err := newKitchen(root, bin)
+		k, err := newKitchen(root, bin, bin)
 		if err != nil {
 			t.Fatal(err)
 		}
