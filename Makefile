@@ -137,10 +137,10 @@ conformance: cluster-image ## the upstream's own tests of networking on virtual 
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -nodes $(or $(NODES),2) $(if $(FOCUS),-focus '$(FOCUS)')
 
 .PHONY: conformance-storage
-conformance-storage: cluster-image image-csi ## the upstream's own tests of storage drivers on a virtual machine, out/conformance-storage/result.json (FOCUS=REGEXP, LIMIT=4h)
+conformance-storage: cluster-image image-csi ## the upstream's own tests of storage drivers on a virtual machine, out/conformance-storage/result.json (FOCUS=REGEXP, LIMIT=4h, PARALLEL=2)
 	@hack/build-conformance.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/conformance ./e2e/cmd/conformance
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -volumes -parallel 1 -out $(OUT)/conformance-storage $(if $(FOCUS),-focus '$(FOCUS)') $(if $(LIMIT),-limit $(LIMIT))
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -volumes -parallel $(or $(PARALLEL),2) -out $(OUT)/conformance-storage $(if $(FOCUS),-focus '$(FOCUS)') $(if $(LIMIT),-limit $(LIMIT))
 
 .PHONY: test-volumes
 test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)

@@ -65,7 +65,31 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 		}
 	}
 	report, err = conformance.Run(ctx, o)
+	if a.volumes {
+		keepLogs(ctx, c, o)
+	}
 	return report, platform, err
+}
+
+// logPatience bounds how long logs may take to be had, of a machine that may be ill.
+const logPatience = 3 * time.Minute
+
+// keepLogs keeps what the driver, its side-cars and the kubelet said beside the logs of the specs, also after an interrupt. That it could not is told, and no more.
+func keepLogs(ctx context.Context, c *vm.Cluster, o conformance.Options) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logPatience)
+	defer cancel()
+	keep := func(name string, said []byte, err error) {
+		err = errors.Join(err, os.WriteFile(filepath.Join(o.Dir, name), said, 0o644))
+		if err != nil {
+			o.Log.Warn("a log was not kept whole", "log", name, "error", err)
+		}
+	}
+	// A container that has not started has no log.
+	said, err := c.Kubectl(ctx, "-n", "kube-system", "logs", "--selector=app.kubernetes.io/component in (veil-csi, snapshot-controller)",
+		"--all-containers", "--prefix", "--ignore-errors", "--tail=-1", "--max-log-requests=20")
+	keep("driver.log", said, err)
+	said, err = c.Machines[0].Exec(ctx, "journalctl --no-pager --unit kubelet --output short-iso")
+	keep("kubelet.log", said, err)
 }
 
 // takePods waits until all machines take pods: for a moment after a node is Ready it has the taint of one that is not, and specs are

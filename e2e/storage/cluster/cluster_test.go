@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 	"text/template"
 
@@ -59,5 +60,27 @@ func TestObjects(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The upstream's tests of volumes copy classes of these.
+func TestConformanceCopiesOurClasses(t *testing.T) {
+	text, err := os.ReadFile("../../conformance/testdriver.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made bytes.Buffer
+	if err := setup.Execute(&made, map[string]any{"Key": "", "Classes": []struct{ Name, FS string }{{ext4.class, "ext4"}}, "Secrets": []string{}}); err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`(StorageClass|SnapshotClass):\n(?: *#.*\n)* *FromExistingClassName: (\S+)`).FindAllStringSubmatch(string(text), -1)
+	if len(named) != 2 {
+		t.Errorf("classes %q", named)
+	}
+	for _, m := range named {
+		kind := strings.Replace(m[1], "Snapshot", "VolumeSnapshot", 1)
+		if !strings.Contains(made.String(), "kind: "+kind+"\nmetadata: {name: "+m[2]+"}") {
+			t.Errorf("there is no %s %s", kind, m[2])
+		}
 	}
 }
