@@ -1,5 +1,5 @@
-// Command coredns is CoreDNS with the plugins that kubeadm's Corefile names: all of them would be a build of ten minutes, most of
-// it the clients of clouds.
+// Command coredns is CoreDNS with the plugins that kubeadm's Corefile names, and those of the servers that upstream's tests run: all of
+// them would be a build of ten minutes, most of it the clients of clouds.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/forward"
 	_ "github.com/coredns/coredns/plugin/health"
+	_ "github.com/coredns/coredns/plugin/hosts"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
 	_ "github.com/coredns/coredns/plugin/log"
