@@ -53,6 +53,9 @@ func (f *benchStorageFlags) parse() (volumes.Options, error) {
 	case o.Rounds < 1 || !f.secondsFit() || f.size < 64:
 		return o, fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least one round, 1 to 600 seconds, and 64 MiB: %w", o.Rounds, f.seconds, f.size, errUsage)
 	}
+	if err := bench.CheckNodes(o.Platform); err != nil {
+		return o, fmt.Errorf("-platform: %w: %w", err, errUsage)
+	}
 	o.Sample, o.Size = time.Duration(f.seconds)*time.Second, f.size<<20
 	return o, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
 // measuring is what measurements of a cluster have in common: which cluster, how long a sample takes, and where the report goes.
@@ -28,7 +29,8 @@ func (m *measuring) register(fs *flag.FlagSet, out, sample string) {
 // secondsFit is whether a sample is neither too short nor too long.
 func (m *measuring) secondsFit() bool { return m.seconds >= 1 && m.seconds <= 600 }
 
-// run opens the cluster, has it measured, and writes and prints the report, also one that came with an error. errWrong when a gate was missed.
+// run opens the cluster, has it measured, and writes and prints the report, also one that came with an error: that is given then. errWrong when a gate was
+// missed and nothing else is wrong.
 func (m *measuring) run(c call, measure func(k *framework.Cluster, progress func(format string, args ...any)) (*report.Report, error)) error {
 	began := time.Now()
 	k, err := framework.Open(c.ctx, m.kubeconfig, framework.Options{Image: m.image})
@@ -41,22 +43,31 @@ func (m *measuring) run(c call, measure func(k *framework.Cluster, progress func
 	if rep == nil {
 		return err
 	}
-	return errors.Join(m.write(c, rep), err)
+	return m.finish(c, rep, err)
+}
+
+// finish writes and prints the report of a measurement, and gives err, with which it ended: what the report does not say must not be hidden by what it does.
+// errWrong when nothing but gates was missed.
+func (m *measuring) finish(c call, rep *report.Report, err error) error {
+	// This program's, and not that of the folder where somebody started it.
+	rep.Result.Commit = version.String()
+	if failed := errors.Join(m.write(c, rep), err); failed != nil {
+		return failed
+	}
+	if len(rep.Result.Missed()) > 0 {
+		return errWrong
+	}
+	return nil
 }
 
 func (m *measuring) write(c call, rep *report.Report) error {
 	if err := errors.Join(os.MkdirAll(m.out, 0o755), rep.WriteAll(m.out)); err != nil {
 		return err
 	}
-	var err error
 	if c.json {
-		err = printJSON(c.out, rep.Result)
-	} else {
-		err = rep.Terminal(c.out)
-		fmt.Fprintf(c.out, "written to %s\n", m.out)
+		return printJSON(c.out, rep.Result)
 	}
-	if err == nil && len(rep.Result.Missed()) > 0 {
-		err = errWrong
-	}
+	err := rep.Terminal(c.out)
+	fmt.Fprintf(c.out, "written to %s\n", m.out)
 	return err
 }
