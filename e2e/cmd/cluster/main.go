@@ -8,6 +8,8 @@
 //	cluster kubectl ARGS            as the cluster's administrator
 //	cluster down                    end it and say what its leak oracle saw; 1 when that was plaintext, or not all
 //
+// Exit status 2: the command line is wrong; nothing was done then. That of ssh and kubectl is the program's.
+//
 // The cluster belongs to one process that stays in the background; its end, however
 // that comes, ends every machine. Everything is in out/vm/cluster, or in DIR of `cluster -dir DIR VERB …`.
 package main
@@ -19,13 +21,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -53,50 +55,63 @@ type end struct {
 }
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
-		var status *exec.ExitError
-		if errors.As(err, &status) {
-			os.Exit(status.ExitCode())
-		}
-		fmt.Fprintln(os.Stderr, "cluster:", err)
-		os.Exit(1)
+	err := run(os.Args[1:], os.Stdout)
+	var status *exec.ExitError
+	switch {
+	case err == nil:
+		return
+	case errors.As(err, &status):
+		os.Exit(status.ExitCode())
 	}
+	fmt.Fprintln(os.Stderr, "cluster:", err)
+	if errors.Is(err, errUsage) {
+		os.Exit(2)
+	}
+	os.Exit(1)
 }
 
-func run(args []string) error {
+func run(args []string, out io.Writer) error {
 	root, err := lab.Root()
 	if err != nil {
 		return err
 	}
 	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
 	dir := flags.String("dir", filepath.Join(root, "out/vm/cluster"), "`folder` of the cluster")
-	flags.Usage = func() {
-		fmt.Fprintln(flags.Output(), "usage: cluster [-dir DIR] up|ssh|kubectl|down")
-		flags.PrintDefaults()
-	}
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return nil
-	} else if err != nil {
-		return err
+	if err := parse(flags, args, usage, out); err != nil {
+		return helped(err)
 	}
 	if *dir, err = filepath.Abs(*dir); err != nil {
 		return err
 	}
 	if flags.NArg() == 0 {
-		return errors.New("write up, ssh, kubectl or down")
+		return fmt.Errorf("write up, ssh, kubectl or down: %w", errUsage)
 	}
-	return do(*dir, flags.Arg(0), flags.Args()[1:])
+	return helped(do(*dir, flags.Arg(0), flags.Args()[1:], out))
 }
 
-func do(dir, verb string, args []string) error {
+// do runs a verb. Whatever its command line says is read before anything is done.
+func do(dir, verb string, args []string, out io.Writer) error {
 	switch verb {
 	case "up":
+		if _, err := readUp(args, out); err != nil {
+			return err
+		}
 		return up(dir, args)
 	case "serve":
-		return serve(dir, args)
+		o, err := readUp(args, out)
+		if err != nil {
+			return err
+		}
+		return serve(dir, o)
 	case "down":
+		if err := readNothing(verb, args, out); err != nil {
+			return err
+		}
 		return down(dir)
 	case "ssh":
+		if len(args) > 0 && strings.HasPrefix(args[0], "-") {
+			return readNothing(verb, args, out)
+		}
 		return ssh(dir, args)
 	case "kubectl":
 		s, err := read(dir)
@@ -105,7 +120,7 @@ func do(dir, verb string, args []string) error {
 		}
 		return attach(append(s.Kubectl, args...))
 	}
-	return fmt.Errorf("unknown verb %q: write up, ssh, kubectl or down", verb)
+	return fmt.Errorf("unknown verb %q: write up, ssh, kubectl or down: %w", verb, errUsage)
 }
 
 // up starts the process that owns the cluster and waits until it is ready.
@@ -164,25 +179,8 @@ func follow(ctx context.Context, dir, log string, cmd *exec.Cmd, ended <-chan er
 }
 
 // serve owns the cluster.
-func serve(dir string, args []string) error {
-	flags := flag.NewFlagSet("cluster up", flag.ContinueOnError)
-	o := vm.Options{Dir: dir, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	flags.IntVar(&o.Nodes, "nodes", 2, "number of machines")
-	flags.Func("userspace", "comma-separated `numbers` of machines that cannot load the kernel's WireGuard", func(list string) error {
-		for _, word := range strings.Split(list, ",") {
-			n, err := strconv.Atoi(word)
-			if err != nil {
-				return err
-			}
-			o.Userspace = append(o.Userspace, n)
-		}
-		return nil
-	})
-	flags.BoolVar(&o.Bare, "bare", false, "without Kubernetes")
-	flags.BoolVar(&o.NoVeil, "no-veil", false, "without Kubeveil")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
+func serve(dir string, o vm.Options) error {
+	o.Dir, o.Log = dir, slog.New(slog.NewTextHandler(os.Stderr, nil))
 	lock, err := os.Create(filepath.Join(dir, "lock"))
 	if err != nil {
 		return err

@@ -48,6 +48,14 @@ func TestDo(t *testing.T) {
 	}
 }
 
+func TestCheckMachines(t *testing.T) {
+	for n, good := range map[int]bool{-1: false, 0: false, 1: true, program.MaxMachines: true, program.MaxMachines + 1: false} {
+		if err := program.CheckMachines(n); (err == nil) != good {
+			t.Errorf("%d machines: %v", n, err)
+		}
+	}
+}
+
 func TestFolder(t *testing.T) {
 	write := func(t *testing.T, path string) {
 		t.Helper()
