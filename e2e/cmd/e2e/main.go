@@ -56,11 +56,20 @@ Flags:
 
 func main() {
 	var a arguments
+	program.Main(a.flags(), usage, func() (program.Run, error) {
+		if err := a.check(); err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context) error { return run(ctx, a) }, nil
+	})
+}
+
+func (a *arguments) flags() *flag.FlagSet {
 	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
 	flags.StringVar(&a.kubeconfig, "kubeconfig", "", "`file` for a cluster where Kubeveil is installed; it will be disturbed (default: virtual machines are made for the run)")
 	flags.StringVar(&a.out, "out", "out/e2e", "`folder` of result.json and artefacts; emptied first")
 	flags.StringVar(&a.image, "image", "", "`name` of the image of the tools in pods (default "+framework.ToolsImage+")")
-	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, sev-snp, tdx, metal")
+	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
 	flags.BoolVar(&a.core, "core", false, "only the core: what comes without waiting for machines")
 	flags.BoolVar(&a.full, "full", false, "the cases that take long, too")
 	flags.BoolVar(&a.list, "list", false, "list the cases and end")
@@ -68,15 +77,21 @@ func main() {
 		a.match, err = regexp.Compile(s)
 		return err
 	})
-	program.Main(flags, usage, func() (program.Run, error) {
-		if a.core && a.full {
-			return nil, errors.New("-core and -full: choose one")
-		}
-		if a.match != nil && !slices.ContainsFunc(suite.Cases(), func(c suite.Case) bool { return a.match.MatchString(c.Name) }) {
-			return nil, fmt.Errorf("-run %s: no case has such a name, e2e -list shows them", a.match)
-		}
-		return func(ctx context.Context) error { return run(ctx, a) }, nil
-	})
+	return flags
+}
+
+// check says what of the command line cannot be, before anything is made.
+func (a *arguments) check() error {
+	if a.core && a.full {
+		return errors.New("-core and -full: choose one")
+	}
+	if a.match != nil && !slices.ContainsFunc(suite.Cases(), func(c suite.Case) bool { return a.match.MatchString(c.Name) }) {
+		return fmt.Errorf("-run %s: no case has such a name, e2e -list shows them", a.match)
+	}
+	if err := bench.CheckNodes(a.platform); err != nil {
+		return fmt.Errorf("-platform: %w", err)
+	}
+	return nil
 }
 
 func run(ctx context.Context, a arguments) error {
