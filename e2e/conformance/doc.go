@@ -6,8 +6,8 @@
 // All specs of a Suite, those whose name begins with [sig-network] or with the name of the driver, are in the result: each has passed, failed or been skipped, and each that did not pass
 // has a reason. The reasons are one reviewed table for each, reasons.go and volumereasons.go: why a spec is not run on a cluster like this one, and why one
 // that is run is known to fail, with whose fault that is. A spec that skips itself gives its own reason. What
-// fails and is not in the table has failed for no known reason, and Report.Unexplained has it: that is what a
-// run is judged by. A known failure that passes is told as well, and so is an entry of the table that no spec's name matches,
+// fails and is not in the table has failed for no known reason, and Report.Unexplained has it. A run is judged by the gates of its result: nothing of that kind,
+// and something that passed. A known failure that passes is told as well, and so is an entry of the table that no spec's name matches,
 // so that the table does not rot.
 //
 // The tests are the upstream's, unchanged (e2e.test of the Kubernetes version that the lab runs). They are started in several processes, each with
@@ -16,7 +16,7 @@
 //
 // # What it refuses
 //
-// It changes nothing about a spec: no timeout is patched, no assertion left out. It does not load images: who calls it
+// It changes nothing about a spec: no timeout is patched, but for what the definition of a driver may say of its own, and no assertion left out. It does not load images: who calls it
 // says whether the nodes can pull the upstream's or have those of hack/conformance.
 //
 // Start reading at Run, then reasons.go.

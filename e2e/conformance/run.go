@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +54,6 @@ const (
 	batchSize   = 4
 	grace       = 2 * time.Minute
 	logKept     = 64 << 10
-	listLimit   = 2 * time.Minute
 	dnsPatience = 5 * time.Minute
 	// alive is how often it is said that specs are still running.
 	alive = time.Minute
@@ -67,17 +65,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Suite.Group == "" {
-		o.Suite = Network()
-	}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	specs, err := o.list(ctx)
+	wanted, err := o.Wanted(ctx)
 	if err != nil {
-		return nil, err
-	}
-	if err := o.Suite.Unmatched(specs); err != nil {
 		return nil, err
 	}
 	facts, err := o.facts(ctx)
@@ -89,11 +81,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			return nil, err
 		}
 	}
-	wanted := slices.DeleteFunc(slices.Clone(specs), func(s string) bool {
-		return o.Focus != nil && !o.Focus.MatchString(s) || o.Skip != nil && o.Skip.MatchString(s)
-	})
-	r := newReport(o.Suite, wanted, facts)
-	o.Log.Info("specs of "+o.Suite.Group, "all", len(specs), "wanted", len(wanted), "run", len(r.todo), "nodes", facts.Nodes, "dns", facts.DNS)
+	r := newReport(o.suite(), wanted, facts)
+	o.Log.Info("specs of "+r.Group(), "wanted", len(wanted), "run", len(r.todo), "nodes", facts.Nodes, "dns", facts.DNS)
 	return r, o.account(ctx, r)
 }
 
@@ -113,20 +102,6 @@ func (o Options) account(ctx context.Context, r *Report) error {
 }
 
 func (o Options) repoList() string { return filepath.Join(o.Dir, "repo-list.yaml") }
-
-// list asks e2e.test for its specs.
-func (o Options) list(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, listLimit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, o.Program, append([]string{"--list-tests"}, o.Suite.Arguments...)...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	printed, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("%s --list-tests: %w: %s", o.Program, err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return upstream.ParseSpecs(printed, o.Suite.Group)
-}
 
 // facts looks at the cluster.
 func (o Options) facts(ctx context.Context) (Facts, error) {
@@ -327,7 +302,7 @@ func (o Options) arguments(dir string, specs []string, facts Facts, limit time.D
 		fmt.Sprintf("--num-nodes=%d", facts.Nodes), fmt.Sprintf("--allowed-not-ready-nodes=%d", facts.Others),
 		"--report-dir=" + dir, "--e2e-output-dir=" + dir, "--disable-log-dump", "--max-nodes-to-gather-from=0",
 		"--ginkgo.no-color", "--ginkgo.succinct", "--ginkgo.focus=" + upstream.Focus(specs), "--ginkgo.timeout=" + limit.String(),
-	}, o.Suite.Arguments...)
+	}, o.suite().Arguments...)
 }
 
 // collect reads the report of a process. A spec that it does not have has failed: the process has ended too early.

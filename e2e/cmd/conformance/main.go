@@ -8,8 +8,8 @@
 //	conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]            on a cluster where Kubeveil is installed
 //
 // It writes result.json (schema of e2e/bench; each failure and each skip with its reason), junit.xml and report.md below -out, with the logs of the
-// tests beside them. Exit status 0: no spec failed for a reason that is not listed. 1: that is not so. 2: the command line is
-// wrong.
+// tests beside them. Exit status 0: some spec passed and none failed for a reason that is not listed, which are the gates in result.json. 1: that is not so.
+// 2: the command line is wrong.
 //
 // The machines are given the images of hack/build-conformance.sh. A cluster of -kubeconfig pulls the upstream's, or those that -registry
 // has: the images of out/images/conformance.tar pushed there, or kubeveil.test/e2e where its nodes have them already.
@@ -29,7 +29,6 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
-	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
@@ -59,6 +58,15 @@ Flags:
 
 func main() {
 	var a arguments
+	program.Main(a.flags(), usage, func() (program.Run, error) {
+		if err := a.check(); err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context) error { return run(ctx, a) }, nil
+	})
+}
+
+func (a *arguments) flags() *flag.FlagSet {
 	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
 	flags.StringVar(&a.kubeconfig, "kubeconfig", "", "`file` for a cluster where Kubeveil is installed (default: virtual machines are made for the run)")
 	flags.StringVar(&a.out, "out", "out/conformance", "`folder` of result.json, junit.xml and report.md; emptied first")
@@ -77,12 +85,24 @@ func main() {
 	}
 	expression("focus", "run the specs whose names this `regular expression` finds, and report on no others", &a.focus)
 	expression("skip", "leave out the specs whose names this `regular expression` finds, and do not report on them", &a.skip)
-	program.Main(flags, usage, func() (program.Run, error) {
-		if a.kubeconfig == "" && a.registry != "" {
-			return nil, errors.New("-registry is for a cluster of -kubeconfig: the machines are given their images")
-		}
-		return func(ctx context.Context) error { return run(ctx, a) }, nil
-	})
+	return flags
+}
+
+// check says what of the command line cannot be, before anything is made.
+func (a *arguments) check() error {
+	if a.kubeconfig == "" && a.registry != "" {
+		return errors.New("-registry is for a cluster of -kubeconfig: the machines are given their images")
+	}
+	if err := bench.CheckNodes(a.platform); err != nil {
+		return fmt.Errorf("-platform: %w", err)
+	}
+	if err := program.CheckMachines(a.nodes); err != nil {
+		return fmt.Errorf("-nodes %d: %w", a.nodes, err)
+	}
+	if a.parallel < 1 {
+		return fmt.Errorf("-parallel %d: write at least 1", a.parallel)
+	}
+	return nil
 }
 
 func run(ctx context.Context, a arguments) error {
@@ -90,13 +110,10 @@ func run(ctx context.Context, a arguments) error {
 	if err != nil {
 		return err
 	}
-	if a.out, err = program.Folder(a.out); err != nil {
-		return err
-	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o := conformance.Options{
 		Program: filepath.Join(root, "out/bin/e2e.test"), Kubectl: filepath.Join(root, "out/bin/kubectl"),
-		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated, Registry: a.registry, Dir: filepath.Join(a.out, "logs"),
+		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated, Registry: a.registry,
 		Parallel: a.parallel, Limit: a.limit, Focus: a.focus, Skip: a.skip, Log: log,
 	}
 	if a.volumes {
@@ -112,6 +129,14 @@ func run(ctx context.Context, a arguments) error {
 	if _, err := os.Stat(o.Program); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s is missing: run `hack/build-conformance.sh` first", o.Program)
 	}
+	// Before anything is emptied or made: a mistyped name costs seconds.
+	if _, err := o.Wanted(ctx); err != nil {
+		return err
+	}
+	if a.out, err = program.Folder(a.out); err != nil {
+		return err
+	}
+	o.Dir = filepath.Join(a.out, "logs")
 	platform := a.platform
 	var report *conformance.Report
 	if a.kubeconfig == "" {
@@ -125,48 +150,9 @@ func run(ctx context.Context, a arguments) error {
 	if report == nil {
 		return err
 	}
-	return errors.Join(write(a.out, root, platform, report), err)
-}
-
-// write writes the three files, prints where they are, and gives program.ErrFailed when the report is not good.
-func write(dir, root, platform string, report *conformance.Report) error {
-	result, err := bench.New(platform, root)
-	if err != nil {
-		return err
+	written := write(a.out, root, platform, report)
+	if err != nil && errors.Is(written, program.ErrFailed) {
+		written = nil // said already, and what else went wrong must not go under
 	}
-	result.Started = report.Started.UTC().Truncate(time.Second)
-	report.Result(result)
-	path := filepath.Join(dir, "result.json")
-	if err := result.Write(path); err != nil {
-		return err
-	}
-	if err := writeTexts(dir, result, report); err != nil {
-		return err
-	}
-	unexplained := report.Unexplained()
-	for _, v := range unexplained {
-		fmt.Printf("FAILED for no listed reason: %s\n    %s\n", v.Name, v.Message)
-	}
-	fmt.Printf("%d passed, %d failed (%d of them for no listed reason), %d skipped after %s, %s\n", result.Tests.Passed, result.Tests.Failed,
-		len(unexplained), len(result.Tests.Skipped), report.Elapsed.Round(time.Second), path)
-	if len(unexplained) > 0 {
-		return program.ErrFailed
-	}
-	return nil
-}
-
-func writeTexts(dir string, result *bench.Result, report *conformance.Report) error {
-	junit, err := os.Create(filepath.Join(dir, "junit.xml"))
-	if err != nil {
-		return err
-	}
-	err = upstream.WriteJUnit(junit, "Kubernetes e2e "+report.Group(), report.Outcomes())
-	if err := errors.Join(err, junit.Close()); err != nil {
-		return err
-	}
-	text, err := os.Create(filepath.Join(dir, "report.md"))
-	if err != nil {
-		return err
-	}
-	return errors.Join(report.WriteMarkdown(text, fmt.Sprintf("Platform %s, %d cores, commit %s", result.Platform, result.CPUs, result.Commit)), text.Close())
+	return errors.Join(written, err)
 }

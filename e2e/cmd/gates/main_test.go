@@ -29,6 +29,15 @@ func TestRun(t *testing.T) {
 		}, "1 of 1 gates missed", "3 of 10 frames"},
 		"nothing was run":    {"e2e", func(*bench.Result) {}, "nothing was judged", ""},
 		"a test that failed": {"e2e", func(r *bench.Result) { r.Tests.Failed = 1 }, "1 tests failed", "1 failed"},
+		"a failure that the suite knows": {"conformance", func(r *bench.Result) {
+			r.Tests.Passed, r.Tests.Failed, r.Gates = 1, 1, []bench.Gate{bench.Unexplained(0)}
+		}, "", "1 passed, 1 failed"},
+		"one that it does not": {"conformance", func(r *bench.Result) {
+			r.Tests.Passed, r.Tests.Failed, r.Gates = 1, 2, []bench.Gate{bench.Unexplained(1)}
+		}, "1 of 1 gates missed, 2 tests failed", "✗"},
+		"a suite of the file does not know its failures": {"bench-cluster", func(r *bench.Result) {
+			r.Platform, r.Tests.Failed, r.Gates = bench.VM, 1, []bench.Gate{bench.Unexplained(0)}
+		}, "1 tests failed", ""},
 		"gates in the result do not loose": {"bench-cluster", func(r *bench.Result) {
 			r.Platform, r.Gates = bench.VM, []bench.Gate{{Name: "g", Want: "1", Got: "1", OK: true}}
 		}, "gates missed", ""},

@@ -1,0 +1,56 @@
+package conformance
+
+import (
+	"testing"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+)
+
+// What the gates of the result say is what both the command and make gates judge by.
+func TestGatesOfAReport(t *testing.T) {
+	const passes, breaks, known, away = upstream.Group + " passes", upstream.Group + " breaks", upstream.Group + " is known", upstream.Group + " needs a cloud"
+	suite := Suite{Group: upstream.Group, reasons: compile([]reason{
+		{fate: fails, pattern: "known", why: "ours: not done"}, {fate: notRun, pattern: "needs a cloud", why: "no cloud"},
+	})}
+	for name, tt := range map[string]struct {
+		outcomes map[string]upstream.Status
+		missed   []string
+	}{
+		"all is well":                   {map[string]upstream.Status{passes: upstream.Passed}, nil},
+		"a failure that is listed":      {map[string]upstream.Status{passes: upstream.Passed, known: upstream.Failed}, nil},
+		"one that is not":               {map[string]upstream.Status{passes: upstream.Passed, breaks: upstream.Failed}, []string{bench.Unexplained(1).Name}},
+		"nothing but known failures":    {map[string]upstream.Status{known: upstream.Failed}, []string{"upstream specs that pass"}},
+		"nothing that may be run":       {nil, []string{"upstream specs that pass"}},
+		"nothing but what skips itself": {map[string]upstream.Status{passes: upstream.Skipped}, []string{"upstream specs that pass"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			specs := []string{away}
+			for spec := range tt.outcomes {
+				specs = append(specs, spec)
+			}
+			r := newReport(suite, specs, labFacts)
+			for spec, status := range tt.outcomes {
+				r.add(upstream.Outcome{Name: spec, Status: status, Message: "m"})
+			}
+			result, err := bench.New(bench.VM, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Result(result)
+			if err := result.Validate(); err != nil {
+				t.Error(err)
+			}
+			var missed []string
+			for _, g := range result.Missed() {
+				missed = append(missed, g.Name)
+			}
+			if len(missed) != len(tt.missed) || len(missed) == 1 && missed[0] != tt.missed[0] {
+				t.Errorf("missed %q, want %q", missed, tt.missed)
+			}
+			if !bench.JudgesFailures(result.Gates) {
+				t.Error("nothing says that the gates judge failures")
+			}
+		})
+	}
+}

@@ -1,0 +1,65 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+)
+
+// listLimit is how long e2e.test may take to list its specs.
+const listLimit = 2 * time.Minute
+
+// suite is Suite, or what its zero value stands for.
+func (o Options) suite() Suite {
+	if o.Suite.Group == "" {
+		return Network()
+	}
+	return o.Suite
+}
+
+// Wanted gives the names of the specs that Focus and Skip leave. It needs Program and no cluster: who makes one for the run asks before. It is an error
+// when there is none, and when the table has reasons for specs that the upstream does not have.
+func (o Options) Wanted(ctx context.Context) ([]string, error) {
+	suite := o.suite()
+	specs, err := o.list(ctx, suite)
+	if err != nil {
+		return nil, err
+	}
+	if err := suite.Unmatched(specs); err != nil {
+		return nil, err
+	}
+	wanted := slices.DeleteFunc(slices.Clone(specs), func(s string) bool {
+		return o.Focus != nil && !o.Focus.MatchString(s) || o.Skip != nil && o.Skip.MatchString(s)
+	})
+	if len(wanted) > 0 {
+		return wanted, nil
+	}
+	var by []string
+	if o.Focus != nil {
+		by = append(by, fmt.Sprintf("focus %q", o.Focus))
+	}
+	if o.Skip != nil {
+		by = append(by, fmt.Sprintf("skip %q", o.Skip))
+	}
+	return nil, fmt.Errorf("%s leaves none of the %d specs of %s: `%s --list-tests` prints their names", strings.Join(by, " and "), len(specs), suite.Group, o.Program)
+}
+
+// list asks e2e.test for its specs.
+func (o Options) list(ctx context.Context, suite Suite) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, listLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, o.Program, append([]string{"--list-tests"}, suite.Arguments...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	printed, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s --list-tests: %w: %s", o.Program, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return upstream.ParseSpecs(printed, suite.Group)
+}
