@@ -31,9 +31,9 @@ type flow struct {
 
 // Hooks and flags of lib/flow.h.
 const (
-	flowIn, flowOut uint8 = 0, 1
+	flowIn, flowOut, flowPlace uint8 = 0, 1, 2
 
-	flowFIN, flowRST, flowSpoke, flowAnswered uint16 = 4, 8, 16, 32
+	flowForward, flowFIN, flowRST, flowSpoke, flowAnswered uint16 = 1, 4, 8, 16, 32
 
 	flowOpen = flowSpoke | flowAnswered
 )
@@ -281,12 +281,7 @@ func TestFlowsThatEndedChangeNothing(t *testing.T) {
 		client, node, pod := at(a.pod2, 40000), at(a.node, 30080), at(a.pod1, 8080)
 		open := func(t *testing.T) *ebpf.Collection {
 			coll := served(t)
-			for _, flags := range []byte{tcpSYN, tcpACK} {
-				becomesOf(t, coll, "service_pod_in", segment(client, node, tcp, flags, ""), 0)
-				answer := segment(pod, client, tcp, flags|tcpACK, "")
-				expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
-				expectPacket(t, coll, "service_pod_out", answer, segment(node, client, tcp, flags|tcpACK, ""), 0, 0)
-			}
+			openFlow(t, coll, client, node, pod)
 			return coll
 		}
 		direct := segment(client, pod, tcp, tcpSYN, "")

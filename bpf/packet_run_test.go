@@ -89,12 +89,30 @@ func whole(f []byte) error {
 	return nil
 }
 
-// runPacket gives what becomes of a frame.
+// runPacket gives what becomes of a frame. What a pod sends comes in by its own link.
 func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
+	link := uint32(0)
+	if prog == "service_pod_in" {
+		link = linksFor(t, coll).own
+	}
+	return runBy(t, coll, prog, in, mark, link)
+}
+
+// runBy gives what becomes of a frame that comes in by a link of podLinks; 0 is lo.
+func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark, link uint32) (verdict uint32, out []byte, markOut uint32, err error) {
+	t.Helper()
 	var after skb
-	opts := ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+64), Context: skb{Mark: mark}, ContextOut: &after}
-	verdict, err = coll.Programs[prog].Run(&opts)
+	opts := ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+64), Context: skb{Mark: mark, Ifindex: link}, ContextOut: &after}
+	run := func() (err error) {
+		verdict, err = coll.Programs[prog].Run(&opts)
+		return err
+	}
+	if link == 0 {
+		err = run()
+	} else {
+		err = linksFor(t, coll).ns.Do(run)
+	}
 	return verdict, opts.DataOut, after.Mark, err
 }
 

@@ -27,7 +27,7 @@ func packetsWith(t testing.TB, flows uint32) *ebpf.Collection {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort, "tunnel_port": tunnelPort}
+	set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort, "tunnel_port": tunnelPort, "flow_places": flows / 128}
 	for name, v := range spec.Variables {
 		if err := v.Set(set[name]); err != nil {
 			t.Fatal(err)
@@ -40,6 +40,8 @@ func packetsWith(t testing.TB, flows uint32) *ebpf.Collection {
 	}
 	t.Cleanup(coll.Close)
 	fill(t, coll.Maps)
+	linksOf.Store(coll, newPodLinks(t))
+	t.Cleanup(func() { linksOf.Delete(coll) })
 	return coll
 }
 

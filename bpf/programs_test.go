@@ -24,7 +24,9 @@ const (
 // skb is struct __sk_buff (include/uapi/linux/bpf.h), of which tests set the mark.
 type skb struct {
 	Len, PktType, Mark uint32
-	_                  [45]uint32
+	_                  [7]uint32
+	Ifindex            uint32
+	_                  [37]uint32
 }
 
 // loaded is the programs with maps of their own: pods in 198.18.0.0/16 and

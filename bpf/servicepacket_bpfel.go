@@ -37,6 +37,7 @@ const (
 	ServicePacketProgServicePodOut = "service_pod_out"
 	ServicePacketProgServiceTunIn  = "service_tun_in"
 	ServicePacketProgServiceTunOut = "service_tun_out"
+	ServicePacketVarFlowPlaces     = "flow_places"
 	ServicePacketVarPodMark        = "pod_mark"
 	ServicePacketVarProbePort      = "probe_port"
 	ServicePacketVarServiceMark    = "service_mark"
@@ -119,6 +120,7 @@ type ServicePacketMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ServicePacketVariableSpecs struct {
+	FlowPlaces  *ebpf.VariableSpec `ebpf:"flow_places"`
 	PodMark     *ebpf.VariableSpec `ebpf:"pod_mark"`
 	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
 	ServiceMark *ebpf.VariableSpec `ebpf:"service_mark"`
@@ -183,6 +185,7 @@ func (m *ServicePacketMaps) Close() error {
 //
 // It can be passed to LoadServicePacketObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ServicePacketVariables struct {
+	FlowPlaces  *ebpf.Variable `ebpf:"flow_places"`
 	PodMark     *ebpf.Variable `ebpf:"pod_mark"`
 	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
 	ServiceMark *ebpf.Variable `ebpf:"service_mark"`

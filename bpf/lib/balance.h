@@ -48,6 +48,8 @@ struct balance {
 	struct packet quoted;
 	struct service_flow_key key; /* the packet as it is at the hook */
 	struct service_flow_key other;
+	struct service_flow_key place; /* only src, sport and hook are ever set */
+	struct service_flow_key ended;
 	struct service_flow flow;
 	struct service_front_key at;
 	struct service_front front;

@@ -22,8 +22,9 @@
 #define SERVICE_FLOWS_MAX 524288
 
 enum flow_hook {
-	FLOW_IN,  /* the destination changes */
-	FLOW_OUT, /* the source changes */
+	FLOW_IN,    /* the destination changes */
+	FLOW_OUT,   /* the source changes */
+	FLOW_PLACE, /* no packet's; see place.h */
 };
 
 struct service_flow_key {

@@ -10,10 +10,13 @@
 #include "kernel.h"
 #include "balance.h"
 #include "nodes.h"
+#include "own.h"
+#include "place.h"
 #include "quote.h"
 #include "ranges.h"
 #include "rewrite.h"
 #include "settings.h"
+#include "state.h"
 
 struct tcp_header {
 	struct ports ports;
@@ -167,53 +170,6 @@ static __always_inline int steer_error(
 	return 1;
 }
 
-/* What a packet says of the state of its flow, for one that is the client's or the backend's. */
-static __always_inline __u16 steer_says(const struct balance *w, int is_client)
-{
-	__u16 says = is_client ? 0 : FLOW_ANSWERED;
-
-	if (w->key.protocol != PROTO_TCP)
-		return 0;
-	if (is_client && !(w->tcp_flags & TCP_SYN))
-		says |= FLOW_SPOKE;
-	if (w->tcp_flags & TCP_FIN)
-		says |= FLOW_FIN;
-	if (w->tcp_flags & TCP_RST)
-		says |= FLOW_RST;
-	return says;
-}
-
-static __always_inline void steer_note(struct service_flow *f, __u16 says)
-{
-	if (says & ~f->flags)
-		f->flags |= says;
-}
-
-static __always_inline int steer_opens(__u8 tcp_flags)
-{
-	return (tcp_flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) == TCP_SYN;
-}
-
-/* Whether the client's packets are of another flow than the entry f was made for. */
-static __always_inline int steer_outlived(
-	struct balance *w, const struct service_flow *f, __u32 now)
-{
-	struct service_flow *back;
-	__u16 flags = f->flags;
-
-	if (w->key.protocol == PROTO_UDP)
-		return flow_over(PROTO_UDP, f, now) || !service_member(f->group, &f->addr, f->port);
-	if (!steer_opens(w->tcp_flags))
-		return 0;
-	w->to.addr = f->addr;
-	w->to.port = f->port;
-	from_backend(w, FLOW_OUT);
-	back = bpf_map_lookup_elem(&service_flows, &w->other);
-	if (back)
-		flags |= back->flags & (FLOW_RST | FLOW_ANSWERED);
-	return flags & FLOW_STATE || flow_ended(PROTO_TCP, flags, f->used, now);
-}
-
 /* What opens a connection, or a datagram, of no flow that is known. */
 static __always_inline int steer_open(struct balance *w, __u32 now, int link)
 {
@@ -221,40 +177,78 @@ static __always_inline int steer_open(struct balance *w, __u32 now, int link)
 
 	if (why == BALANCE_NO_SERVICE && w->key.protocol == PROTO_TCP)
 		flow_forget(now);
+	if (why == BALANCE_CHOSEN && link != LINK_OUTSIDE && !place_keep(now)) {
+		w->ended = w->key;
+		flow_end();
+		return COUNT_PACKET_PORT;
+	}
 	return why;
 }
 
 /* The answer of a backend; f is the entry of key. */
-static __always_inline int steer_answer(struct balance *w, struct service_flow *f, __u32 now)
+static __always_inline int steer_answer(
+	struct __sk_buff *skb, struct balance *w, struct service_flow *f, __u32 now, int link)
 {
+	__u16 says = state_says(w, 0);
+
 	w->flow = *f;
-	steer_note(f, steer_says(w, 0));
-	if (f->used != now)
-		f->used = now;
+	if (f->used == now && !(says & ~f->flags))
+		return BALANCE_CHOSEN;
+	if (link == LINK_POD && !is_own(skb))
+		return BALANCE_NO_SERVICE;
+	state_note(f, says);
+	f->used = now;
+	return BALANCE_CHOSEN;
+}
+
+/* Whether a packet of the client, of whose flow f is the first entry, changes nothing of it. */
+static __always_inline int steer_goes_on(
+	const struct balance *w, const struct service_flow *f, __u32 now)
+{
+	return f && f->flags & FLOW_FORWARD && f->used == now && !(state_says(w, 1) & ~f->flags) &&
+	       !state_opens(w->tcp_flags);
+}
+
+/* Sees once in a second to what else there is of the flow of key, of which f is the first entry. */
+static __always_inline int steer_keep(
+	struct balance *w, struct service_flow *f, __u32 now, int link)
+{
+	int why;
+
+	f->used = now;
+	why = flow_keep(now, 0, w->flow.flags & FLOW_SELF);
+	if (why) {
+		bpf_map_delete_elem(&service_flows, &w->key);
+		return why;
+	}
+	if (link != LINK_OUTSIDE)
+		place_keep(now);
+	/* Keeping the others changed flow. */
+	becomes(w, &w->to.addr, w->to.port, 0, now);
 	return BALANCE_CHOSEN;
 }
 
 /* Finds or makes the entry of key; flow is a copy. */
-__noinline int steer_find(int link)
+__noinline int steer_find(struct __sk_buff *skb, int link)
 {
 	struct balance *w = balance_work();
 	__u32 now = flow_now();
 	struct service_flow *f;
 	__u16 says;
-	int why;
 
 	if (!w)
 		return BALANCE_NO_SERVICE;
 	f = bpf_map_lookup_elem(&service_flows, &w->key);
 	if (f && !(f->flags & FLOW_FORWARD) &&
 		!(w->key.protocol == PROTO_UDP && flow_over(PROTO_UDP, f, now)))
-		return steer_answer(w, f, now);
-	if (!f && w->key.protocol == PROTO_TCP && !steer_opens(w->tcp_flags))
+		return steer_answer(skb, w, f, now, link);
+	if (!f && w->key.protocol == PROTO_TCP && !state_opens(w->tcp_flags))
 		return BALANCE_NO_SERVICE;
-	/* A pod's packet with another's source is dropped, but behind this. */
-	if (link == LINK_POD && !in_ranges(&w->key.src))
+	/* What is not of the pod makes, changes and ends nothing. */
+	if (link == LINK_POD &&
+		(!in_ranges(&w->key.src) || (!steer_goes_on(w, f, now) && !is_own(skb))))
 		return BALANCE_NO_SERVICE;
-	if (f && (!(f->flags & FLOW_FORWARD) || steer_outlived(w, f, now))) {
+	if (f && (!(f->flags & FLOW_FORWARD) || state_outlived(w, f, now))) {
 		if (w->key.protocol == PROTO_UDP && !flow_over(PROTO_UDP, f, now))
 			service_count(COUNT_PACKET_MOVED);
 		bpf_map_delete_elem(&service_flows, &w->key);
@@ -265,20 +259,12 @@ __noinline int steer_find(int link)
 	w->flow = *f;
 	w->to.addr = w->flow.addr;
 	w->to.port = w->flow.port;
-	says = steer_says(w, 1);
+	says = state_says(w, 1);
 	if (says & ~f->flags) {
 		f->flags |= says;
 		flow_note(says, w->flow.flags & FLOW_SELF);
 	}
-	if (f->used == now)
-		return BALANCE_CHOSEN;
-	f->used = now;
-	why = flow_keep(now, 0, w->flow.flags & FLOW_SELF);
-	if (why)
-		bpf_map_delete_elem(&service_flows, &w->key);
-	else /* keeping the others changed flow */
-		becomes(w, &w->to.addr, w->to.port, 0, now);
-	return why;
+	return f->used == now ? BALANCE_CHOSEN : steer_keep(w, f, now, link);
 }
 
 /* Whether it is of another node's tunnel: that nobody who makes services gets. */
@@ -308,7 +294,7 @@ static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum s
 	}
 	if (!steer_key(skb, w, FLOW_IN) || steer_is_outer(w, link))
 		return VERDICT_NEXT;
-	did = steer_find(link);
+	did = steer_find(skb, link);
 	if (did == BALANCE_NO_SERVICE)
 		return VERDICT_NEXT;
 	if (did != BALANCE_CHOSEN) {
@@ -348,7 +334,7 @@ static __always_inline int steer_out(struct __sk_buff *skb, __u32 network)
 		return VERDICT_NEXT; /* what is left of a flow; these datagrams are of none */
 	w->flow = *f;
 	/* What leaves from an address of this node's own is the client's. */
-	steer_note(f, steer_says(w, f->flags & FLOW_SELF));
+	state_note(f, state_says(w, f->flags & FLOW_SELF));
 	if (f->used != now)
 		f->used = now;
 	return steer_rewrite(skb, w, network, REWRITE_SRC) ? VERDICT_DROP : VERDICT_NEXT;

@@ -74,15 +74,18 @@ func hooksFor(f Features) hooks {
 	return clsact{}
 }
 
-// packetSpec gives the compiled programs for links, with their settings.
-func packetSpec(tunnelPort uint16) (*ebpf.CollectionSpec, error) {
+// placeShare: an address inside has one flow for so many entries of the table of flows. A flow takes five at most.
+const placeShare = 128
+
+// packetSpec gives the compiled programs for links, with their settings. Flows is the size of their table.
+func packetSpec(tunnelPort uint16, flows uint32) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadServicePacket()
 	if err != nil {
 		return nil, err
 	}
 	for name, value := range map[string]uint32{
 		"pod_mark": settings.PodMark, "tunnel_mark": settings.TunnelMark, "service_mark": settings.ServiceMark, "probe_port": settings.ProbePort,
-		"tunnel_port": uint32(tunnelPort),
+		"tunnel_port": uint32(tunnelPort), "flow_places": min(max(flows/placeShare, 1), 1<<16),
 	} {
 		if v := spec.Variables[name]; v != nil {
 			if err := v.Set(value); err != nil {

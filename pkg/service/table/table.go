@@ -52,7 +52,8 @@ type Memory struct {
 	Replies uint32
 	// Sends is where the datagrams of unconnected sockets go.
 	Sends uint32
-	// Flows is connections of packets, three entries each, four where the backend is on another node.
+	// Flows is connections of packets, three entries each, four where this node sends them, and one more of a client inside. An address inside
+	// can have a 128th part of this in connections; then those that it used least give way.
 	Flows uint32
 }
 
@@ -90,8 +91,9 @@ func Open(c Config) (*Table, error) {
 	if err != nil {
 		return fail(err)
 	}
+	c = c.complete()
 	if c.Links {
-		spec, err := packetSpec(c.TunnelPort)
+		spec, err := packetSpec(c.TunnelPort, c.Memory.Flows)
 		if err != nil {
 			return fail(err)
 		}

@@ -1,0 +1,221 @@
+package bpf
+
+import (
+	"maps"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// podLinks is a namespace with a link that both pods' addresses are routed to, and one of another pod's. Programs of pods'
+// links run there.
+type podLinks struct {
+	ns         *nettest.NS
+	own, other uint32 // indices
+}
+
+// linksOf has podLinks by the *ebpf.Collection that they are for.
+var linksOf sync.Map
+
+func newPodLinks(t testing.TB) podLinks {
+	t.Helper()
+	l := podLinks{ns: nettest.NewNS(t)}
+	nettest.Sysctl(t, l.ns, "ipv4/ip_forward", "1")
+	nettest.Sysctl(t, l.ns, "ipv6/conf/all/forwarding", "1")
+	for name, index := range map[string]*uint32{"vown": &l.own, "vother": &l.other} {
+		nettest.TUN(t, l.ns, name)
+		l.ns.Run(t, func() error {
+			ifi, err := net.InterfaceByName(name)
+			if err == nil {
+				*index = uint32(ifi.Index)
+			}
+			return err
+		})
+	}
+	for _, p := range nettest.Prefixes("198.18.1.0/24", "198.18.2.0/24", "fd42:1::/64", "fd42:1:0:2::/64") {
+		nettest.AddRoute(t, l.ns, p, netip.Addr{}, "vown")
+	}
+	return l
+}
+
+// linksFor gives the links of a collection.
+func linksFor(t testing.TB, coll *ebpf.Collection) podLinks {
+	t.Helper()
+	l, ok := linksOf.Load(coll)
+	if !ok {
+		t.Fatal("the programs have no pods' links")
+	}
+	return l.(podLinks)
+}
+
+// expectForged has a packet come in by another pod's link than its source is routed to: it changes nothing.
+func expectForged(t *testing.T, coll *ebpf.Collection, in []byte) {
+	t.Helper()
+	before := flows(t, coll)
+	verdict, out, _, err := runBy(t, coll, "service_pod_in", in, 0, linksFor(t, coll).other)
+	if err != nil || verdict != next {
+		t.Errorf("%x: verdict %d, %v", in, int32(verdict), err)
+	}
+	if after := flows(t, coll); !maps.Equal(before, after) {
+		t.Errorf("a forged packet %x became %x and changed flows:\n%v\n%v", in, out, before, after)
+	}
+}
+
+// A pod makes and ends flows of its own addresses only, at both ends.
+func TestPodsMakeNoFlowsOfTheirNeighbours(t *testing.T) {
+	for _, a := range labAddrs {
+		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+			coll := served(t)
+			client, to, pod := at(a.pod2, 40000), at(a.node, 30080), at(a.pod1, 8080)
+			if proto == unix.IPPROTO_UDP {
+				to, pod = at(a.node, 30081), at(a.pod1, 5353)
+			}
+			expectForged(t, coll, segment(client, to, proto, tcpSYN, ""))
+			if all := flows(t, coll); len(all) > 0 {
+				t.Fatalf("%s: a pod made flows of its neighbour: %v", a.name, all)
+			}
+			becomesOf(t, coll, "service_pod_in", segment(client, to, proto, tcpSYN, ""), 0)
+			if all := flows(t, coll); len(all) != 4 {
+				t.Fatalf("%s: the neighbour's own flow has %d entries, want three and a place: %v", a.name, len(all), all)
+			}
+			for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
+				expectForged(t, coll, segment(client, to, proto, flags, ""))
+				expectForged(t, coll, segment(pod, client, proto, flags, ""))
+			}
+			age(t, coll, 30) // what would be noted once in a second
+			expectForged(t, coll, segment(client, to, proto, tcpACK, ""))
+			expectForged(t, coll, segment(pod, client, proto, tcpACK, ""))
+			expectForged(t, coll, segment(client, pod, proto, tcpSYN, ""))
+		}
+	}
+}
+
+// What is link-local is routed to every link, and dropped behind these programs.
+func TestPodsMakeNoFlowsOfLinkLocalAddresses(t *testing.T) {
+	coll := served(t)
+	nettest.AddRoute(t, linksFor(t, coll).ns, netip.MustParsePrefix("fe80::/64"), netip.Addr{}, "vown")
+	in := segment(at("fe80::7", 40000), at(labAddrs[1].node, 30080), unix.IPPROTO_TCP, tcpSYN, "")
+	expectAlone(t, coll, "service_pod_in", in)
+	if all := flows(t, coll); len(all) > 0 {
+		t.Errorf("a link-local address has flows: %v", all)
+	}
+}
+
+// held counts entries by hook, and those of a client's packets.
+func held(t *testing.T, coll *ebpf.Collection) (byHook map[uint8]int, forward int) {
+	t.Helper()
+	byHook = make(map[uint8]int)
+	for k, f := range flows(t, coll) {
+		byHook[k.Hook]++
+		if k.Hook == flowIn && f.Flags&flowForward != 0 {
+			forward++
+		}
+	}
+	return byHook, forward
+}
+
+// TestPodsDoNotFillTheTable opens many more flows than an address has places, each from another port.
+func TestPodsDoNotFillTheTable(t *testing.T) {
+	const places, many = 128, 1500
+	for _, a := range labAddrs {
+		for _, c := range []struct {
+			situation, client string
+			port              uint16 // whose backend is pod 1
+			proto             byte
+			self              bool
+		}{
+			{"connections", a.pod2, 30080, unix.IPPROTO_TCP, false},
+			{"datagrams", a.pod2, 30081, unix.IPPROTO_UDP, false},
+			{"its own backend", a.pod1, 30080, unix.IPPROTO_TCP, true},
+		} {
+			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
+				coll := servedBy(t, packetsWith(t, places*128))
+				// One that is open, of the same address, and another's.
+				open, pod := at(c.client, 20000), at(a.pod1, 8080)
+				for _, flags := range []byte{tcpSYN, tcpACK} {
+					becomesOf(t, coll, "service_pod_in", segment(open, at(a.node, 30080), unix.IPPROTO_TCP, flags, ""), 0)
+				}
+				f := begin(t, coll, a.client, a.node, a.pod2, 40000)
+				for port := range uint16(many) {
+					becomesOf(t, coll, "service_pod_in", segment(at(c.client, 30000+port), at(a.node, c.port), c.proto, tcpSYN, ""), 0)
+				}
+				byHook, forward := held(t, coll)
+				// The flow of the client outside has four entries.
+				if got := byHook[flowPlace]; got > places || forward != got+1 {
+					t.Errorf("%d flows of it have %d places of %d", forward-1, got, places)
+				}
+				want := map[uint8]int{flowPlace: forward - 1, flowOut: forward + 1, flowIn: 2 * forward}
+				if c.self {
+					want[flowOut] = 2 * forward
+				}
+				for hook, n := range want {
+					if byHook[hook] != n {
+						t.Errorf("%d flows have %d entries of hook %d, want %d", forward, byHook[hook], hook, n)
+					}
+				}
+				if forward < places/2 {
+					t.Errorf("only %d flows are left where there is room for %d", forward, places)
+				}
+				f.expectState(t, coll, "the flow of a client outside", 0)
+				// Nor was its open connection ended.
+				more := segment(open, at(a.node, 30080), unix.IPPROTO_TCP, tcpACK, "more")
+				expectPacket(t, coll, "service_pod_in", more, segment(open, pod, unix.IPPROTO_TCP, tcpACK, "more"), 0, config.ServiceMark)
+			})
+		}
+	}
+}
+
+// A flow whose place was forgotten gets one, and one that goes on keeps its own.
+func TestFlowsKeepTheirPlaces(t *testing.T) {
+	for _, a := range labAddrs {
+		coll := served(t)
+		client, node := at(a.pod2, 40000), at(a.node, 30080)
+		place := func() (found []flowKey) {
+			for k := range flows(t, coll) {
+				if k.Hook == flowPlace {
+					found = append(found, k)
+				}
+			}
+			return found
+		}
+		for _, flags := range []byte{tcpSYN, tcpACK} {
+			becomesOf(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, flags, ""), 0)
+		}
+		had := place()
+		if len(had) != 1 {
+			t.Fatalf("%s: a flow has the places %v", a.name, had)
+		}
+		age(t, coll, 30)
+		becomesOf(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, tcpACK, ""), 0)
+		if got := place(); len(got) != 1 || got[0] != had[0] {
+			t.Errorf("%s: after a while it has the places %v, want %v", a.name, got, had)
+		}
+		if err := coll.Maps["service_flows"].Delete(had[0]); err != nil {
+			t.Fatal(err)
+		}
+		age(t, coll, 30)
+		becomesOf(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, tcpACK, ""), 0)
+		if got := place(); len(got) != 1 || got[0] != had[0] {
+			t.Errorf("%s: after its place was forgotten it has %v, want %v", a.name, got, had)
+		}
+	}
+}
+
+// openFlow has a pod open a connection to a service of which pod is the backend.
+func openFlow(t *testing.T, coll *ebpf.Collection, client, service, pod netip.AddrPort) {
+	t.Helper()
+	const tcp = unix.IPPROTO_TCP
+	for _, flags := range []byte{tcpSYN, tcpACK} {
+		becomesOf(t, coll, "service_pod_in", segment(client, service, tcp, flags, ""), 0)
+		answer := segment(pod, client, tcp, flags|tcpACK, "")
+		expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
+		expectPacket(t, coll, "service_pod_out", answer, segment(service, client, tcp, flags|tcpACK, ""), 0, 0)
+	}
+}
