@@ -293,14 +293,6 @@ func TestFlowsThatEndedChangeNothing(t *testing.T) {
 			expectAlone(t, coll, "service_pod_in", answer)
 			expectAlone(t, coll, "service_pod_out", answer)
 		})
-		t.Run(a.name+"/open", func(t *testing.T) {
-			coll := open(t)
-			before := flows(t, coll)
-			expectAlone(t, coll, "service_pod_in", direct) // anybody can say so
-			if !sameFlows(before, flows(t, coll)) {
-				t.Error("a packet of no service's ended an open flow")
-			}
-		})
 		t.Run(a.name+"/datagrams", func(t *testing.T) {
 			coll, node, pod := served(t), at(a.node, 30081), at(a.pod1, 5353)
 			becomesOf(t, coll, "service_pod_in", segment(client, node, udp, 0, "?"), 0)

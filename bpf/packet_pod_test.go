@@ -208,6 +208,66 @@ func TestFlowsKeepTheirPlaces(t *testing.T) {
 	}
 }
 
+// TestDoubtEndsWithTheBackendsAnswer: one of two ends opens a connection without the service while the table has an open flow of both.
+func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
+	const tcp = unix.IPPROTO_TCP
+	for _, a := range labAddrs {
+		client, node, pod := at(a.pod2, 40000), at(a.node, 30080), at(a.pod1, 8080)
+		direct := segment(client, pod, tcp, tcpSYN, "")
+		accepted := segment(pod, client, tcp, tcpSYN|tcpACK, "")
+		answer, answered := segment(pod, client, tcp, tcpACK, ""), segment(node, client, tcp, tcpACK, "")
+		open := func(t *testing.T) *ebpf.Collection {
+			coll := served(t)
+			openFlow(t, coll, client, node, pod)
+			expectAlone(t, coll, "service_pod_in", direct)
+			return coll
+		}
+		stays := func(t *testing.T, coll *ebpf.Collection) {
+			t.Helper()
+			expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_out", answer, answered, 0, 0)
+			expectPacket(t, coll, "service_pod_in", segment(client, node, tcp, tcpACK, ""), segment(client, pod, tcp, tcpACK, ""), 0, config.ServiceMark)
+		}
+		t.Run(a.name+"/it has it still", func(t *testing.T) { stays(t, open(t)) })
+		t.Run(a.name+"/it accepts another", func(t *testing.T) {
+			coll := open(t)
+			expectAlone(t, coll, "service_pod_in", accepted)
+			expectAlone(t, coll, "service_pod_out", accepted)
+			expectAlone(t, coll, "service_pod_in", answer)
+			expectAlone(t, coll, "service_pod_out", answer)
+			if _, forward := held(t, coll); forward > 0 {
+				t.Error("the flow's first entry is left, and would make the others anew")
+			}
+		})
+		t.Run(a.name+"/its answers pass no hook where they come in", func(t *testing.T) {
+			coll := open(t)
+			expectAlone(t, coll, "service_pod_out", accepted)
+			expectAlone(t, coll, "service_pod_out", answer)
+			if _, forward := held(t, coll); forward > 0 {
+				t.Error("the flow's first entry is left, and would make the others anew")
+			}
+		})
+		t.Run(a.name+"/it accepts what another pod says it does", func(t *testing.T) {
+			coll := open(t)
+			expectForged(t, coll, accepted)
+			stays(t, coll)
+		})
+		t.Run(a.name+"/the client asks for the service again", func(t *testing.T) {
+			coll := open(t)
+			expectPacket(t, coll, "service_pod_in", segment(client, node, tcp, tcpSYN, ""), segment(client, pod, tcp, tcpSYN, ""), 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_in", accepted, accepted, 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_out", accepted, segment(node, client, tcp, tcpSYN|tcpACK, ""), 0, 0)
+			stays(t, coll)
+		})
+		t.Run(a.name+"/an answer is sent again without doubt", func(t *testing.T) {
+			coll := served(t)
+			openFlow(t, coll, client, node, pod)
+			expectPacket(t, coll, "service_pod_in", accepted, accepted, 0, config.ServiceMark)
+			stays(t, coll)
+		})
+	}
+}
+
 // openFlow has a pod open a connection to a service of which pod is the backend.
 func openFlow(t *testing.T, coll *ebpf.Collection, client, service, pod netip.AddrPort) {
 	t.Helper()

@@ -257,7 +257,10 @@ __noinline int flow_note(int flags, int from_self)
 	return 0;
 }
 
-/* Deletes the entry of other, which is not a client's, unless its flow is open. */
+/*
+ * Deletes the entry of other, which is not a client's, unless its flow is open: then the backend's
+ * answer tells whether it still is.
+ */
 static __always_inline void flow_drop(struct balance *w, __u32 now)
 {
 	struct service_flow *f = bpf_map_lookup_elem(&service_flows, &w->other);
@@ -266,6 +269,8 @@ static __always_inline void flow_drop(struct balance *w, __u32 now)
 		return;
 	if (!flow_open(f->flags) || flow_over(w->other.protocol, f, now))
 		bpf_map_delete_elem(&service_flows, &w->other);
+	else
+		f->flags |= FLOW_DOUBT;
 }
 
 /*

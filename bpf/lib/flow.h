@@ -44,6 +44,7 @@ struct service_flow_key {
 #define FLOW_RST      8
 #define FLOW_SPOKE    16 /* the client sent more than what opens a connection */
 #define FLOW_ANSWERED 32 /* the backend sent something */
+#define FLOW_DOUBT    64 /* its ends may have begun another connection, without the service */
 
 /* Flags by which a flow of TCP is closing, and those that are on it when it is open. */
 #define FLOW_STATE (FLOW_FIN | FLOW_RST)

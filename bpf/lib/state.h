@@ -4,6 +4,7 @@
 
 #include "kernel.h"
 #include "balance.h"
+#include "place.h"
 
 /* What a packet says of the state of its flow, for one that is the client's or the backend's. */
 static __always_inline __u16 state_says(const struct balance *w, int is_client)
@@ -32,6 +33,18 @@ static __always_inline int state_opens(__u8 tcp_flags)
 	return (tcp_flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) == TCP_SYN;
 }
 
+/* Takes the doubt from an entry. */
+static __always_inline struct service_flow *state_trust(struct balance *w, enum flow_hook hook)
+{
+	struct service_flow *f;
+
+	from_backend(w, hook);
+	f = bpf_map_lookup_elem(&service_flows, &w->other);
+	if (f && f->flags & FLOW_DOUBT)
+		f->flags &= ~FLOW_DOUBT;
+	return f;
+}
+
 /* Whether the client's packets are of another flow than the entry f was made for. */
 static __always_inline int state_outlived(
 	struct balance *w, const struct service_flow *f, __u32 now)
@@ -45,9 +58,47 @@ static __always_inline int state_outlived(
 		return 0;
 	w->to.addr = f->addr;
 	w->to.port = f->port;
-	from_backend(w, FLOW_OUT);
-	back = bpf_map_lookup_elem(&service_flows, &w->other);
+	/* Whoever asks for the service now means it. */
+	state_trust(w, FLOW_IN);
+	back = state_trust(w, FLOW_OUT);
 	if (back)
 		flags |= back->flags & (FLOW_RST | FLOW_ANSWERED);
 	return flags & FLOW_STATE || flow_ended(PROTO_TCP, flags, f->used, now);
+}
+
+/*
+ * Whether a backend's packet, in whose entry f is a doubt, accepts another connection of the two
+ * ends: then it does not have that of the flow any more. While it has, it answers what opens
+ * another by an acknowledgement alone (RFC 9293 section 3.10.7.4, RFC 5961 section 4).
+ */
+static __always_inline int state_accepts(const struct balance *w, const struct service_flow *f)
+{
+	const __u8 both = TCP_SYN | TCP_ACK;
+
+	return f->flags & FLOW_DOUBT && (w->tcp_flags & both) == both;
+}
+
+/* Ends the flow of which key, a backend's packet, was an answer. */
+static __always_inline void state_end(struct balance *w)
+{
+	struct service_flow *f;
+
+	w->other = w->key;
+	w->other.hook = FLOW_OUT;
+	f = bpf_map_lookup_elem(&service_flows, &w->other);
+	if (f) {
+		w->ended.src = w->key.dst;
+		w->ended.sport = w->key.dport;
+		w->ended.dst = f->addr;
+		w->ended.dport = f->port;
+		w->ended.protocol = w->key.protocol;
+		w->ended.hook = FLOW_IN;
+		flow_end();
+	}
+	/* What is left where the table had forgotten the first. */
+	w->other = w->key;
+	w->other.hook = FLOW_OUT;
+	bpf_map_delete_elem(&service_flows, &w->other);
+	w->other.hook = FLOW_IN;
+	bpf_map_delete_elem(&service_flows, &w->other);
 }

@@ -192,10 +192,14 @@ static __always_inline int steer_answer(
 	__u16 says = state_says(w, 0);
 
 	w->flow = *f;
-	if (f->used == now && !(says & ~f->flags))
+	if (f->used == now && !(says & ~f->flags) && !state_accepts(w, f))
 		return BALANCE_CHOSEN;
 	if (link == LINK_POD && !is_own(skb))
 		return BALANCE_NO_SERVICE;
+	if (state_accepts(w, f)) {
+		state_end(w);
+		return BALANCE_NO_SERVICE;
+	}
 	state_note(f, says);
 	f->used = now;
 	return BALANCE_CHOSEN;
@@ -332,6 +336,10 @@ static __always_inline int steer_out(struct __sk_buff *skb, __u32 network)
 	now = flow_now();
 	if (w->key.protocol == PROTO_UDP && flow_over(PROTO_UDP, f, now))
 		return VERDICT_NEXT; /* what is left of a flow; these datagrams are of none */
+	if (state_accepts(w, f)) {
+		state_end(w);
+		return VERDICT_NEXT;
+	}
 	w->flow = *f;
 	/* What leaves from an address of this node's own is the client's. */
 	state_note(f, state_says(w, f->flags & FLOW_SELF));
