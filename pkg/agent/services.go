@@ -81,17 +81,28 @@ func (f feed) Listed() {
 	f.changed()
 }
 
-// gatherVIPs takes the addresses that the guard closes to pods. What it had closed before stays closed until services are listed and, where another
-// program translates services now, as long as flows of the old table may be left: until the machine is started anew.
+// gatherVIPs takes the addresses that the guard closes to pods. What it had closed before counts as those of services that go now, and stays closed at
+// least until services are listed; where another program translates services now, as long as flows of the old table may be left: until the
+// machine is started anew.
 func (a *Agent) gatherVIPs(in *inputs) {
 	switch s := a.services; {
 	case s == nil:
 		in.vips = a.leftVIPs
 	case s.listed.Load():
-		in.vips = s.vips.Addrs(time.Now())
+		in.vips = s.vips.Addrs(time.Now(), a.vipsInUse)
 	default:
-		in.vips = union(s.vips.Addrs(time.Now()), a.leftVIPs)
+		in.vips = union(s.vips.Addrs(time.Now(), a.vipsInUse), a.leftVIPs)
 	}
+}
+
+// vipsInUse gives those of some addresses that have flows, all if that is not to be known.
+func (a *Agent) vipsInUse(addrs []netip.Addr) []netip.Addr {
+	used, err := a.services.table.InUse(addrs)
+	if err != nil {
+		a.log.Warn("addresses of services that went stay closed to pods, since it is not known whether they have flows", "addresses", addrs, "error", err)
+		return addrs
+	}
+	return used
 }
 
 // openServices makes the table, where it is asked for; where it is not, one that was there before is taken away: nobody would keep it.
@@ -128,6 +139,7 @@ func (a *Agent) openServices() error {
 		return errors.Join(err, t.Close())
 	}
 	a.services = &services{table: t, proxy: p}
+	a.services.vips.Left(a.leftVIPs, time.Now())
 	return nil
 }
 

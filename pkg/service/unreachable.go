@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// VIPLinger is for how long an address counts after the last service that had it went: flows that it had go on, and their packets are translated by
-// what remembers them.
+// VIPLinger is for how long an address counts after the last service that had it went, and how often it is asked then whether it is in use: flows
+// that it had go on, and their packets are translated by what remembers them.
 const VIPLinger = time.Hour
 
 // VIPs are the addresses of all known services that are not of the cluster's service ranges: of balancers, and external ones. A pod's packet
@@ -17,7 +17,7 @@ const VIPLinger = time.Hour
 type VIPs struct {
 	mu        sync.Mutex
 	byService map[Name][]netip.Addr
-	gone      map[netip.Addr]time.Time // when a service last lost it
+	gone      map[netip.Addr]time.Time // when a service last lost it, or it was last in use
 }
 
 // Put adds or replaces a service and says whether its addresses are others than before. An address that cannot be a frontend's does not count.
@@ -34,6 +34,23 @@ func (v *VIPs) Put(s Service, now time.Time) bool {
 // Delete takes a service away and says whether it had addresses.
 func (v *VIPs) Delete(n Name, now time.Time) bool { return v.set(n, nil, now) }
 
+// Left adds addresses that services had before this process knew any: they count as long as those of services that go now.
+func (v *VIPs) Left(addrs []netip.Addr, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.begin()
+	for _, a := range addrs {
+		v.gone[a.Unmap()] = now
+	}
+}
+
+// begin makes the zero value's maps.
+func (v *VIPs) begin() {
+	if v.byService == nil {
+		v.byService, v.gone = make(map[Name][]netip.Addr), make(map[netip.Addr]time.Time)
+	}
+}
+
 func (v *VIPs) set(n Name, addrs []netip.Addr, now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -41,9 +58,7 @@ func (v *VIPs) set(n Name, addrs []netip.Addr, now time.Time) bool {
 	if slices.Equal(had, addrs) {
 		return false
 	}
-	if v.byService == nil {
-		v.byService, v.gone = make(map[Name][]netip.Addr), make(map[netip.Addr]time.Time)
-	}
+	v.begin()
 	for _, a := range had {
 		if !slices.Contains(addrs, a) {
 			v.gone[a] = now
@@ -55,20 +70,28 @@ func (v *VIPs) set(n Name, addrs []netip.Addr, now time.Time) bool {
 	return true
 }
 
-// Addrs gives each address once, sorted: those that services have, and those that they had until VIPLinger ago.
-func (v *VIPs) Addrs(now time.Time) []netip.Addr {
+// Addrs gives each address once, sorted: those that services have, those that they had until VIPLinger ago, and those that are in use since. InUse
+// says which of some addresses are; it is asked about each address once in VIPLinger, since to look is costly.
+func (v *VIPs) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []netip.Addr {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var all []netip.Addr
+	var all, late []netip.Addr
 	for _, addrs := range v.byService {
 		all = append(all, addrs...)
 	}
 	for a, when := range v.gone {
 		if now.Sub(when) > VIPLinger {
 			delete(v.gone, a)
-			continue
+			late = append(late, a)
+		} else {
+			all = append(all, a)
 		}
-		all = append(all, a)
+	}
+	if len(late) > 0 {
+		for _, a := range inUse(sorted(late)) {
+			v.gone[a] = now
+			all = append(all, a)
+		}
 	}
 	return sorted(all)
 }

@@ -7,13 +7,15 @@ import (
 	"time"
 )
 
-func TestVIPsAreThoseOfKnownServices(t *testing.T) {
-	addrs := func(texts ...string) (out []netip.Addr) {
-		for _, text := range texts {
-			out = append(out, netip.MustParseAddr(text))
-		}
-		return out
+func vipAddrs(texts ...string) (out []netip.Addr) {
+	for _, text := range texts {
+		out = append(out, netip.MustParseAddr(text))
 	}
+	return out
+}
+
+func TestVIPsAreThoseOfKnownServices(t *testing.T) {
+	addrs := vipAddrs
 	var v VIPs
 	name := func(n string) Name { return Name{"shop", n} }
 	began := time.Now()
@@ -49,8 +51,38 @@ func TestVIPsAreThoseOfKnownServices(t *testing.T) {
 		if got := c.do(now); got != c.changes {
 			t.Errorf("%s: changes: %t, want %t", c.situation, got, c.changes)
 		}
-		if got := v.Addrs(now); !slices.Equal(got, c.want) {
+		if got := v.Addrs(now, func([]netip.Addr) []netip.Addr { return nil }); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.situation, got, c.want)
+		}
+	}
+}
+
+func TestVIPsInUseStay(t *testing.T) {
+	var v VIPs
+	began := time.Now()
+	v.Put(Service{Name: Name{"shop", "a"}, ExternalIPs: vipAddrs("198.19.199.1")}, began)
+	v.Left(vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1", "::ffff:198.19.199.3"), began)
+	v.Delete(Name{"shop", "a"}, began.Add(VIPLinger))
+	for _, c := range []struct {
+		situation          string
+		after              time.Duration
+		inUse, asked, want []netip.Addr
+	}{
+		{"at first", 0, nil, nil, vipAddrs("198.19.199.1", "198.19.199.2", "198.19.199.3", "fd42:fd::1")},
+		{"an hour after the start two of three are in use", VIPLinger + time.Second, vipAddrs("198.19.199.2", "fd42:fd::1"),
+			vipAddrs("198.19.199.2", "198.19.199.3", "fd42:fd::1"), vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
+		{"soon after that nobody is asked", VIPLinger + time.Minute, nil, nil, vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
+		{"what a service had an hour ago is in use", 2*VIPLinger + time.Second, vipAddrs("198.19.199.1"), vipAddrs("198.19.199.1"), vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
+		{"an hour later nothing is", 4 * VIPLinger, nil, vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1"), nil},
+		{"and nobody is asked again", 9 * VIPLinger, nil, nil, nil},
+	} {
+		var asked []netip.Addr
+		got := v.Addrs(began.Add(c.after), func(addrs []netip.Addr) []netip.Addr {
+			asked = addrs
+			return c.inUse
+		})
+		if !slices.Equal(got, c.want) || !slices.Equal(asked, c.asked) {
+			t.Errorf("%s: %v, want %v; asked about %v, want %v", c.situation, got, c.want, asked, c.asked)
 		}
 	}
 }
