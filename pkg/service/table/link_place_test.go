@@ -2,6 +2,7 @@ package table
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -125,6 +126,62 @@ func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 	if changed := l.attach(t); len(changed) != 2 {
 		t.Errorf("without the limit it changed %v", changed)
 	}
+}
+
+// TestPodsWithALimitCanBeAdded has pods' links that appear while links are watched, where there is no tcx: the plugin bandwidth finds its place free.
+func TestPodsWithALimitCanBeAdded(t *testing.T) {
+	nettest.NeedBPF(t)
+	l := newLinked(t, false)
+	h := l.host.Handle()
+	add := func(name string, group uint32) point {
+		attrs := nl.NewLinkAttrs()
+		attrs.Name, attrs.Group = name, group
+		if err := h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name + "p"}); err != nil {
+			t.Fatal(err)
+		}
+		link, err := h.LinkByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return point{link.Attrs().Index, ingress}
+	}
+	served := func(p point) bool {
+		ids, err := (clsact{}).list(h, p)
+		return err == nil && len(ids) > 0
+	}
+	watch := func(patience time.Duration) (stop func()) {
+		l.patience = patience
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- l.host.Do(func() error { return l.WatchLinks(ctx) }) }()
+		return func() {
+			cancel()
+			group(t, l.host, "u9", 7) // a change that ends the wait
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	l.attach(t)
+	stop := watch(time.Hour)
+	pod := add("vpod2", settings.PodGroup)
+	after := add("u9", 0) // seen behind it
+	nettest.Until(t, 10*time.Second, "links are served", func() bool { return served(after) })
+	if served(pod) {
+		t.Error("a pod's new link has programs before its limit can have its place")
+	}
+	limit := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: pod.index, Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: "ingress"}
+	if err := h.QdiscAdd(limit); err != nil {
+		t.Errorf("the limit finds its place taken: %v", err)
+	}
+	stop()
+	stop = watch(time.Millisecond)
+	other := add("vpod3", settings.PodGroup)
+	nettest.Until(t, 10*time.Second, "a pod's link without a limit is served", func() bool { return served(other) })
+	if served(pod) {
+		t.Error("a pod's link with a limit has programs")
+	}
+	stop()
 }
 
 // TestBalancersAreAnsweredAndNotReached: one that does not keep its clients' addresses comes from the service's own.

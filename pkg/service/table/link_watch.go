@@ -2,22 +2,95 @@ package table
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
+	"time"
 
+	settings "github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
+// podPatience is for how long a pod's new link is left alone where there is no tcx: a limit to what the pod sends (plugin bandwidth) is made soon after the
+// link, in the place of clsact, and the pod cannot be added if that is taken.
+const podPatience = 3 * time.Second
+
+// lateMax is how many links wait at once; more are not left alone.
+const lateMax = 4096
+
+// lateLink is a link that gets its programs later.
+type lateLink struct {
+	index int
+	due   time.Time
+}
+
 // WatchLinks gives links their programs as soon as they appear or change, those that are there first, until
-// ctx is done; it then returns nil. It must run on a thread in the node's network namespace, after
+// ctx is done; it then returns nil. Where there is no tcx, a pod's new link gets them some seconds after it appeared, unless by then
+// another has the place. It must run on a thread in the node's network namespace, after
 // AttachLinks. When the kernel lost changes it looks at all links again.
 func (t *Table) WatchLinks(ctx context.Context) error {
-	err := nl.WatchLinks(ctx, t.serveLink, func(err error) {
+	h, err := nl.Open()
+	if err != nil {
+		return fmt.Errorf("watch links for services: %w", err)
+	}
+	defer h.Close()
+	late := make(chan lateLink, lateMax)
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	waiting.Go(func() { t.serveLate(ctx, h, late) })
+	err = nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
+		if t.waits(h, l) {
+			select {
+			case late <- lateLink{l.Attrs().Index, time.Now().Add(t.patience)}:
+				return
+			default:
+			}
+		}
+		t.serveLink(h, l)
+	}, func(err error) {
 		t.log.Warn("link changes were lost, looking at all links again for services", "error", err)
 	})
 	if err != nil {
 		return fmt.Errorf("watch links for services: %w", err)
 	}
 	return nil
+}
+
+// waits is whether the link is a pod's that has no programs yet, and whose place for them another may want.
+func (t *Table) waits(h *nl.Handle, l nl.Link) bool {
+	if t.features.TCX || l.Attrs().Group != settings.PodGroup {
+		return false
+	}
+	ours, err := findOurs(h, clsact{}, point{l.Attrs().Index, ingress})
+	closeAll(ours)
+	return err == nil && len(ours) == 0
+}
+
+// serveLate gives links their programs when they are due, which they are in the order in which they come.
+func (t *Table) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLink) {
+	for {
+		var next lateLink
+		select {
+		case <-ctx.Done():
+			return
+		case next = <-late:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Until(next.due)):
+		}
+		l, err := h.LinkByIndex(next.index)
+		if err != nil {
+			if !errors.Is(goneError(err), errLinkGone) {
+				t.log.Warn("packets at a link are not translated to services", "index", next.index, "error", err)
+			}
+			continue
+		}
+		t.serveLink(h, l)
+	}
 }
 
 func (t *Table) serveLink(h *nl.Handle, l nl.Link) {

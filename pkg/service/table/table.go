@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -70,6 +71,7 @@ type Table struct {
 	maps     map[string]*ebpf.Map     // by name, which is their pin
 	progs    map[string]*ebpf.Program // by name; loaded, attached or not
 	fresh    bool                     // see Fresh
+	patience time.Duration            // podPatience
 
 	mu sync.Mutex // held while links and pins change
 }
@@ -140,7 +142,7 @@ func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, erro
 	}
 	t := &Table{
 		dir: c.Dir, log: c.Log, limits: c.Limits, features: features,
-		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program),
+		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program), patience: podPatience,
 	}
 	if err := t.load(all, c); err != nil {
 		t.Close()
