@@ -61,6 +61,8 @@ func (nobody) Apply(service.Changes) error   { return nil }
 func (nobody) Attach() error                 { return nil }
 func (nobody) Fresh() bool                   { return false }
 
+func (nobody) Given([]netip.AddrPort) ([]netip.AddrPort, error) { return nil, nil }
+
 // What is not known before the lists have come is not said to be nobody's.
 func TestPagesBeforeServicesAreListed(t *testing.T) {
 	p, err := proxy.New(proxy.Options{Node: "node-1", Limits: service.DefaultLimits, Table: nobody{}})

@@ -81,6 +81,25 @@ func (a *apiServers) adopt(s service.State) {
 	}
 }
 
+// adoptLeft watches servers that programs here were given and that nobody knows any more, as if they had left the list now: they are dead until they answer.
+func (a *apiServers) adoptLeft(given []netip.AddrPort) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, fronts := time.Now(), a.frontsLocked()
+	for _, addr := range given[:min(len(given), service.MaxAPIServers)] {
+		if a.servers[addr] == nil && !slices.Contains(fronts, addr) {
+			a.servers[addr] = &server{since: now, left: now}
+		}
+	}
+}
+
+// frontends are the addresses of entry 0, whether it has servers or not.
+func (a *apiServers) frontends() []netip.AddrPort {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.frontsLocked())
+}
+
 // start begins to probe; changed is told when entry may have become another. Probes end with ctx, counted by wg.
 func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, probe prober, changed func()) {
 	a.mu.Lock()

@@ -1,12 +1,14 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,6 +61,53 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 			still := name == "it leaves, and is listed again" || name == "nobody else is known to answer"
 			if (a.servers[gone] != nil) != still || probed[gone] != still {
 				t.Errorf("it is known: %t, and probed: %t", a.servers[gone] != nil, probed[gone])
+			}
+		})
+	}
+}
+
+// After a restart, what sockets were given tells of servers that had left the list before.
+func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
+	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"), netip.MustParseAddrPort("198.18.0.2:6443")
+	for name, c := range map[string]struct {
+		steps func(a *apiServers)
+		times int
+	}{
+		"it does not answer": {func(*apiServers) {}, closings},
+		"it answers":         {func(a *apiServers) { a.report(gone, true) }, 0},
+		"it is listed, and comes back": {func(a *apiServers) {
+			a.putSlice(slice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
+			a.report(gone, true)
+		}, 0},
+		"nobody else answers": {func(a *apiServers) { a.report(other, false) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := newFakeTable()
+			table.given = append(addrPorts(apiFront), gone, other)
+			p, err := New(Options{Limits: limits, Table: table, APIServers: APIServers{Frontends: addrPorts(apiFront), Configured: []netip.AddrPort{other}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Begin(); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := table.backends(apiFront), other.String(); got != want {
+				t.Errorf("entry 0 has %s, want %s", got, want)
+			}
+			a := p.api
+			a.start(t.Context(), new(sync.WaitGroup), func(context.Context, netip.AddrPort, func(bool)) {}, func() {})
+			a.report(other, true)
+			c.steps(a)
+			times := 0
+			for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
+				for _, addr := range a.dead(time.Now().Add(after)) {
+					if times++; addr != gone {
+						t.Errorf("connections to %s are closed", addr)
+					}
+				}
+			}
+			if times != c.times {
+				t.Errorf("connections were looked for %d times, want %d", times, c.times)
 			}
 		})
 	}

@@ -11,7 +11,7 @@
 //     followed from the beginning, with the API servers that were known before.
 //   - What cannot be written is tried again, from what is then in the maps, at growing intervals. Until then the table stays as it was,
 //     entry 0 excepted, which is written by itself.
-//   - An API server that died is watched until connections to it are closed, also when it has left the list by then.
+//   - An API server that died is watched until connections to it are closed, also when it has left the list by then, or before a restart.
 //   - The table stays in force when Run ends.
 //
 // It refuses to know Kubernetes, BPF and where sockets are: its seams are Table, the feed (whose sink a Proxy is) and Options.

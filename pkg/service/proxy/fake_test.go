@@ -27,6 +27,7 @@ type fakeTable struct {
 	fail     int                        // so many Apply fail before they have written frontends
 	refuse   func(service.Changes) bool // these fail so, too
 	fresh    bool
+	given    []netip.AddrPort
 	applied  chan struct{}
 }
 
@@ -98,6 +99,8 @@ func (f *fakeTable) Attach() error {
 }
 
 func (f *fakeTable) Fresh() bool { return f.fresh }
+
+func (f *fakeTable) Given([]netip.AddrPort) ([]netip.AddrPort, error) { return f.given, nil }
 
 func (f *fakeTable) attaches() int {
 	f.mu.Lock()

@@ -37,6 +37,8 @@ type Table interface {
 	Attach() error
 	// Fresh is whether programs are in force whose table could not be taken over: ours lacks what they serve.
 	Fresh() bool
+	// Given gives the backends that sockets were given for some frontends, by earlier processes too.
+	Given(fronts []netip.AddrPort) ([]netip.AddrPort, error)
 }
 
 // Options are what a Proxy is made from.
@@ -131,6 +133,11 @@ func (p *Proxy) Begin() error {
 	p.planner.Adopt(state)
 	p.planner.Hold(true)
 	p.api.adopt(state)
+	given, err := p.table.Given(p.api.frontends())
+	if err != nil {
+		p.log.Warn("connections to API servers that left the list before are left to their programs", "error", err)
+	}
+	p.api.adoptLeft(given)
 	p.setAPIServer()
 	if err := p.write(); err != nil {
 		return fmt.Errorf("write entry 0 of the table of services: %w", err)

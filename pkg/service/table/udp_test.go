@@ -2,8 +2,12 @@ package table
 
 import (
 	"errors"
+	"net/netip"
+	"slices"
 	"testing"
 	"unsafe"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -60,13 +64,45 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 	}
 }
 
+func TestBackendsThatSocketsWereGiven(t *testing.T) {
+	cgroup := nettest.NewCgroup(t)
+	n := start(t, config(t), lab)
+	n.attach(t, cgroup)
+	h := newHands(t, cgroup)
+	asked := netip.MustParseAddrPort("198.18.0.1:53")
+	answers := map[string]bool{}
+	for len(answers) < 2 {
+		answers[h.dial("udp", asked.String()).Answer] = true
+	}
+	h.dial("udp", "[fd42::1]:53")
+	h.dial("udp", "198.18.1.1:5353") // of no frontend
+	want := []netip.AddrPort{netip.MustParseAddrPort("198.18.1.1:5353"), netip.MustParseAddrPort("198.18.1.2:5353")}
+	if got, err := n.Given([]netip.AddrPort{asked, netip.MustParseAddrPort("198.18.0.1:54")}); err != nil || !slices.Equal(got, want) {
+		t.Errorf("sockets were given %v, %v; want %v", got, err, want)
+	}
+	if got, err := n.Given(nil); err != nil || len(got) > 0 {
+		t.Errorf("for no frontend sockets were given %v, %v", got, err)
+	}
+}
+
 func TestLayoutIsThatOfPrograms(t *testing.T) {
 	all, err := specs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := all[0].Maps[mapReplies]
-	if got, want := [2]uintptr{uintptr(m.KeySize), uintptr(m.ValueSize)}, [2]uintptr{unsafe.Sizeof(socketPeer{}), unsafe.Sizeof(socketAddr{})}; got != want {
-		t.Errorf("%s has keys and values of %d bytes, Go has %d", mapReplies, got, want)
+	links, err := packetSpec(0, 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		m          *ebpf.MapSpec
+		key, value uintptr
+	}{
+		{all[0].Maps[mapReplies], unsafe.Sizeof(socketPeer{}), unsafe.Sizeof(socketAddr{})},
+		{links.Maps[mapFlows], unsafe.Sizeof(flowKey{}), unsafe.Sizeof(flow{})},
+	} {
+		if uintptr(c.m.KeySize) != c.key || uintptr(c.m.ValueSize) != c.value {
+			t.Errorf("%s has keys of %d bytes and values of %d, Go has %d and %d", c.m.Name, c.m.KeySize, c.m.ValueSize, c.key, c.value)
+		}
 	}
 }

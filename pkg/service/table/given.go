@@ -1,0 +1,25 @@
+package table
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+)
+
+// Given gives the backends that this node's sockets, pods' included, were given for some frontends, each once, sorted. Those of sockets that are
+// closed are among them until the map forgets them. It walks all that sockets know, about a millisecond for each ten thousand entries.
+func (t *Table) Given(fronts []netip.AddrPort) ([]netip.AddrPort, error) {
+	var given []netip.AddrPort
+	err := each(t.maps, mapReplies, func(k socketPeer, v socketAddr) bool {
+		if slices.Contains(fronts, socketAddrPort(v.Addr, v.Port)) {
+			given = append(given, socketAddrPort(k.Addr, k.Port))
+		}
+		return true
+	})
+	slices.SortFunc(given, netip.AddrPort.Compare)
+	return slices.Compact(given), err
+}
+
+func socketAddrPort(addr [16]byte, port [2]byte) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(addr).Unmap(), binary.BigEndian.Uint16(port[:]))
+}
