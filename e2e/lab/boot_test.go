@@ -1,6 +1,7 @@
 package lab_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -25,14 +26,9 @@ func TestHostProcessesOfARebootedNodeAreClosed(t *testing.T) {
 	if err := node.Boot(ctx, false); err != nil {
 		t.Fatal(err)
 	}
-	for _, to := range pods[0].Addrs {
-		for _, proto := range []string{"tcp", "udp"} {
-			_, err := lab.Send(ctx, node, lab.Exchange{Proto: proto, To: to, Count: 1, Timeout: time.Second})
-			if err == nil {
-				t.Errorf("%s to %s was answered with no veild running", proto, to)
-			}
-		}
-	}
+	tryAll(ctx, []lab.Place{node}, pods[0].Addrs, time.Second, func(to netip.Addr, proto string) {
+		t.Errorf("%s to %s was answered with no veild running", proto, to)
+	})
 	closed(ctx, t, node, "with nothing but the boot unit")
 	for _, program := range []string{"veil-wg", "veild"} {
 		if _, err := node.StartProgram(ctx, program); err != nil {

@@ -10,11 +10,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
+// starting bounds how many labs start at a time: an API server that starts keeps a processor busy for seconds, and what others measure meanwhile suffers.
+var starting = make(chan struct{}, 2)
+
 // newLab makes a lab that is removed at the end of the test, and a context for it. From here on the test runs
 // beside others: labs cannot see each other, and most of their time is waiting.
 func newLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	t.Helper()
 	t.Parallel()
+	starting <- struct{}{}
+	defer func() { <-starting }()
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	t.Cleanup(cancel)
 	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))

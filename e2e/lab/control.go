@@ -116,7 +116,9 @@ func (c *Control) startEtcd(ctx context.Context) error {
 	}
 	p, err := c.host.Start(ctx, filepath.Join(root, "out/tools/etcd"), "--data-dir=/run/etcd",
 		"--listen-client-urls="+own+urls, "--advertise-client-urls="+own,
-		"--listen-peer-urls=http://127.0.0.1:2380", "--logger=zap", "--log-level=warn")
+		"--listen-peer-urls=http://127.0.0.1:2380", "--logger=zap", "--log-level=warn",
+		// It is alone, and by its defaults would wait up to a second before it elects itself.
+		"--heartbeat-interval=20", "--election-timeout=100")
 	if err != nil {
 		return err
 	}

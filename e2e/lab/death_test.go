@@ -22,6 +22,8 @@ const (
 	// workerBack is within what traffic flows again after the worker was killed. On an idle
 	// machine it is one second; tests share theirs.
 	workerBack = 3 * time.Second
+	// said is after how many datagrams a sink says how many it has.
+	said = 20
 	// pause is the longest gap in a flow that nothing was done to, on a loaded machine.
 	pause = time.Second
 )
@@ -70,7 +72,7 @@ func startLoad(ctx context.Context, t *testing.T, flows ...flow) *load {
 	return l
 }
 
-// received is how many datagrams a sink said that it has, to the hundred.
+// received is how many datagrams a sink said that it has, to the last that it said.
 func received(sink *lab.Process) (int, error) {
 	b, err := os.ReadFile(sink.Stdout)
 	if err != nil {
@@ -99,7 +101,7 @@ func (l *load) flowing(ctx context.Context, t *testing.T, timeout time.Duration)
 		err := lab.Until(ctx, timeout, func() error {
 			n, err := received(far)
 			// The first new line may count what came before the call.
-			if err == nil && n < before[i]+200 {
+			if err == nil && n < before[i]+2*said {
 				err = fmt.Errorf("%d datagrams arrived, %d before", n, before[i])
 			}
 			return err
@@ -243,17 +245,14 @@ func TestVeildKilledUnderLoad(t *testing.T) {
 
 // An upgrade is SIGTERM and another program: no flow is lost, nothing is changed.
 func TestVeildUpgradedUnderLoad(t *testing.T) {
-	root, err := lab.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx, l := newLab(t, lab.Options{})
 	other := filepath.Join(t.TempDir(), "veild")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.release=next", "-o", other, "./cmd/veild")
-	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	// Others measure meanwhile.
+	build := exec.CommandContext(t.Context(), "nice", "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.release=next", "-o", other, "./cmd/veild")
+	build.Dir, build.Env = root(t), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build another veild: %v: %s", err, out)
 	}
-	ctx, l := newLab(t, lab.Options{})
 	a, b := pair(ctx, t, l)
 	flows := startLoad(ctx, t, bothWays(a, b)...)
 	for _, n := range l.Nodes() {

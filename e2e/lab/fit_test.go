@@ -19,10 +19,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// What veilctl install -check says of a real API server, from a cluster that lacks everything to one that is fit, and what it says when
+// installChecks: what veilctl install -check says of a real API server, from a cluster that lacks everything to one that is fit, and what it says when
 // something is added that must not be there.
-func TestInstallCheck(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{Nodes: -1})
+func installChecks(ctx context.Context, t *testing.T, l *lab.Lab) {
 	admin := kubeconfig(t, l, "admin", "")
 	for _, step := range []struct {
 		name string

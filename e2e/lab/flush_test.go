@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -263,51 +265,44 @@ var quietFlushes = []flush{
 
 // Whatever is flushed by hand, nothing leaks, and traffic is back after the repair.
 func TestFlushedByHand(t *testing.T) {
-	t.Parallel()
-	for _, part := range []struct {
-		name    string
-		flushes []flush
-		// within is how soon it is repaired, once veild lives.
-		within time.Duration
-		// dead is whether veild is killed before, and started again after.
-		dead bool
-		// tcp is whether connections run too: they are quiet for long after a long break.
-		tcp bool
-		// sample names those that run when long tests were not asked for; nil are all.
-		sample []string
-	}{
-		{name: "told", flushes: toldFlushes, within: 10 * time.Second, tcp: true},
-		{name: "quiet", flushes: quietFlushes, within: 45 * time.Second, sample: []string{}},
-		{name: "with veild dead", flushes: append(slices.Clone(toldFlushes), quietFlushes...), within: 15 * time.Second, dead: true, tcp: true,
-			sample: []string{"device deleted", "all rules", "the table for pods", "all of nftables", "peers", "programs of the underlay link"}},
-	} {
-		t.Run(part.name, func(t *testing.T) {
-			if part.sample != nil && len(part.sample) == 0 {
-				needLong(t, "veild looks each 30 s")
+	flushed(t, flusher{within: 10 * time.Second}, toldFlushes, nil)
+}
+
+// The same of which the kernel tells nobody.
+func TestFlushedQuietly(t *testing.T) {
+	needLong(t, "veild looks each 30 s")
+	flushed(t, flusher{within: 45 * time.Second, noTCP: true}, quietFlushes, nil)
+}
+
+// The same with a veild that was killed before, and is started again after.
+func TestFlushedWithVeildDead(t *testing.T) {
+	flushed(t, flusher{within: 15 * time.Second, dead: true}, append(slices.Clone(toldFlushes), quietFlushes...),
+		[]string{"device deleted", "all rules", "the table for pods", "all of nftables", "peers", "programs of the underlay link"})
+}
+
+// flushed makes a lab and flushes one thing after the other there; sample names those that are flushed when long tests were not asked for, nil is all.
+func flushed(t *testing.T, f flusher, flushes []flush, sample []string) {
+	ctx, l := newLab(t, lab.Options{})
+	f.lab = l
+	f.flows, f.node = allWays(ctx, t, l)
+	all := slices.Clone(f.flows)
+	f.flows = slices.DeleteFunc(f.flows, func(x flow) bool { return x.tcp && f.noTCP })
+	settled(ctx, t, f.node)
+	f.before = readState(ctx, t, f.node)
+	for _, x := range flushes {
+		t.Run(x.name, func(t *testing.T) {
+			if sample != nil && !slices.Contains(sample, x.name) {
+				needLong(t, "the others of this kind are a sample")
 			}
-			ctx, l := newLab(t, lab.Options{})
-			f := flusher{lab: l, within: part.within, dead: part.dead}
-			f.flows, f.node = allWays(ctx, t, l)
-			all := slices.Clone(f.flows)
-			f.flows = slices.DeleteFunc(f.flows, func(x flow) bool { return x.tcp && !part.tcp })
-			settled(ctx, t, f.node)
-			f.before = readState(ctx, t, f.node)
-			for _, x := range part.flushes {
-				t.Run(x.name, func(t *testing.T) {
-					if part.sample != nil && !slices.Contains(part.sample, x.name) {
-						needLong(t, "the others of this kind are a sample")
-					}
-					f.flush(ctx, t, x)
-				})
-			}
-			for _, x := range all {
-				if _, err := lab.Send(ctx, x.from, lab.Exchange{To: x.addr}); err != nil {
-					t.Errorf("a new connection, %s: %v", x.name, err)
-				}
-			}
-			noLeaks(t, l)
+			f.flush(ctx, t, x)
 		})
 	}
+	for _, x := range all {
+		if _, err := lab.Send(ctx, x.from, lab.Exchange{To: x.addr}); err != nil {
+			t.Errorf("a new connection, %s: %v", x.name, err)
+		}
+	}
+	noLeaks(t, l)
 }
 
 // flusher flushes things of a node while traffic runs.
@@ -316,8 +311,12 @@ type flusher struct {
 	node   *lab.Node
 	flows  []flow
 	before state
+	// within is how soon it is repaired, once veild lives.
 	within time.Duration
-	dead   bool
+	// dead is whether veild is killed before, and started again after.
+	dead bool
+	// noTCP is without connections: they are quiet for long after a long break.
+	noTCP bool
 }
 
 // flush does one of them and waits for the repair.
@@ -365,11 +364,11 @@ func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
 // strangers begins something new on every way: a first packet is judged where those of a
 // known connection are not. Whether it arrives is not asked.
 func (f *flusher) strangers(ctx context.Context) {
+	var all sync.WaitGroup
 	for _, x := range f.flows {
-		for _, proto := range []string{"tcp", "udp"} {
-			_, _ = lab.Send(ctx, x.from, lab.Exchange{Proto: proto, To: x.addr, Count: 1, Timeout: 100 * time.Millisecond})
-		}
+		all.Go(func() { tryAll(ctx, []lab.Place{x.from}, []netip.Addr{x.addr}, 100*time.Millisecond, nil) })
 	}
+	all.Wait()
 }
 
 // allWays makes pods and gives flows from pod to pod, pod to node and node to pod. The first node

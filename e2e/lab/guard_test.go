@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -186,14 +187,24 @@ func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, l
 // nobodyAnswers wants no answer of a pod to anybody; the oracle says whether they were asked in clear.
 func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Place) {
 	t.Helper()
+	tryAll(ctx, from, p.Addrs, 200*time.Millisecond, func(to netip.Addr, proto string) {
+		t.Errorf("an answer came from %s over %s, past the tunnel", to, proto)
+	})
+}
+
+// tryAll begins something new from each place to each address by both protocols, all at once since it mostly waits. It tells answered, unless nil, of what was.
+func tryAll(ctx context.Context, from []lab.Place, to []netip.Addr, timeout time.Duration, answered func(to netip.Addr, proto string)) {
+	var all sync.WaitGroup
 	for _, at := range from {
-		for _, to := range p.Addrs {
+		for _, addr := range to {
 			for _, proto := range []string{"tcp", "udp"} {
-				x := lab.Exchange{Proto: proto, To: to, Count: 1, Timeout: 200 * time.Millisecond}
-				if _, err := lab.Send(ctx, at, x); err == nil {
-					t.Errorf("an answer came from %s over %s, past the tunnel", to, proto)
-				}
+				all.Go(func() {
+					if _, err := lab.Send(ctx, at, lab.Exchange{Proto: proto, To: addr, Count: 1, Timeout: timeout}); err == nil && answered != nil {
+						answered(addr, proto)
+					}
+				})
 			}
 		}
 	}
+	all.Wait()
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -263,19 +264,7 @@ func (l *Lab) Finish() (oracle.Result, error) {
 		return l.result, nil
 	}
 	l.done = true
-	var errs []error
-	for _, n := range l.Nodes() {
-		errs = append(errs, n.stop())
-	}
-	for _, h := range l.hosts {
-		errs = append(errs, h.stop())
-	}
-	if l.Control != nil {
-		errs = append(errs, l.Control.host.stop())
-	}
-	if l.Outside != nil {
-		errs = append(errs, l.Outside.stop())
-	}
+	errs := l.stopHosts()
 	if l.Oracle != nil {
 		var err error
 		l.result, err = l.Oracle.Stop()
@@ -285,6 +274,27 @@ func (l *Lab) Finish() (oracle.Result, error) {
 		errs = append(errs, l.bridge.stop())
 	}
 	return l.result, errors.Join(errs...)
+}
+
+// stopHosts stops all hosts but the bridge, at once: each mostly waits for the kernel.
+func (l *Lab) stopHosts() []error {
+	hosts := slices.Clone(l.hosts)
+	for _, n := range l.Nodes() {
+		hosts = append(hosts, n.Host)
+	}
+	if l.Control != nil {
+		hosts = append(hosts, l.Control.host)
+	}
+	if l.Outside != nil {
+		hosts = append(hosts, l.Outside)
+	}
+	errs := make([]error, len(hosts))
+	var all sync.WaitGroup
+	for i, h := range hosts {
+		all.Go(func() { errs[i] = h.stop() })
+	}
+	all.Wait()
+	return errs
 }
 
 // Close removes the lab, artefacts excepted. It may be called after Finish.

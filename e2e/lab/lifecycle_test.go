@@ -137,18 +137,15 @@ func TestReboot(t *testing.T) {
 	noLeaks(t, l)
 }
 
-// The first packet that a new pod sends arrives.
-func TestNewPodTalksAtOnce(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{})
-	_, b := pair(ctx, t, l)
-	n1 := l.Nodes()[0]
+// newPodsTalkAtOnce: the first packet that a new pod sends to one that is there arrives.
+func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Pod) {
 	for i := range 6 {
 		six := i%2 == 1
 		sink, err := lab.Sink(ctx, b)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := n1.AddPod(ctx, fmt.Sprintf("new-%d", i), lab.PodOptions{})
+		p, err := n.AddPod(ctx, fmt.Sprintf("new-%d", i), lab.PodOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +167,6 @@ func TestNewPodTalksAtOnce(t *testing.T) {
 			t.Errorf("%d of the first datagrams of a new pod were lost, %d refused", got.Missing, sent.Failed)
 		}
 	}
-	noLeaks(t, l)
 }
 
 // first makes the node give the first free address next, instead of the one after the last.
@@ -288,11 +284,5 @@ func status(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status {
 // unreached begins something new towards addresses that nobody has, from a pod and from its node.
 // That nothing answers is certain; the oracle says whether it left.
 func unreached(ctx context.Context, a *lab.Pod, n *lab.Node, addrs []netip.Addr) {
-	for _, to := range addrs {
-		for _, from := range []lab.Place{a, n} {
-			for _, proto := range []string{"tcp", "udp"} {
-				_, _ = lab.Send(ctx, from, lab.Exchange{Proto: proto, To: to, Count: 1, Timeout: 200 * time.Millisecond})
-			}
-		}
-	}
+	tryAll(ctx, []lab.Place{a, n}, addrs, 200*time.Millisecond, nil)
 }

@@ -220,9 +220,8 @@ func TestDaemonsRollOneByOne(t *testing.T) {
 	}
 }
 
-// Every object is one that a real API server takes.
-func TestManifestsAreAccepted(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{Nodes: -1})
+// manifestsAccepted: every object is one that a real API server takes.
+func manifestsAccepted(ctx context.Context, t *testing.T, l *lab.Lab) {
 	all := append(kustomized(t, filepath.Join(root(t), "manifests")), kustomized(t, filepath.Join(root(t), "manifests/uninstall"))...)
 	all = append(all, kustomized(t, filepath.Join(root(t), csiManifests))...)
 	// The API server of the lab has no definition of ServiceMonitor.

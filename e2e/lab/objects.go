@@ -60,12 +60,20 @@ func (c *Control) applyManifests(ctx context.Context) error {
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
 		return slices.Index(applied, a.GetKind()) - slices.Index(applied, b.GetKind())
 	})
+	var kinds meta.RESTMapper
 	for _, o := range objects {
-		if err := c.apply(ctx, o); err != nil {
+		if kinds, err = c.apply(ctx, o, kinds); err != nil {
 			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 	}
-	return c.ensureAccount(ctx)
+	if err := c.ensureAccount(ctx); err != nil {
+		return err
+	}
+	// Nodes ask for these at once.
+	return Until(ctx, 20*time.Second, func() error {
+		_, err := c.Client.Discovery().RESTClient().Get().AbsPath("/apis/kubeveil.io/v1alpha1/veilnodes").DoRaw(ctx)
+		return err
+	})
 }
 
 // readManifests reads the objects of kinds in applied from a folder and those below it.
@@ -98,16 +106,21 @@ func readManifests(dir string) ([]*unstructured.Unstructured, error) {
 	return out, err
 }
 
-// apply applies one object; a kind that was just defined may need a moment to be served.
-func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured) error {
+// apply applies one object of the kinds that are known, nil for none yet, and gives those that were asked for since: that takes tens of requests. A kind that
+// was just defined may need a moment to be served.
+func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured, kinds meta.RESTMapper) (meta.RESTMapper, error) {
 	gvk := o.GroupVersionKind()
-	return Until(ctx, 20*time.Second, func() error {
-		groups, err := restmapper.GetAPIGroupResources(c.Client.Discovery())
-		if err != nil {
-			return err
+	err := Until(ctx, 20*time.Second, func() error {
+		if kinds == nil {
+			groups, err := restmapper.GetAPIGroupResources(c.Client.Discovery())
+			if err != nil {
+				return err
+			}
+			kinds = restmapper.NewDiscoveryRESTMapper(groups)
 		}
-		m, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(gvk.GroupKind(), gvk.Version)
+		m, err := kinds.RESTMapping(gvk.GroupKind(), gvk.Version)
 		if err != nil {
+			kinds = nil
 			return err
 		}
 		opts := metav1.ApplyOptions{FieldManager: "lab", Force: true}
@@ -118,6 +131,7 @@ func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured) error
 		}
 		return err
 	})
+	return kinds, err
 }
 
 func (c *Control) ensureAccount(ctx context.Context) error {

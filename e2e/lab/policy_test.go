@@ -90,9 +90,15 @@ func veilNode(name string, owners ...string) *unstructured.Unstructured {
 	}}
 }
 
-// A token of the daemons' service account speaks for the node it was issued for and for no other.
+// A token from a node's disk is of use for that node's objects and no others.
 func TestStolenToken(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{NoBoot: true})
+	t.Run("of veild", func(t *testing.T) { veildsToken(ctx, t, l) })
+	t.Run("of veil-csi", func(t *testing.T) { driversToken(ctx, t, l) })
+}
+
+// veildsToken: a token of the daemons' service account speaks for the node it was issued for and for no other.
+func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	own, other := l.Nodes()[0].Name, l.Nodes()[1].Name
 	admin := l.Control.Dynamic.Resource(veilNodes)
 	policyInForce(ctx, t, as(t, l, stolenToken(t, l.Nodes()[0])), other)

@@ -19,22 +19,19 @@ import (
 // Addresses of balancers, and the ports on which they ask whether a node has endpoints.
 var balancers = []netip.Addr{netip.MustParseAddr("198.18.64.1"), netip.MustParseAddr("fd42:64::1")}
 
-// What a service says of who is served by whom holds from outside and from inside.
-func TestServicesOfPolicies(t *testing.T) {
-	ctx, l := serviceLab(t)
-	client, pods := namedPods(ctx, t, l, 1, "a", "b", "c")
+// servicesOfPolicies: what a service says of who is served by whom holds from outside and from inside.
+func servicesOfPolicies(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	t.Run("externalTrafficPolicy Local", func(t *testing.T) { localOutside(ctx, t, l, client, pods) })
 	t.Run("internalTrafficPolicy Local", func(t *testing.T) { localInside(ctx, t, l, client, pods) })
 	t.Run("loadBalancerSourceRanges", func(t *testing.T) { sourceRanges(ctx, t, l, client, pods) })
 	t.Run("externalIPs", func(t *testing.T) { externalIPs(ctx, t, l, client, pods) })
 	t.Run("a type that changes", func(t *testing.T) { changingType(ctx, t, l, client, pods) })
-	noLeaks(t, l)
 }
 
 // localOutside: a node serves outside by its own backends only, who see the client's address; without one it drops, and says so to
 // the balancer's health check. From inside all backends are reached, by the balancer's address too.
 func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
-	web := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, pods[1:]...)
+	web := publish(ctx, t, l, "local", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, pods[1:]...)
 	without, with := l.Nodes()[0], l.Nodes()[1]
 	balance(ctx, t, l, web, with, balancers...)
 	each(func(six bool, proto string) {

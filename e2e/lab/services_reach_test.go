@@ -1,6 +1,7 @@
 package lab_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -12,13 +13,11 @@ import (
 // asks is how often a distribution is asked for: of three servers each answers thirty times, give or take twenty-two.
 const asks = 90
 
-// What is asked of a node's port reaches all backends by both protocols and families, whoever asks and whichever node: on the same node, and on another
+// servicesOfNodes: what is asked of a node's port reaches all backends by both protocols and families, whoever asks and whichever node: on the same node, and on another
 // through the tunnel. The canaries of what comes from outside and of what is inside differ, so that the oracle tells the hops apart.
-func TestServicesOfNodes(t *testing.T) {
-	ctx, l := serviceLab(t)
-	client, pods := namedPods(ctx, t, l, 1, "a", "b", "c")
-	web := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, pods...)
-	none := publish(ctx, t, l, "none", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort})
+func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
+	web := publish(ctx, t, l, "of-nodes", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, pods...)
+	none := publish(ctx, t, l, "of-nobody", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort})
 	each(func(six bool, proto string) {
 		for i, n := range l.Nodes() {
 			to := nodePort(t, web, n, proto, six)
@@ -37,7 +36,6 @@ func TestServicesOfNodes(t *testing.T) {
 			answers(ctx, t, pods[0], lab.Question{Proto: proto, To: clusterIP(t, web, six), Count: asks}, spread("a", "b", "c"))
 		})
 	})
-	noLeaks(t, l)
 }
 
 // each calls fn for both families and protocols.

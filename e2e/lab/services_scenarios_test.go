@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -108,15 +109,24 @@ func TestServiceScenarios(t *testing.T) {
 		}
 		many = append(many, p)
 	}
+	var waits sync.WaitGroup // beside the others
 	for i, s := range scenarios {
-		t.Run(s.name, func(t *testing.T) {
-			backends := pods
-			if s.ports > 1 {
-				backends = many
-			}
-			s.run(ctx, t, l, i, client, backends)
-		})
+		run := func() {
+			t.Run(s.name, func(t *testing.T) {
+				backends := pods
+				if s.ports > 1 {
+					backends = many
+				}
+				s.run(ctx, t, l, i, client, backends)
+			})
+		}
+		if s.pause > 0 {
+			waits.Go(run)
+		} else {
+			run()
+		}
 	}
+	waits.Wait()
 	noLeaks(t, l)
 }
 

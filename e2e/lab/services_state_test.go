@@ -21,29 +21,27 @@ func affine(t corev1.ServiceType, timeout time.Duration) corev1.ServiceSpec {
 	}
 }
 
-// A client stays with its backend where connections are made and in packets, and after the timeout may get another.
-func TestServicesRememberClients(t *testing.T) {
-	ctx, l := serviceLab(t)
-	client, pods := namedPods(ctx, t, l, 1, "a", "b", "c")
-	web := publish(ctx, t, l, "web", affine(corev1.ServiceTypeNodePort, time.Hour), pods...)
-	brief := publish(ctx, t, l, "brief", affine(corev1.ServiceTypeNodePort, time.Second), pods...)
-	n := l.Nodes()[0]
+// servicesRemember: a client stays with its backend where connections are made and in packets.
+func servicesRemember(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
+	sticky := publish(ctx, t, l, "sticky", affine(corev1.ServiceTypeNodePort, time.Hour), pods...)
 	each(func(six bool, proto string) {
 		t.Run(family(six)+" "+proto, func(t *testing.T) {
-			answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, web, six)}, one)
-			answers(ctx, t, l.Outside, lab.Question{Proto: proto, To: nodePort(t, web, n, proto, six), Egress: true}, one)
+			answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, sticky, six)}, one)
+			answers(ctx, t, l.Outside, lab.Question{Proto: proto, To: nodePort(t, sticky, l.Nodes()[0], proto, six), Egress: true}, one)
 		})
 	})
-	t.Run("after the timeout", func(t *testing.T) {
-		// All seven by the same of three: once in 700 times, and then asked again.
-		inside := lab.Question{Proto: "tcp", To: clusterIP(t, brief, false), Count: 7, Pause: afterTimeout}
-		outside := lab.Question{Proto: "udp", To: nodePort(t, brief, n, "udp", true), Count: 7, Pause: afterTimeout, Egress: true}
-		var both sync.WaitGroup
-		both.Go(func() { answers(ctx, t, client, inside, several(three...)) })
-		both.Go(func() { answers(ctx, t, l.Outside, outside, several(three...)) })
-		both.Wait()
-	})
-	noLeaks(t, l)
+}
+
+// servicesForget: after the timeout a client may get another backend. It mostly waits.
+func servicesForget(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
+	brief := publish(ctx, t, l, "brief", affine(corev1.ServiceTypeNodePort, time.Second), pods...)
+	// All seven by the same of three: once in 700 times, and then asked again.
+	inside := lab.Question{Proto: "tcp", To: clusterIP(t, brief, false), Count: 7, Pause: afterTimeout}
+	outside := lab.Question{Proto: "udp", To: nodePort(t, brief, l.Nodes()[0], "udp", true), Count: 7, Pause: afterTimeout, Egress: true}
+	var both sync.WaitGroup
+	both.Go(func() { answers(ctx, t, client, inside, several(three...)) })
+	both.Go(func() { answers(ctx, t, l.Outside, outside, several(three...)) })
+	both.Wait()
 }
 
 // keeper asks over one socket for as long as a test lasts.
@@ -56,13 +54,11 @@ type keeper struct {
 	taken bool
 }
 
-// A backend that terminates keeps what it has and gets nothing new. When it goes, its UDP flows move, of connected and unconnected sockets and of who is
-// outside; TCP connections stay with it, to end with it.
-func TestServicesMoveDatagrams(t *testing.T) {
-	ctx, l := serviceLab(t)
-	client, pods := namedPods(ctx, t, l, 1, "a", "b", "c")
+// servicesMoveDatagrams: a backend that terminates keeps what it has and gets nothing new. When it goes, its UDP flows move, of connected and unconnected sockets
+// and of who is outside; TCP connections stay with it, to end with it.
+func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	b, c := pods[1], pods[2]
-	web := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, b)
+	web := publish(ctx, t, l, "moving", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, b)
 	n := l.Nodes()[0]
 	var keepers []*keeper
 	for _, six := range []bool{false, true} {
@@ -97,7 +93,6 @@ func TestServicesMoveDatagrams(t *testing.T) {
 	for _, k := range keepers {
 		k.end(ctx, t)
 	}
-	noLeaks(t, l)
 }
 
 // end ends a keeper and looks who answered it.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,9 +28,23 @@ func serviceLab(t *testing.T) (context.Context, *lab.Lab) {
 	}})
 }
 
-// Pods reach a backend on the other node by the service's address, and what is translated stays in the tunnel.
+// What services promise while nothing fails, over one lab: each part has services of its own.
 func TestServices(t *testing.T) {
 	ctx, l := serviceLab(t)
+	t.Run("addresses", func(t *testing.T) { servicesByAddress(ctx, t, l) })
+	client, pods := namedPods(ctx, t, l, 1, three...)
+	var waits sync.WaitGroup // beside the others
+	waits.Go(func() { t.Run("clients are forgotten", func(t *testing.T) { servicesForget(ctx, t, l, client, pods) }) })
+	t.Run("clients are remembered", func(t *testing.T) { servicesRemember(ctx, t, l, client, pods) })
+	t.Run("of nodes", func(t *testing.T) { servicesOfNodes(ctx, t, l, client, pods) })
+	t.Run("policies", func(t *testing.T) { servicesOfPolicies(ctx, t, l, client, pods) })
+	t.Run("backends that go", func(t *testing.T) { servicesMoveDatagrams(ctx, t, l, client, pods) })
+	waits.Wait()
+	noLeaks(t, l)
+}
+
+// servicesByAddress: pods reach a backend on the other node by the service's address, and what is translated stays in the tunnel.
+func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 	pods := echoPods(ctx, t, l)
 	front, other := pods[0], pods[1]
 	meet(ctx, t, front, other)
@@ -75,7 +90,6 @@ func TestServices(t *testing.T) {
 		}
 	})
 	t.Run("a port of the host, without kube-proxy", func(t *testing.T) { hostPort(ctx, t, l) })
-	noLeaks(t, l)
 }
 
 // reach talks to port 80 of a service from a pod or a host, and tries until it answers.

@@ -10,31 +10,36 @@ import (
 
 // The main job: pods on two nodes talk over both protocols, and nothing of it is on the wire.
 func TestPodsTalkEncrypted(t *testing.T) {
-	t.Parallel()
-	for _, family := range []lab.Family{lab.Dual, lab.IPv4, lab.IPv6} {
-		t.Run(string(family), func(t *testing.T) {
-			ctx, l := newLab(t, lab.Options{Family: family})
-			began := time.Now()
-			for _, n := range l.Nodes() {
-				if err := n.WaitReady(ctx); err != nil {
-					t.Fatal(err)
-				}
-			}
-			t.Logf("nodes ready %v after the lab", time.Since(began).Round(time.Millisecond))
-			pods := echoPods(ctx, t, l)
-			meet(ctx, t, pods[0], pods[1])
-			talk(ctx, t, pods[0], pods[1])
-			for _, p := range pods {
-				if err := p.Check(ctx); err != nil {
-					t.Errorf("CHECK %s: %v", p.ID, err)
-				}
-				if err := p.Del(ctx); err != nil {
-					t.Errorf("DEL %s: %v", p.ID, err)
-				}
-			}
-			noLeaks(t, l)
-		})
+	encrypted(t, lab.Dual, func(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
+		t.Run("veilctl", func(t *testing.T) { veilctlOnANode(ctx, t, l, pods) })
+		t.Run("new pods", func(t *testing.T) { newPodsTalkAtOnce(ctx, t, l.Nodes()[0], pods[1]) })
+	})
+}
+
+// The same over one family each.
+func TestPodsTalkEncryptedIPv4(t *testing.T) { encrypted(t, lab.IPv4, nil) }
+func TestPodsTalkEncryptedIPv6(t *testing.T) { encrypted(t, lab.IPv6, nil) }
+
+// encrypted lets pods talk, with the API server killed in between, and does more while they are there.
+func encrypted(t *testing.T, family lab.Family, more func(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod)) {
+	ctx, l := newLab(t, lab.Options{Family: family})
+	pods := echoPods(ctx, t, l)
+	meet(ctx, t, pods[0], pods[1])
+	talk(ctx, t, pods[0], pods[1])
+	if more != nil {
+		more(ctx, t, l, pods)
 	}
+	t.Run("API server killed", func(t *testing.T) { controlPlane(ctx, t, l) })
+	talk(ctx, t, pods[0], pods[1])
+	for _, p := range pods {
+		if err := p.Check(ctx); err != nil {
+			t.Errorf("CHECK %s: %v", p.ID, err)
+		}
+		if err := p.Del(ctx); err != nil {
+			t.Errorf("DEL %s: %v", p.ID, err)
+		}
+	}
+	noLeaks(t, l)
 }
 
 // meet waits until the nodes of two pods know each other's keys; before that the

@@ -1,18 +1,17 @@
 package lab_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// What a person runs on a node, against the living daemon.
-func TestVeilctlOnANode(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{})
-	pods := echoPods(ctx, t, l)
-	meet(ctx, t, pods[0], pods[1])
+// veilctlOnANode is what a person runs on a node, against the living daemon.
+func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	node := l.Nodes()[0]
 	for _, c := range []struct {
 		args string
@@ -33,7 +32,8 @@ func TestVeilctlOnANode(t *testing.T) {
 			}
 		}
 	}
-	if _, err := lab.Sink(ctx, pods[1]); err != nil {
+	sink, err := lab.Sink(ctx, pods[1])
+	if err != nil {
 		t.Fatal(err)
 	}
 	source, err := lab.Source(ctx, pods[0], pods[1].Addrs[0], 0)
@@ -44,7 +44,7 @@ func TestVeilctlOnANode(t *testing.T) {
 	if err != nil {
 		t.Errorf("veilctl leakcheck: %v", err)
 	}
-	if err := source.Kill(ctx); err != nil {
+	if err := errors.Join(source.Kill(ctx), sink.Kill(ctx)); err != nil {
 		t.Error(err)
 	}
 	var seen struct{ Frames, Tunnel, Leaks, Dropped uint64 }
@@ -55,5 +55,4 @@ func TestVeilctlOnANode(t *testing.T) {
 	if seen.Tunnel == 0 || seen.Leaks != 0 || seen.Dropped != 0 {
 		t.Errorf("leakcheck saw %+v", seen)
 	}
-	noLeaks(t, l)
 }

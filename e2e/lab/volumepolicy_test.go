@@ -59,9 +59,8 @@ func storeAs(ctx context.Context, t *testing.T, l *lab.Lab, node string) *kubest
 	return s
 }
 
-// A token of a node's driver changes the volumes of that node and no others.
-func TestStolenVolumeToken(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{NoBoot: true})
+// driversToken: a token of a node's driver changes the volumes of that node and no others.
+func driversToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	own, other := l.Nodes()[0].Name, l.Nodes()[1].Name
 	installCSI(ctx, t, l)
 	admin, err := kubestore.NewForConfig(l.Control.Config, other)

@@ -77,9 +77,8 @@ func readyState(name, node string) volume.State {
 	return s
 }
 
-// The store of volumes on a real API server.
-func TestVolumeStore(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{Nodes: -1})
+// volumeStore: the store of volumes on a real API server, which is away at the end.
+func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 	s, err := kubestore.NewForConfig(l.Control.Config, "n")
 	if err != nil {
 		t.Fatal(err)

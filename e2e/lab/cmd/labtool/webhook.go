@@ -62,7 +62,7 @@ func judge(body []byte) (review, error) {
 	return r, nil
 }
 
-// webhook answers admission reviews over TLS until it is told to end.
+// webhook answers admission reviews, and as the server of an aggregated API, over TLS until it is told to end.
 func webhook(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("webhook")
 	listen := flags.listen(":8443", "")
@@ -76,7 +76,7 @@ func webhook(ctx context.Context, args []string) (any, error) {
 	server := &http.Server{
 		Addr: *listen, ReadHeaderTimeout: 10 * time.Second,
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
-		Handler:   http.HandlerFunc(answerReview),
+		Handler:   answers(),
 	}
 	go func() {
 		<-ctx.Done()
@@ -87,6 +87,28 @@ func webhook(ctx context.Context, args []string) (any, error) {
 		return nil, err
 	}
 	return nil, nil
+}
+
+// answers are those to reviews and to requests that an API server passes on.
+func answers() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /", answerReview)
+	mux.HandleFunc("GET /apis/{group}/{version}", answerDiscovery)
+	mux.HandleFunc("GET /apis/{group}/{version}/canary", answerCanary)
+	return mux
+}
+
+// answerDiscovery lists the kinds of the API, of which there is none: an APIResourceList (meta/v1).
+func answerDiscovery(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": r.PathValue("group") + "/" + r.PathValue("version"), "resources": []any{},
+	})
+}
+
+func answerCanary(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]string{"kind": "Canary", "canary": os.Getenv(canaryEnv)})
 }
 
 func answerReview(w http.ResponseWriter, r *http.Request) {
