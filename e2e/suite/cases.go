@@ -37,6 +37,7 @@ func traffic() []Case {
 		{Name: "kubernetes-service", About: "a pod asks the API server by its service", Needs: two, Limit: 3 * time.Minute, Run: kubernetesService},
 		{Name: "egress", About: "a pod reaches a host outside, with its node's address", Needs: []Need{TwoWorkers, Outside}, Limit: 3 * time.Minute, Run: egress},
 		{Name: "webhook", About: "the API server asks a webhook in a pod", Needs: two, Limit: 4 * time.Minute, Run: webhook},
+		{Name: "aggregated-api", About: "the API server asks a pod for an API that it serves", Needs: two, Limit: 4 * time.Minute, Run: aggregated},
 		{Name: "stolen-token", About: "a node's token writes no other node's VeilNode", Needs: two, Limit: 2 * time.Minute, Run: stolenToken},
 	}
 }
