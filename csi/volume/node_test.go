@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -40,9 +41,15 @@ type node struct {
 
 func newNode(t testing.TB) *node {
 	t.Helper()
-	n := &node{t: t, name: "node-1", store: &memoryStore{states: map[string]stored{}}, engine: crypttest.New(), disks: map[string]*blktest.Disk{}, numbers: map[string]uint64{}, keys: newProvider(t, 1)}
-	n.engine.Hook = func(op, name string) error { return n.step("engine " + op) }
+	n := &node{t: t, name: "node-1", store: &memoryStore{states: map[string]stored{}}, disks: map[string]*blktest.Disk{}, numbers: map[string]uint64{}, keys: newProvider(t, 1)}
+	n.use(crypttest.New())
 	return n
+}
+
+// use makes the engine the node's.
+func (n *node) use(e *crypttest.Engine) {
+	n.engine = e
+	e.Hook = func(op, name string) error { return n.step("engine " + op) }
 }
 
 func newProvider(t testing.TB, c byte) keyring.Provider {
@@ -281,8 +288,31 @@ func (b stepBackend) Destroys() bool { return !b.keeps }
 
 func (b stepBackend) Capacity(context.Context) (int64, error) { return 1 << 40, nil }
 
-// opened makes a volume and opens it, with a mark in its data that stands for what a pod wrote.
+// formatted is a node with a volume that is open, once there is one: to format takes longer than most of what is tested.
+var formatted struct {
+	sync.Mutex
+	*node
+}
+
+// opened gives a node with a volume that is open, with a mark in its data that stands for what a pod wrote.
 func opened(t testing.TB) *node {
+	t.Helper()
+	formatted.Lock()
+	defer formatted.Unlock()
+	if formatted.node == nil {
+		formatted.node = openNew(t)
+	}
+	n := newNode(t)
+	n.use(formatted.engine.Clone())
+	maps.Copy(n.store.(*memoryStore).states, formatted.store.(*memoryStore).states)
+	for v, d := range formatted.disks {
+		n.add(v, d.Clone())
+	}
+	return n
+}
+
+// openNew makes a volume, opens it and marks its data.
+func openNew(t testing.TB) *node {
 	t.Helper()
 	n := newNode(t)
 	s := n.process(0)

@@ -34,6 +34,20 @@ type mapping struct {
 // New gives one without mappings.
 func New() *Engine { return &Engine{mappings: map[string]*mapping{}} }
 
+// Clone gives an engine with the same mappings and no hook.
+func (e *Engine) Clone() *Engine {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := New()
+	c.created = e.created
+	for name, m := range e.mappings {
+		same := *m
+		same.Targets, same.key = slices.Clone(m.Targets), slices.Clone(m.key)
+		c.mappings[name] = &same
+	}
+	return c
+}
+
 // begin locks, asks the hook, and gives the mapping, which may be nil.
 func (e *Engine) begin(op, name string) (*mapping, func(), error) {
 	e.mu.Lock()
