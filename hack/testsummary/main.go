@@ -1,7 +1,7 @@
 // Command testsummary reads the events of `go test -json` from standard input,
 // prints a line for each package, the output of each failed test, and at the
-// end how many tests passed, failed and were skipped, with the reason of each
-// skip. It exits 1 when a test or a package failed or began and has no end, or
+// end which tests took longest and how many passed, failed and were skipped, with the
+// reason of each skip. It exits 1 when a test or a package failed or began and has no end, or
 // when none ran. That go test itself failed, before there were events, it cannot see:
 // whoever calls it keeps the status of go test.
 //
@@ -10,6 +10,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -67,6 +68,7 @@ func main() {
 func summarize(r io.Reader, w io.Writer) (summary, error) {
 	s := summary{Skipped: []skip{}}
 	u := unfinished{output: map[string]*strings.Builder{}, failedTests: map[string]bool{}, tests: map[string][]string{}}
+	seconds := map[string]float64{}
 	in := bufio.NewReaderSize(r, 1<<20)
 	for {
 		line, err := in.ReadString('\n')
@@ -76,17 +78,32 @@ func summarize(r io.Reader, w io.Writer) (summary, error) {
 				fmt.Fprint(w, line) // The compiler speaks plainly.
 			} else {
 				s.add(e, u, w)
+				if e.Elapsed > 0 && e.Test != "" && !strings.Contains(e.Test, "/") {
+					seconds[e.Package+"."+e.Test] = e.Elapsed
+				}
 			}
 		}
 		if err == io.EOF {
 			for _, p := range slices.Sorted(maps.Keys(u.tests)) {
 				s.end(event{Action: "fail", Package: p, Output: ": it began and did not end"}, u, w)
 			}
+			slowest(seconds, w)
 			return s, nil
 		}
 		if err != nil {
 			return s, fmt.Errorf("read events: %w", err)
 		}
+	}
+}
+
+// slow is how many tests are named as those that took longest.
+const slow = 10
+
+// slowest prints which tests took longest, given how many seconds each took.
+func slowest(seconds map[string]float64, w io.Writer) {
+	names := slices.SortedFunc(maps.Keys(seconds), func(a, b string) int { return cmp.Compare(seconds[b], seconds[a]) })
+	for _, name := range names[:min(slow, len(names))] {
+		fmt.Fprintf(w, "%6.1f s %s\n", seconds[name], name)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -87,5 +88,20 @@ func TestSummarize(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+func TestSlowest(t *testing.T) {
+	var events, out strings.Builder
+	for i := range 2 * slow {
+		fmt.Fprintf(&events, "{\"Action\":\"pass\",\"Package\":\"p\",\"Test\":\"Test%d\",\"Elapsed\":%d}\n", i, i)
+	}
+	events.WriteString(`{"Action":"pass","Package":"p","Test":"Test1/part","Elapsed":99}` + "\n" + `{"Action":"pass","Package":"p","Elapsed":99}` + "\n")
+	if _, err := summarize(strings.NewReader(events.String()), &out); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")[1:] // after that of the package
+	if len(lines) != slow || lines[0] != "  19.0 s p.Test19" || lines[slow-1] != "  10.0 s p.Test10" {
+		t.Errorf("%q", lines)
 	}
 }
