@@ -22,8 +22,8 @@ type Options struct {
 	// Progress is told each step.
 	Progress func(format string, args ...any)
 
-	// only are names of the quantities of parts pod and outside; empty are all.
-	only []string
+	// only are names of the quantities of parts pod and outside, sides of their sides; empty are all.
+	only, sides []string
 }
 
 // Sizes are the numbers of services that are loaded unless Options say otherwise.

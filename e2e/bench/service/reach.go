@@ -45,7 +45,7 @@ func pairs(group string, sides []string) []bench.Pair {
 
 // reach measures all quantities of all sides by one of the services' addresses.
 func (s *suite) reach(ctx context.Context, r reach) error {
-	sides := sidesOf(r)
+	sides := slices.DeleteFunc(sidesOf(r), func(side string) bool { return len(s.sides) > 0 && !slices.Contains(s.sides, side) })
 	lanes := map[string]*lane{}
 	for _, side := range sides {
 		l, err := s.lane(ctx, side, s.base(), 0, r)
