@@ -248,7 +248,7 @@ func TestVeildUpgradedUnderLoad(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	other := filepath.Join(t.TempDir(), "veild")
 	// Others measure meanwhile.
-	build := exec.CommandContext(t.Context(), "nice", "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.release=next", "-o", other, "./cmd/veild")
+	build := exec.CommandContext(t.Context(), "nice", "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X github.com/kubeveil/kubeveil/pkg/version.stamped=next", "-o", other, "./cmd/veild")
 	build.Dir, build.Env = root(t), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build another veild: %v: %s", err, out)
