@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
@@ -184,6 +186,56 @@ func TestDisks(t *testing.T) {
 	}
 	if err := d.Provision(ctx, "x", 2*size); err != nil {
 		t.Errorf("took a disk that was given back: %v", err)
+	}
+}
+
+// A disk that has died is nobody's matter but its own volume's.
+func TestDisksBesideADeadOne(t *testing.T) {
+	d, _ := newDisks(t)
+	ctx := t.Context()
+	if err := d.Provision(ctx, "v", 2*size); err != nil {
+		t.Fatal(err)
+	}
+	whole, dead := d.Size, "c"
+	d.Size = func(path string) (int64, error) {
+		if path == dead {
+			return 0, unix.EIO
+		}
+		return whole(path)
+	}
+	if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "b" {
+		t.Errorf("attached %+v, %v", dev, err)
+	}
+	if n, err := d.Capacity(ctx); n != size || err != nil {
+		t.Errorf("capacity %d, %v", n, err)
+	}
+	if err := errors.Join(d.Expand(ctx, "v", 2*size), d.Provision(ctx, "w", size)); err != nil {
+		t.Error(err)
+	}
+	if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) || !errors.Is(err, unix.EIO) {
+		t.Errorf("nothing but the dead one: %v", err)
+	}
+	dead = "b"
+	if err := d.Expand(ctx, "v", 2*size); !errors.Is(err, unix.EIO) {
+		t.Errorf("its own is dead: %v", err)
+	}
+}
+
+// Claims that cannot be read are not none: the disks of others would be taken for free ones.
+func TestClaimsThatCannotBeRead(t *testing.T) {
+	d, _ := newDisks(t)
+	if err := os.WriteFile(filepath.Join(d.Claims, "v.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Provision(t.Context(), "w", size); err == nil || !strings.Contains(err.Error(), "v.json") || strings.Contains(err.Error(), "%!") {
+		t.Errorf("a claim of nothing: %v", err)
+	}
+	d.Claims = filepath.Join(d.Claims, "gone")
+	if n, err := d.Capacity(t.Context()); err == nil {
+		t.Errorf("no folder: capacity %d", n)
+	}
+	if _, err := d.Attach(t.Context(), "v"); err == nil || errors.Is(err, ErrMissing) {
+		t.Errorf("no folder: %v", err)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -35,12 +34,6 @@ type claim struct {
 	ID string `json:"id"`
 }
 
-// candidate is a disk that is there.
-type candidate struct {
-	Device
-	size int64
-}
-
 // Provision implements Backend: the smallest unclaimed disk that is large enough.
 func (d *Disks) Provision(_ context.Context, volume string, size int64) error {
 	if err := CheckName(volume); err != nil {
@@ -51,44 +44,97 @@ func (d *Disks) Provision(_ context.Context, volume string, size int64) error {
 		return err
 	}
 	defer unlock()
-	disks, err := d.candidates()
-	if err != nil {
-		return err
-	}
 	claims, err := d.claims()
 	if err != nil {
 		return err
 	}
-	if id, ok := claims[volume]; ok {
-		return enough(volume, id, disks, size)
+	if _, ok := claims[volume]; ok {
+		return d.enough(claims, volume, size)
 	}
-	var best *candidate
-	for i, c := range disks {
-		if !claimed(claims, c.ID) && c.size >= size && (best == nil || c.size < best.size) {
-			best = &disks[i]
+	free, dead, err := d.free(claims)
+	if err != nil {
+		return err
+	}
+	var best *room
+	for i, r := range free {
+		if r.size >= size && (best == nil || r.size < best.size) {
+			best = &free[i]
 		}
 	}
 	if best == nil {
-		return fmt.Errorf("provision %s: %w: no free disk of %d bytes among %v", volume, ErrFull, size, d.Paths)
+		return fmt.Errorf("provision %s: %w", volume, errors.Join(fmt.Errorf("%w: no free disk of %d bytes among %v", ErrFull, size, d.Paths), dead))
 	}
-	text, err := json.Marshal(claim{best.ID})
+	text, err := json.Marshal(claim{best.id})
 	if err != nil {
 		return err
 	}
 	return durable.Create(d.path(volume), text)
 }
 
-// enough checks the disk that a volume has.
-func enough(volume, id string, disks []candidate, size int64) error {
+// enough checks the size of the disk that a volume has.
+func (d *Disks) enough(claims map[string]string, volume string, size int64) error {
+	c, err := d.claimedBy(claims, volume)
+	if err != nil {
+		return err
+	}
+	have, err := d.sizeOf(c.Path)
+	if err == nil && have < size {
+		err = fmt.Errorf("%w: disk %s has %d bytes, %d are wanted", ErrFull, c.ID, have, size)
+	}
+	if err != nil {
+		return fmt.Errorf("volume %s: %w", volume, err)
+	}
+	return nil
+}
+
+// claimedBy gives the disk that a volume has. How others are does not matter.
+func (d *Disks) claimedBy(claims map[string]string, volume string) (Device, error) {
+	id, ok := claims[volume]
+	if !ok {
+		return Device{}, fmt.Errorf("volume %s: %w: it has claimed no disk", volume, ErrMissing)
+	}
+	disks, err := d.candidates()
+	if err != nil {
+		return Device{}, err
+	}
 	for _, c := range disks {
 		if c.ID == id {
-			if c.size < size {
-				return fmt.Errorf("volume %s: %w: disk %s has %d bytes, %d are wanted", volume, ErrFull, id, c.size, size)
-			}
-			return nil
+			return c, nil
 		}
 	}
-	return fmt.Errorf("volume %s: %w: disk %s is not there", volume, ErrMissing, id)
+	return Device{}, fmt.Errorf("volume %s: %w: disk %s is not there", volume, ErrMissing, id)
+}
+
+// room is a disk that no volume has.
+type room struct {
+	id   string
+	size int64
+}
+
+// free gives the disks that no volume has. Those that do not say their size are left out, and are in dead.
+func (d *Disks) free(claims map[string]string) (free []room, dead, err error) {
+	disks, err := d.candidates()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, c := range disks {
+		if claimed(claims, c.ID) {
+			continue
+		}
+		if n, err := d.sizeOf(c.Path); err != nil {
+			dead = errors.Join(dead, err)
+		} else {
+			free = append(free, room{c.ID, n})
+		}
+	}
+	return free, dead, nil
+}
+
+func (d *Disks) sizeOf(path string) (int64, error) {
+	if d.Size != nil {
+		return d.Size(path)
+	}
+	return deviceSize(path)
 }
 
 func claimed(claims map[string]string, id string) bool {
@@ -109,20 +155,7 @@ func (d *Disks) Attach(_ context.Context, volume string) (Device, error) {
 	if err != nil {
 		return Device{}, err
 	}
-	id, ok := claims[volume]
-	if !ok {
-		return Device{}, fmt.Errorf("volume %s: %w: it has claimed no disk", volume, ErrMissing)
-	}
-	disks, err := d.candidates()
-	if err != nil {
-		return Device{}, err
-	}
-	for _, c := range disks {
-		if c.ID == id {
-			return c.Device, nil
-		}
-	}
-	return Device{}, fmt.Errorf("volume %s: %w: disk %s is not there", volume, ErrMissing, id)
+	return d.claimedBy(claims, volume)
 }
 
 // Detach implements Backend: nothing to do.
@@ -134,11 +167,7 @@ func (d *Disks) Expand(_ context.Context, volume string, size int64) error {
 	if err != nil {
 		return err
 	}
-	disks, err := d.candidates()
-	if err != nil {
-		return err
-	}
-	return enough(volume, claims[volume], disks, size)
+	return d.enough(claims, volume, size)
 }
 
 // Copy implements Backend: refused. A snapshot would take a whole disk, and the volume would stand still while all of another one is read.
@@ -159,30 +188,25 @@ func (d *Disks) Destroys() bool { return false }
 
 // Capacity implements Backend.
 func (d *Disks) Capacity(context.Context) (int64, error) {
-	disks, err := d.candidates()
-	if err != nil {
-		return 0, err
-	}
 	claims, err := d.claims()
 	if err != nil {
 		return 0, err
 	}
+	free, _, err := d.free(claims)
 	var largest int64
-	for _, c := range disks {
-		if !claimed(claims, c.ID) {
-			largest = max(largest, c.size)
-		}
+	for _, r := range free {
+		largest = max(largest, r.size)
 	}
-	return largest, nil
+	return largest, err
 }
 
 // candidates are the disks that are there. Two paths of one device count once; two devices of one id are an error, because the claim would not say which.
-func (d *Disks) candidates() ([]candidate, error) {
-	number, size, sys := d.Number, d.Size, d.Sys
+func (d *Disks) candidates() ([]Device, error) {
+	number, sys := d.Number, d.Sys
 	if number == nil {
-		number, size, sys = blk.Number, deviceSize, blk.Sys()
+		number, sys = blk.Number, blk.Sys()
 	}
-	var out []candidate
+	var out []Device
 	pathByNumber, pathByID := map[uint64]string{}, map[string]string{}
 	for _, path := range d.Paths {
 		n, err := number(path)
@@ -204,11 +228,7 @@ func (d *Disks) candidates() ([]candidate, error) {
 			return nil, fmt.Errorf("%s and %s say that they are one disk, %s", other, path, id)
 		}
 		pathByID[id] = path
-		bytes, err := size(path)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, candidate{Device{path, n, id}, bytes})
+		out = append(out, Device{path, n, id})
 	}
 	return out, nil
 }
@@ -224,13 +244,13 @@ func deviceSize(path string) (int64, error) {
 
 // claims gives the disks' ids by volume.
 func (d *Disks) claims() (map[string]string, error) {
-	names, err := filepath.Glob(filepath.Join(d.Claims, "*.json"))
+	volumes, err := durable.Names(d.Claims, ".json")
 	if err != nil {
 		return nil, err
 	}
 	out := map[string]string{}
-	for _, name := range names {
-		text, err := os.ReadFile(name)
+	for _, volume := range volumes {
+		text, err := os.ReadFile(d.path(volume))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -238,10 +258,14 @@ func (d *Disks) claims() (map[string]string, error) {
 			return nil, err
 		}
 		var c claim
-		if err := json.Unmarshal(text, &c); err != nil || c.ID == "" {
-			return nil, fmt.Errorf("claim %s cannot be read: %w", name, errors.Join(err))
+		err = json.Unmarshal(text, &c)
+		if err == nil && c.ID == "" {
+			err = errors.New("it names no disk")
 		}
-		out[strings.TrimSuffix(filepath.Base(name), ".json")] = c.ID
+		if err != nil {
+			return nil, fmt.Errorf("claim %s cannot be read: %w", d.path(volume), err)
+		}
+		out[volume] = c.ID
 	}
 	return out, nil
 }

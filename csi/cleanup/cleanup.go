@@ -126,15 +126,15 @@ func (p Paths) check(destroy bool) (left []string, err error) {
 
 // open gives the names of the mappings of volumes.
 func (p Paths) open() ([]string, error) {
-	names, err := filepath.Glob(filepath.Join(p.Blocks, "dm-*", "dm", "name"))
+	devices, err := os.ReadDir(p.Blocks)
 	if err != nil {
 		return nil, err
 	}
 	var out []string
-	for _, path := range names {
-		b, err := os.ReadFile(path)
+	for _, d := range devices {
+		b, err := os.ReadFile(filepath.Join(p.Blocks, d.Name(), "dm", "name"))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // It was removed meanwhile.
+			continue // It is no mapping, or was removed meanwhile.
 		}
 		if err != nil {
 			return nil, err

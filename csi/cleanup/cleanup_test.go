@@ -77,6 +77,16 @@ func TestRunTakesEverythingAndNothingElse(t *testing.T) {
 	}
 }
 
+// Mappings that cannot be looked for are not none.
+func TestRunRefusesWhatItCannotSee(t *testing.T) {
+	p, root := node(t)
+	p.Blocks = filepath.Join(root, "gone")
+	before := files(t, root)
+	if err := Run(p, true, func(what string) { t.Errorf("took %s", what) }); err == nil || !slices.Equal(files(t, root), before) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestRunRefuses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		prepare func(t *testing.T, p Paths)

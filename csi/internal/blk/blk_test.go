@@ -111,6 +111,37 @@ func TestLoop(t *testing.T) {
 	}
 }
 
+// A process that has no descriptor left finds no device, and must not say that there is none: a second one on the same file would take the place of the first.
+func TestFindLoopsWithoutDescriptors(t *testing.T) {
+	nettest.NeedRoot(t)
+	path := sparse(t, 8<<20)
+	l := attached(t, path)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	for left := range uint64(3) {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := uint64(f.Fd())
+		if err := errors.Join(f.Close(), unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: next + left, Max: limit.Max})); err != nil {
+			t.Fatal(err)
+		}
+		found, err := blk.FindLoops(path)
+		if back := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); back != nil {
+			t.Fatal(back)
+		}
+		if err == nil && (len(found) != 1 || found[0] != l) {
+			t.Errorf("with %d descriptors: found %v, no error", left, found)
+		}
+		if left == 0 && err == nil {
+			t.Error("without descriptors: no error")
+		}
+	}
+}
+
 // A device that another took by the same number meanwhile is none of ours.
 func TestDetachLeavesOthers(t *testing.T) {
 	nettest.NeedRoot(t)

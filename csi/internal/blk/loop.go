@@ -25,6 +25,7 @@ var (
 const (
 	loopMajor   = 7
 	loopControl = "/dev/loop-control"
+	blockDir    = "/sys/block"
 	// attempts bounds the race for a free device with others who attach at the same time.
 	attempts = 32
 )
@@ -215,30 +216,38 @@ func (l Loop) ioctl(what string, request uint) error {
 }
 
 // FindLoops gives the loop devices that the file at path is on. It compares inode and device, not names. A file that does not
-// exist is on none, unless a device still holds it by its former name: those are given too.
+// exist is on none, unless a device still holds it by its former name: those are given too. A device that cannot be looked at is an error: the file may be on it.
 func FindLoops(path string) ([]Loop, error) {
 	var st unix.Stat_t
 	gone := unix.Stat(path, &st)
 	if gone != nil && !errors.Is(gone, unix.ENOENT) {
 		return nil, &fs.PathError{Op: "stat", Path: path, Err: gone}
 	}
-	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	devices, err := os.ReadDir(blockDir)
 	if err != nil {
 		return nil, err
 	}
 	var found []Loop
-	for _, name := range names {
-		n, err := strconv.ParseUint(strings.TrimPrefix(strings.Split(name, "/")[3], "loop"), 10, 20)
-		if err != nil {
+	for _, d := range devices {
+		number, isLoop := strings.CutPrefix(d.Name(), "loop")
+		n, err := strconv.ParseUint(number, 10, 20)
+		if !isLoop || err != nil {
 			continue
+		}
+		attribute := filepath.Join(blockDir, d.Name(), "loop/backing_file")
+		if _, err := os.Stat(attribute); errors.Is(err, fs.ErrNotExist) {
+			continue // On no file.
 		}
 		l := Loop{Path: fmt.Sprintf("/dev/loop%d", n), Number: unix.Mkdev(loopMajor, uint32(n))}
 		info, err := l.status()
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
+			continue // Detached meanwhile.
+		}
 		if err != nil {
-			continue // Detached meanwhile, or not ours to open.
+			return nil, fmt.Errorf("is %s on %s: %w", path, l.Path, err)
 		}
 		l.device, l.inode = info.Device, info.Inode
-		if gone == nil && info.Inode == st.Ino && info.Device == st.Dev || gone != nil && deleted(name, path) {
+		if gone == nil && info.Inode == st.Ino && info.Device == st.Dev || gone != nil && deleted(attribute, path) {
 			found = append(found, l)
 		}
 	}

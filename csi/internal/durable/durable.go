@@ -8,7 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
+
+// unfinished begins the names of files that have their own only when they are complete.
+const unfinished = ".new-"
 
 // Write replaces the file at path, which need not exist, with data and mode 0600. Its folder must exist. On error the former content is
 // there; on success the new one survives a power cut.
@@ -23,7 +27,7 @@ func Create(path string, data []byte) error {
 }
 
 func put(path string, data []byte, place func(from, to string) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600
+	f, err := os.CreateTemp(filepath.Dir(path), unfinished+"*") // 0600
 	if err != nil {
 		return err
 	}
@@ -62,4 +66,33 @@ func Settle(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// Names gives the names of the files in a folder that end in suffix, without it. Other than filepath.Glob it gives an error when the folder cannot be read.
+func Names(dir, suffix string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), suffix); ok {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
+// Sweep removes what a process left in a folder that died in Write or Create. Nobody may be in either there meanwhile.
+func Sweep(dir string) error {
+	names, err := Names(dir, "")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, unfinished) {
+			err = errors.Join(err, Remove(filepath.Join(dir, name)))
+		}
+	}
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -41,5 +42,30 @@ func TestWriteCreateRemove(t *testing.T) {
 	}
 	if err := Write(filepath.Join(dir, "none", "f"), nil); err == nil {
 		t.Error("written into a folder that is not there")
+	}
+}
+
+func TestNamesAndSweep(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a.json", "b.json", ".new-1", ".new-2.json", "c"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Sweep(dir); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := Names(dir, ".json"); err != nil || !slices.Equal(names, []string{"a", "b"}) {
+		t.Errorf("%v, %v", names, err)
+	}
+	if names, err := Names(dir, ""); err != nil || len(names) != 3 {
+		t.Errorf("left %v, %v", names, err)
+	}
+	gone := filepath.Join(dir, "gone")
+	if names, err := Names(gone, ""); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no folder: %v, %v", names, err)
+	}
+	if err := Sweep(gone); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no folder: %v", err)
 	}
 }
