@@ -7,6 +7,7 @@
 //     who asks about that mount.
 //   - A read-only bind was never writable: it appears with its flag, in one step.
 //   - Unbind removes an empty folder or file at the most. It never descends.
+//   - No error has anything in it that a file system holds, such as names of files: errors end in logs and events, and those on disks in clear.
 //
 // It refuses mount options by which a class would go around what the volume's own policy says (see CheckOptions). It knows no keys, no volumes and no
 // Kubernetes.

@@ -126,7 +126,14 @@ var refused = map[string]string{
 	"bind":    "a volume is mounted once",
 	"rbind":   "a volume is mounted once",
 	"move":    "a volume is mounted once",
+
+	"journal_dev":  elsewhere,
+	"journal_path": elsewhere,
+	"logdev":       elsewhere,
+	"rtdev":        elsewhere,
 }
+
+const elsewhere = "a volume is on its own device, all of it: what is on another is not encrypted"
 
 // CheckOptions refuses mount options that are not for a user to give (ErrOption).
 func CheckOptions(options []string) error {

@@ -45,17 +45,26 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// run gives the exit code of a program. A program that does not end by itself within ctx is killed.
+// run gives the exit code of a program; an error has what it said. A program that does not end by itself within ctx is killed.
 func run(ctx context.Context, name string, args ...string) (code int, err error) {
+	code, said, err := silent(ctx, name, args...)
+	if code != 0 {
+		err = fmt.Errorf("%w: %s", err, bytes.Join(bytes.Fields(said), []byte(" ")))
+	}
+	return code, err
+}
+
+// silent is run whose error has nothing of what the program said. The code is 0 when it did not end by itself with another.
+func silent(ctx context.Context, name string, args ...string) (code int, said []byte, err error) {
 	path, err := find(name)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	select {
 	case running <- struct{}{}:
 		defer func() { <-running }()
 	case <-ctx.Done():
-		return 0, fmt.Errorf("%s: %w", name, ctx.Err())
+		return 0, nil, fmt.Errorf("%s: %w", name, ctx.Err())
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = []string{"PATH=" + strings.Join(folders, ":"), "LC_ALL=C"}
@@ -65,12 +74,12 @@ func run(ctx context.Context, name string, args ...string) (code int, err error)
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
-		return 0, fmt.Errorf("%s: %w", name, errors.Join(err, ctx.Err()))
+		return 0, nil, fmt.Errorf("%s: %w", name, errors.Join(err, ctx.Err()))
 	}
 	if err == nil {
-		return 0, nil
+		return 0, nil, nil
 	}
-	return exit.ExitCode(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.Join(bytes.Fields(out.kept), []byte(" ")))
+	return exit.ExitCode(), out.kept, fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
 }
 
 // Make implements Filesystems. Blocks are of 4096 bytes, none are kept for root, and nothing is discarded: the device is new.
@@ -100,7 +109,8 @@ func (Host) Check(ctx context.Context, device string, kind FS) error {
 	if b, err := readSuper(device); err != nil || cleanExt4(b) {
 		return err
 	}
-	code, err := run(ctx, "e2fsck", "-p", device)
+	// What it says has names of files in it, and errors go to logs and events, which are on disks in clear.
+	code, _, err := silent(ctx, "e2fsck", "-p", device)
 	switch {
 	case code == 0:
 		return err
@@ -108,6 +118,7 @@ func (Host) Check(ctx context.Context, device string, kind FS) error {
 		return nil
 	}
 	const uncorrected = 4
+	err = fmt.Errorf("%w; what it found is not written to logs: run e2fsck -fn %s on the node", err, device)
 	// A program that was ended by a signal, as for want of memory, has code -1, and has said nothing of the file system.
 	if code > 0 && code&uncorrected != 0 {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
