@@ -60,7 +60,8 @@ type Engine interface {
 	List(ctx context.Context, prefix string) ([]string, error)
 	// Probe reads the first sectors of the mapping from its disk.
 	Probe(ctx context.Context, name string) error
-	// Resize replaces the table of t.Name by t, which differs in size alone. One that is cut short leaves the table as it was, and perhaps a second one.
+	// Resize replaces the table of t.Name by t, which differs in size alone. After an error the mapping is as it was, and live. One that is cut short leaves the
+	// table as it was, perhaps suspended, and perhaps a second one.
 	Resize(ctx context.Context, t Table, key *keyring.Secret) error
 	// Suspend makes requests to the mapping wait, once those under way are on the disk; a file system on it is flushed and frozen. suspended false lets
 	// them go again, by the table that they went by before: a second one is dropped. It is no error for a mapping that is live. It outlives the process.

@@ -156,11 +156,16 @@ func probe(path string) error {
 }
 
 // Resize implements Engine.
-func (Kernel) Resize(_ context.Context, t Table, key *keyring.Secret) error {
+func (k Kernel) Resize(ctx context.Context, t Table, key *keyring.Secret) error {
 	if err := load(t, key); err != nil {
 		return err
 	}
-	return swap(t.Name, dmSkipLockFSFlag)
+	err := swap(t.Name, dmSkipLockFSFlag)
+	if err != nil {
+		// A table that the kernel does not make live, as of a disk that became smaller, leaves the mapping suspended (do_resume in drivers/md/dm-ioctl.c).
+		err = errors.Join(err, k.Suspend(ctx, t.Name, false))
+	}
+	return err
 }
 
 // swap makes the second table the live one: suspend and resume.

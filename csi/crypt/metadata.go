@@ -14,6 +14,14 @@ import (
 // chunk is the most that is read at a time when a disk is looked through, bytes.
 const chunk = 64 << 10
 
+// How much of a disk is looked at before it is taken for blank: what takes a disk of a TiB a second, and one with moving parts less than a minute.
+const (
+	// sampleEach is the distance of places, bytes, unless they would be fewer than leastSamples or more than mostSamples.
+	sampleEach   = 256 << 20
+	leastSamples = 64
+	mostSamples  = 4096
+)
+
 // Metadata is the beginning of a disk as it was read, once.
 type Metadata struct {
 	bytes []byte
@@ -168,7 +176,7 @@ func difference(p, q []byte) int {
 	return -1
 }
 
-// CheckBlank refuses (NotEmpty) a disk on which anything is found: everything before the data, the last MiB and 64 places in between must read
+// CheckBlank refuses (NotEmpty) a disk on which anything is found: everything before the data, the last MiB and a place in each sampleEach bytes in between must read
 // as zero. A disk smaller than size is Truncated.
 func CheckBlank(d blk.Disk, size int64) error {
 	have, err := d.Size()
@@ -183,11 +191,12 @@ func CheckBlank(d blk.Disk, size int64) error {
 	if err := scan(d, b, 0, min(DataOffset, have), notZero); err != nil {
 		return err
 	}
-	const tail, samples = 1 << 20, 64
+	const tail = 1 << 20
 	if err := scan(d, b, max(0, have-tail), have, notZero); err != nil {
 		return err
 	}
-	for i := range int64(samples) {
+	samples := min(max(have/sampleEach, leastSamples), mostSamples)
+	for i := range samples {
 		at := (have / samples * i) &^ (SectorSize - 1)
 		if err := scan(d, b, at, min(at+SectorSize, have), notZero); err != nil {
 			return err

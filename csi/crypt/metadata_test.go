@@ -385,3 +385,17 @@ func TestCheckBlank(t *testing.T) {
 		t.Errorf("too small: %v", err)
 	}
 }
+
+// A large disk whose beginning and end were wiped, with half a GiB of somebody's data left in it.
+func TestCheckBlankFindsALittleOnALargeDisk(t *testing.T) {
+	const size, from, to = 1 << 40, 300<<30 + 4096, 300<<30 + 512<<20
+	d := blktest.New(size)
+	d.Tamper = func(_ int, off int64, p []byte) {
+		if off >= from && off < to {
+			p[0] = 1
+		}
+	}
+	if err := CheckBlank(d, 10<<30); !errors.Is(err, NotEmpty) {
+		t.Errorf("taken for blank: %v", err)
+	}
+}

@@ -34,8 +34,12 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	// The kubelet has more than one path for a device, and a device has nothing that must be found there.
 	isFS := err == nil && !m.Node
 	payload := o.State.Payload
-	if r.GetCapacityRange() != nil {
-		if payload, err = sizeOf(r.GetCapacityRange(), payload); err != nil {
+	if asked := r.GetCapacityRange(); asked != nil {
+		required := asked.GetRequiredBytes()
+		if required == 0 {
+			required = payload // Not the size that a new volume has.
+		}
+		if payload, err = sizeOf(&csi.CapacityRange{RequiredBytes: required, LimitBytes: asked.GetLimitBytes()}, payload); err != nil {
 			return nil, err
 		}
 	}

@@ -87,6 +87,99 @@ func TestStateFromABackup(t *testing.T) {
 	}
 }
 
+// A state from a backup that was made while a volume was staged for the first time says that nobody has used it. No file system is made for it on what
+// a pod wrote since, neither while the volume is open nor later.
+func TestStateFromABackupOfTheFirstStage(t *testing.T) {
+	m := newMachine(t)
+	var old volume.State
+	hook := m.mounts.Hook
+	m.mounts.Hook = func(op, path string) error {
+		if op == "make" {
+			old = m.state(pvc)
+		}
+		return hook(op, path)
+	}
+	d := m.process(0)
+	m.made(d, mounted(""), nil)
+	if err := errors.Join(staged(m, d), m.mounts.Write(m.path("target"), "greeting", "hello")); err != nil {
+		t.Fatal(err)
+	}
+	now := m.state(pvc)
+	restore := func(st volume.State) {
+		m.store.mu.Lock()
+		defer m.store.mu.Unlock()
+		m.store.byVolume[pvc] = st
+	}
+	restore(old)
+	if old.Content != volume.Unmade {
+		t.Fatalf("the backup: %+v", old)
+	}
+	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); !errors.Is(err, crypt.NewerThanState) {
+		t.Errorf("unstaged: %v", err)
+	}
+	for _, when := range []string{"while it is open", "after a reboot"} {
+		if err := m.stage(d, mounted("")); !errors.Is(err, crypt.NewerThanState) || m.mounts.Made() != 1 {
+			t.Errorf("%s: %v, %d made", when, err, m.mounts.Made())
+		}
+		m.reboot()
+	}
+	restore(now)
+	if err := staged(m, m.process(0)); err != nil {
+		t.Fatal(err)
+	}
+	m.greets("target")
+}
+
+// A volume that was opened and then not staged is closed: a kubelet does not ask to unstage it. What a person is to repair stays for him.
+func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind  string
+		fails string
+		code  codes.Code
+		stays bool
+	}{
+		"another file system": {"xfs", "", codes.FailedPrecondition, false},
+		"mount":               {"", "mount", codes.Internal, false},
+		"growth":              {"", "grow", codes.Internal, false},
+		"damage":              {"", "check", codes.DataLoss, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, d := running(t, mounted("ext4"), nil)
+			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
+				t.Fatal(err)
+			}
+			if c.fails == "grow" {
+				// The volume is larger than its file system.
+				if _, err := d.any.Expand(t.Context(), pvc, 2*size, volume.OpenOptions{Keys: m.keys[keyring.NameFile]}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			hook := m.mounts.Hook
+			m.mounts.Hook = func(op, path string) error {
+				switch {
+				case op == "check" && c.fails == "check":
+					return mount.ErrDamaged
+				case op == c.fails:
+					return unix.EIO
+				}
+				return hook(op, path)
+			}
+			if err := m.stage(d, mounted(c.kind)); Code(err) != c.code {
+				t.Errorf("%v: %v, want %v", Code(err), err, c.code)
+			}
+			all, err := m.mounts.List()
+			if st := m.state(pvc); (st.Writer != "") != c.stays || (len(m.engine.Live()) != 0) != c.stays || len(all) != 0 || err != nil {
+				t.Errorf("writer %q, mappings %v, mounts %v, %v", st.Writer, m.engine.Live(), all, err)
+			}
+			m.mounts.Hook = hook
+			if err := staged(m, d); err != nil {
+				t.Fatal(err)
+			}
+			m.greets("target")
+		})
+	}
+}
+
 func TestCreateRefuses(t *testing.T) {
 	m := newMachine(t)
 	m.room = 1 << 40

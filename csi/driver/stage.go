@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -64,6 +65,11 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	}
 	opts := d.openOptions(p, keys)
 	opts.TakeOver = from
+	if !c.block {
+		if err := d.make(ctx, set, st.Volume, opts, c.kind()); err != nil {
+			return err
+		}
+	}
 	o, err := set.Open(ctx, st.Volume, opts)
 	if err != nil {
 		return err
@@ -75,9 +81,46 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 		}
 	}
 	if c.block {
-		return d.mark(ctx, set, o.State)
+		err = d.mark(ctx, set, o.State)
+	} else {
+		err = d.mount(ctx, o, p, c, r.GetStagingTargetPath())
 	}
-	return d.mount(ctx, set, o, p, c, r.GetStagingTargetPath())
+	// What a person is to repair stays for him.
+	if err != nil && !o.Adopted && !errors.Is(err, mount.ErrDamaged) {
+		d.giveBack(ctx, set, o.State, opts.Keys)
+	}
+	return err
+}
+
+// make makes a file system on a volume that no pod has seen, and leaves any other. What is there already is of a process that died before it said so.
+func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volume.OpenOptions, kind mount.FS) error {
+	made, err := set.Make(ctx, id, opts, func(device string) error {
+		if err := d.Mounts.Make(ctx, device, kind); err != nil {
+			return fmt.Errorf("volume %s: %w", id, err)
+		}
+		return nil
+	})
+	if made {
+		d.Log.Info("file system made", "volume", id, "fs", kind)
+	}
+	return err
+}
+
+// giveBackPatience bounds the closing of a volume that could not be staged.
+const giveBackPatience = 30 * time.Second
+
+// giveBack closes a volume that was opened and could then not be staged, unless something is mounted: a kubelet does not ask to unstage what it was told is not
+// staged, and the kernel would keep the key.
+func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State, keys keyring.Provider) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackPatience)
+	defer cancel()
+	err := d.unused(ctx, set, st)
+	if err == nil {
+		_, err = set.Close(ctx, st.Volume, keys)
+	}
+	if err != nil {
+		d.Log.Warn("volume stays open though it could not be staged: staging it again, or unstaging it, closes it", "volume", st.Volume, "error", err)
+	}
 }
 
 // sidecar begins what the external-provisioner adds to a volume context.
@@ -128,8 +171,8 @@ func (d *Driver) mark(ctx context.Context, set *volume.Set, st volume.State) err
 	return set.MarkMade(ctx, st.Volume)
 }
 
-// mount mounts the file system of an open volume at target, and makes it first when nobody has used the volume.
-func (d *Driver) mount(ctx context.Context, set *volume.Set, o volume.Opened, p Parameters, c capability, target string) error {
+// mount mounts the file system of an open volume at target.
+func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c capability, target string) error {
 	all, err := d.Mounts.List()
 	if err != nil {
 		return err
@@ -143,7 +186,7 @@ func (d *Driver) mount(ctx context.Context, set *volume.Set, o volume.Opened, p 
 			return err
 		}
 	}
-	kind, err := d.content(ctx, set, o, c)
+	kind, err := d.content(ctx, o, c)
 	if err != nil {
 		return err
 	}
@@ -160,24 +203,19 @@ func (d *Driver) mount(ctx context.Context, set *volume.Set, o volume.Opened, p 
 	if err := d.Mounts.Mount(path, target, kind, options); err != nil {
 		return fmt.Errorf("volume %s: %w", o.State.Volume, err)
 	}
-	return d.fill(ctx, path, target, kind, o.State.Payload)
+	if err := d.fill(ctx, path, target, kind, o.State.Payload); err != nil {
+		return errors.Join(fmt.Errorf("volume %s: %w", o.State.Volume, err), d.Mounts.Unmount(target))
+	}
+	return nil
 }
 
-// content gives the file system that is on an open volume. Only here is one made.
-func (d *Driver) content(ctx context.Context, set *volume.Set, o volume.Opened, c capability) (mount.FS, error) {
-	path, id := o.Mapping.Path, o.State.Volume
-	if o.State.Content == volume.Unmade {
-		// One that is there already was made by a process that died before it said so; no pod has seen it.
-		if err := d.Mounts.Make(ctx, path, c.kind()); err != nil {
-			return "", fmt.Errorf("volume %s: %w", id, err)
-		}
-		if err := set.MarkMade(ctx, id); err != nil {
-			return "", err
-		}
-		d.Log.Info("file system made", "volume", id, "fs", c.kind())
-		return c.kind(), nil
+// content gives the file system that is on an open volume.
+func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mount.FS, error) {
+	id := o.State.Volume
+	if o.State.Content != volume.Made {
+		return "", fmt.Errorf("volume %s: %w: nobody has used it, it says now", id, volume.ErrConflict)
 	}
-	found, err := d.Mounts.Probe(ctx, path)
+	found, err := d.Mounts.Probe(ctx, o.Mapping.Path)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("volume %s: %w", id, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -32,6 +33,9 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSta
 		return nil, err
 	}
 	u, err := d.Mounts.Usage(r.GetVolumePath())
+	if errors.Is(err, fs.ErrNotExist) {
+		err = notFound("volume %s is no more at %s", r.GetVolumeId(), r.GetVolumePath())
+	}
 	if err != nil {
 		return nil, err
 	}

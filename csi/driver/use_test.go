@@ -247,6 +247,7 @@ func TestExpandRefuses(t *testing.T) {
 	}{
 		"a path that is not the volume's": {expand("other", 2*size, 0), codes.NotFound},
 		"limit below the present size":    {expand("target", 0, size/2), codes.OutOfRange},
+		"no size is the present one":      {expand("target", 0, 0), codes.OK},
 		"no room":                         {expand("target", 8*size, 0), codes.ResourceExhausted},
 		"smaller is no error":             {expand("target", size/2, 0), codes.OK},
 		"to the byte":                     {expand("target", size+1, size+4096), codes.OK},
@@ -308,6 +309,10 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.greets("target")
+	// Nobody else wraps its key anew.
+	if r, err := d.Rewrap(t.Context()); r.Current != 1 || err != nil {
+		t.Errorf("wrapped %+v, %v", r, err)
+	}
 	// The request is over once it was done.
 	from = ""
 	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil || m.state(pvc).Writer != "" {

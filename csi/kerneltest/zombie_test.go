@@ -131,3 +131,36 @@ func TestFenceFailsWhatWaits(t *testing.T) {
 	next := n.open("v", volume.OpenOptions{})
 	wantAt(t, next.Mapping.Path, 0, marked(canary))
 }
+
+// A size that the kernel refuses, as of a disk that became smaller, leaves the mapping as it was, and nothing waits in it.
+func TestResizeThatIsRefused(t *testing.T) {
+	n, o, held := inUse(t)
+	dev, err := n.Backend.Attach(t.Context(), "v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := n.keys.Unwrap(t.Context(), o.State.Binding(), o.State.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer data.Wipe()
+	keys, err := crypt.DeriveKeys(data, o.State.Binding())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keys.Wipe()
+	larger := crypt.Expected(o.State.UUID, o.State.Epoch, 2*size, dev.Number, "", false)
+	if err := (crypt.Kernel{}).Resize(t.Context(), larger, keys.Volume); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("larger than its disk: %v", err)
+	}
+	m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name)
+	if err != nil || m.Suspended || m.Inactive || m.Targets[0].Length != size {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	if _, err := held.ReadAt(blk.Buffer(4096), 0); err != nil {
+		t.Error(err)
+	}
+	if again := n.open("v", volume.OpenOptions{}); !again.Adopted {
+		t.Errorf("%+v", again)
+	}
+}

@@ -62,7 +62,7 @@ func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (Stat
 	}
 	if o.Phase == Formatting {
 		if _, err := o.ready(ctx, ""); err != nil {
-			return o.State, err
+			return o.State, o.release(ctx, err)
 		}
 		o.log.Info("volume copied", "source", src, "snapshot", opts.Snapshot)
 	}
@@ -156,11 +156,11 @@ func (o *op) discardUnfinished(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if names, ok := metadata.Claims(); !ok || names != o.origin().Binding {
-		return fmt.Errorf("copy to volume %s: %w", o.Volume, &crypt.RefusedError{
-			Kind: crypt.NotEmpty, What: "device " + dev.ID, Expected: "nothing, or a copy of " + o.Request.Source, Found: metadata.Describe()})
-	}
 	disk.Close()
+	if names, ok := metadata.Claims(); !ok || names != o.origin().Binding {
+		return o.release(ctx, fmt.Errorf("copy to volume %s: %w", o.Volume, &crypt.RefusedError{
+			Kind: crypt.NotEmpty, What: "device " + dev.ID, Expected: "nothing, or a copy of " + o.Request.Source, Found: metadata.Describe()}))
+	}
 	return o.discardBacking(ctx)
 }
 
@@ -242,11 +242,14 @@ func (o *op) settle(ctx context.Context) (open string, payload int64, err error)
 		return open, o.Payload, nil
 	}
 	dev, err := o.ready(ctx, "")
-	if err != nil {
-		return "", 0, err
+	if err == nil {
+		payload, err = o.even(ctx, dev, open != "")
 	}
-	if payload, err = o.even(ctx, dev, open != ""); err != nil || open != "" {
-		return open, payload, err
+	if err != nil {
+		return open, payload, o.release(ctx, err)
+	}
+	if open != "" {
+		return open, payload, nil
 	}
 	return "", payload, o.Backend.Detach(ctx, o.Volume)
 }
@@ -316,8 +319,8 @@ func (o *op) freeze(ctx context.Context, open string, opts CopyOptions) (thaw fu
 	return thaw, nil
 }
 
-// Resume lets mappings of volumes go on which a copy that died left suspended. Call it when the driver starts, and again when it gives an error. Volumes on
-// which another process works are left to it. A state that cannot be read is in nobody's way but its own volume's.
+// Resume lets mappings of volumes go on which a copy that died left suspended. Call it when the driver starts, and again when it gives an error: ErrInProgress
+// for a volume on which another process works, which may die yet. A state that cannot be read is in nobody's way but its own volume's.
 func (s *Set) Resume(ctx context.Context) error {
 	names, err := s.Engine.List(ctx, crypt.NamePrefixAll)
 	if err != nil {
@@ -355,11 +358,8 @@ func (s *Set) Resume(ctx context.Context) error {
 
 func (s *Set) resume(ctx context.Context, volume, name string) error {
 	unlock, err := s.lock(volume)
-	if errors.Is(err, ErrInProgress) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return fmt.Errorf("resume mapping %s: %w", name, err)
 	}
 	defer unlock()
 	if err := s.Engine.Suspend(ctx, name, false); err != nil && !errors.Is(err, crypt.ErrNoMapping) {

@@ -7,8 +7,11 @@
 //   - A mapping that is handed out is of the volume's record at the epoch of the trusted state; one that was found is used only
 //     when its uuid, device, table and size are as they would be made, and a read succeeds. Any other is fenced and replaced, once there are key and
 //     disk for the one that takes its place; one that is ahead of the state is refused and left.
-//   - An image of a disk from before the volume was last opened, cleanly closed or expanded is refused. Closing is clean with a key: the request's, or that of the
-//     record alone, which Open keeps for one whose Close brings none.
+//   - An image of a disk from before the volume was last opened, cleanly closed or expanded is refused, also one from the middle of an opening or closing
+//     that was cut short. Closing is clean with a key: the request's, or that of the record alone, which Open keeps for one whose Close brings none.
+//   - A file system is made only by an epoch that the volume gives up before it is used. A state from a backup by which nobody has used the volume is refused
+//     as any other that the disk is ahead of.
+//   - What was refused has neither a mapping nor a backing's device that it had not before.
 //   - What Delete destroys is known to be the volume's. Anything else is left.
 //   - A copy is what its source was at one moment, which lasted no longer than a limit; it opens on no disk but its own, and its source on no copy's.
 //     A source that a dead process left standing still goes on (Set.Resume, Set.Open).
@@ -22,5 +25,5 @@
 //
 // It knows neither Kubernetes nor file systems. What it stands on are four seams: Store, keyring.Provider, crypt.Engine and backend.Backend.
 //
-// Start reading at State, then Set.Open, then Set.Copy.
+// Start reading at State, then Set.Open, Set.Make, then Set.Copy.
 package volume

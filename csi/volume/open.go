@@ -29,7 +29,7 @@ type OpenOptions struct {
 type Opened struct {
 	// Mapping is the device with the plain text.
 	Mapping crypt.Mapping
-	// State is that of the volume now. A file system may be made on it only while its Content is Unmade.
+	// State is that of the volume now.
 	State State
 	// Adopted is whether the mapping was there already, as it should be.
 	Adopted bool
@@ -51,18 +51,31 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 	}
 	dev, err := o.ready(ctx, o.Node)
 	if err != nil {
-		return Opened{}, err
+		return Opened{}, o.release(ctx, err)
 	}
 	m, stale, err := o.adopt(ctx, dev, opts)
 	if err != nil {
-		return Opened{}, err
+		return Opened{}, o.release(ctx, err)
 	}
 	if m.Name != "" {
 		o.keepAgain(ctx, opts)
 		return Opened{m, o.State, true}, nil
 	}
-	m, err = o.open(ctx, dev, opts, stale)
-	return Opened{m, o.State, false}, err
+	if m, err = o.open(ctx, dev, opts, stale); err != nil {
+		return Opened{}, o.release(ctx, err)
+	}
+	return Opened{m, o.State, false}, nil
+}
+
+// release gives the backing's device back after err, unless a mapping may be on it: nobody asks to close what was not opened.
+func (o *op) release(ctx context.Context, err error) error {
+	if names, unknown := o.Engine.List(ctx, crypt.NamePrefix(o.UUID)); unknown != nil || len(names) > 0 {
+		return err
+	}
+	if left := o.Backend.Detach(context.WithoutCancel(ctx), o.Volume); left != nil {
+		err = errors.Join(err, left)
+	}
+	return err
 }
 
 // ready attaches the volume, and formats it when it is not READY yet; writer then has it.
@@ -219,13 +232,24 @@ func (o *op) discard(ctx context.Context, name string) error {
 	return o.Engine.Remove(ctx, name, true)
 }
 
-// open verifies the disk, advances the epoch and makes the mapping, in the place of a stale one unless that is empty.
+// open verifies the disk, advances the epoch and makes the mapping, see create.
 func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions, stale string) (crypt.Mapping, error) {
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
 		return crypt.Mapping{}, err
 	}
 	defer keys.Wipe()
+	m, err := o.create(ctx, dev, opts, stale, keys, func() (crypt.Record, error) { return o.advance(ctx, dev, keys, o.Node) })
+	if err != nil {
+		return crypt.Mapping{}, err
+	}
+	o.keep(keys, opts)
+	o.log.Info("volume opened", "device", dev.ID, "epoch", o.Epoch, "mapping", m.Name)
+	return m, nil
+}
+
+// create makes the mapping of the record that it is given, in the place of a stale one unless that is empty.
+func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, stale string, keys *crypt.Keys, verified func() (crypt.Record, error)) (crypt.Mapping, error) {
 	// Held until the mapping holds the device, so that its number stays its own.
 	held, err := o.disk(dev, true)
 	if err != nil {
@@ -241,7 +265,7 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions, sta
 			return crypt.Mapping{}, err
 		}
 	}
-	record, err := o.advance(ctx, dev, keys, o.Node)
+	record, err := verified()
 	if err != nil {
 		return crypt.Mapping{}, err
 	}
@@ -252,14 +276,23 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions, sta
 	if err := o.Engine.Probe(ctx, m.Name); err != nil {
 		return crypt.Mapping{}, errors.Join(err, o.discard(ctx, m.Name))
 	}
-	o.keep(keys, opts)
-	o.log.Info("volume opened", "device", dev.ID, "epoch", o.Epoch, "mapping", m.Name)
 	return m, nil
 }
 
-// advance verifies the disk, writes its record with the next epoch, and keeps that, with writer as who has the volume. The state knows of it before
-// the disk does: a process that dies in between leaves a state that allows both.
+// advance gives the volume an epoch that no image of its disk has said, see step, with writer as who has it.
 func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys, writer string) (crypt.Record, error) {
+	if o.PendingEpoch != 0 {
+		// A step was cut short, perhaps by the disk's owner, who may have kept an image that says the pending epoch: that one is used up.
+		if _, err := o.step(ctx, dev, keys, o.Node); err != nil {
+			return crypt.Record{}, err
+		}
+	}
+	return o.step(ctx, dev, keys, writer)
+}
+
+// step verifies the disk, writes its record with the next epoch, and keeps that, with writer as who has the volume. The state knows of it before
+// the disk does: a process that dies in between leaves a state that allows both.
+func (o *op) step(ctx context.Context, dev backend.Device, keys *crypt.Keys, writer string) (crypt.Record, error) {
 	var sealed crypt.Record
 	err := o.verified(ctx, dev, keys, false, func(disk blk.Disk, metadata *crypt.Metadata, record crypt.Record) error {
 		next := o.State

@@ -293,7 +293,7 @@ func (s *Set) Rewrap(ctx context.Context, volume string, keys keyring.Provider) 
 	return true, nil
 }
 
-// MarkMade keeps that the volume has content from now on: no file system is ever made on it again.
+// MarkMade keeps that the volume has content from now on: no file system is ever made on it. It is for one that is used as a device; see Make.
 func (s *Set) MarkMade(ctx context.Context, volume string) error {
 	o, err := s.begin(ctx, volume, nil)
 	if err != nil {

@@ -58,7 +58,7 @@ type Content string
 
 // What content there is.
 const (
-	// Unmade: nobody has used the volume, so a file system may be made on it.
+	// Unmade: nobody has used the volume, so a file system may be made on it (Set.Make).
 	Unmade Content = "Unmade"
 	// Made: never again.
 	Made Content = "Made"
@@ -123,7 +123,7 @@ type State struct {
 	Device string `json:"device,omitempty"`
 	// Origin is set for a copy (Request.Source) from FORMATTING on.
 	Origin Origin `json:"origin,omitzero"`
-	// Content is Unmade until MarkMade.
+	// Content is Unmade until Make or MarkMade.
 	Content Content `json:"content"`
 	// Writer is the node that has the volume; empty when none has.
 	Writer string `json:"writer,omitempty"`

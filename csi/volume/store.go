@@ -92,14 +92,14 @@ func (f *FileStore) path(volume string) (string, error) {
 
 // List implements Store.
 func (f *FileStore) List(ctx context.Context) ([]State, error) {
-	names, err := filepath.Glob(filepath.Join(f.Dir, "*.json"))
+	names, err := durable.Names(f.Dir, ".json")
 	if err != nil {
 		return nil, err
 	}
 	var out []State
 	var refused []error
 	for _, name := range names {
-		s, _, err := f.Get(ctx, strings.TrimSuffix(filepath.Base(name), ".json"))
+		s, _, err := f.Get(ctx, name)
 		switch {
 		case errors.Is(err, ErrNotFound):
 		case err != nil:
@@ -117,6 +117,11 @@ func (f *FileStore) Create(_ context.Context, s State) error {
 	if err != nil {
 		return err
 	}
+	unlock, err := f.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := durable.Create(path, text); errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("volume %s: %w", s.Volume, ErrExists)
 	} else if err != nil {
@@ -181,8 +186,16 @@ func (f *FileStore) encode(s stored) (path string, text []byte, err error) {
 	return path, append(text, '\n'), err
 }
 
+// lock keeps others from changing states, and takes what one of them left that died: there is a wrapped key in it, which may be of a volume that is deleted.
 func (f *FileStore) lock() (unlock func(), err error) {
-	return flock(f.Dir, unix.LOCK_EX)
+	if unlock, err = flock(f.Dir, unix.LOCK_EX); err != nil {
+		return nil, err
+	}
+	if err := durable.Sweep(f.Dir); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
 }
 
 // flock locks the file or folder at path until unlock, or until the process ends.

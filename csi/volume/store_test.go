@@ -58,6 +58,41 @@ func TestFileStore(t *testing.T) {
 	}
 }
 
+// A process that died while it wrote a state leaves nothing of a wrapped key for longer than until the next one is written.
+func TestFileStoreTakesWhatWasLeft(t *testing.T) {
+	f := &FileStore{Dir: t.TempDir()}
+	left := filepath.Join(f.Dir, ".new-1")
+	leave := func() {
+		t.Helper()
+		if err := os.WriteFile(left, []byte("a wrapped key"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st := State{Volume: id, Cluster: cluster, Phase: New, Payload: 4096, Content: Unmade}
+	var r Revision
+	for _, c := range []struct {
+		what string
+		do   func() error
+	}{
+		{"create", func() error { return f.Create(t.Context(), st) }},
+		{"update", func() (err error) { r, err = f.Update(t.Context(), st, "1"); return err }},
+		{"remove", func() error { return f.Remove(t.Context(), id, r) }},
+	} {
+		leave()
+		if err := c.do(); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: it is still there: %v", c.what, err)
+		}
+	}
+	// A folder that is not there has not no states.
+	f.Dir = filepath.Join(f.Dir, "gone")
+	if _, err := f.List(t.Context()); err == nil {
+		t.Error("listed a folder that cannot be read")
+	}
+}
+
 func FuzzStored(f *testing.F) {
 	f.Add([]byte(`{"revision":1,"state":{"volume":"pvc-1","cluster":"c","phase":"New","payload":4096,"content":"Unmade"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {

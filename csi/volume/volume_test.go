@@ -72,6 +72,10 @@ func TestLife(t *testing.T) {
 
 // Each operation is killed at each of its steps, with the machine and without, and done again by the next process.
 func TestKilledAtEachStep(t *testing.T) {
+	anew, err := newProvider(t, 2).KeyID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	operations := []struct {
 		name    string
 		prepare func(t *testing.T, n *node)
@@ -96,7 +100,7 @@ func TestKilledAtEachStep(t *testing.T) {
 		{"re-wrap", func(t *testing.T, n *node) { n.keys = keyring.Chain{newProvider(t, 2), n.keys} }, func(ctx context.Context, s *Set) error {
 			_, err := s.Rewrap(ctx, id, nil)
 			return err
-		}, func(st State) bool { return st.Phase == Ready }},
+		}, func(st State) bool { return st.Phase == Ready && st.Key.KeyID == anew }},
 		{"delete", func(t *testing.T, n *node) { closeVolume(t, n) }, func(ctx context.Context, s *Set) error {
 			_, err := s.Delete(ctx, id)
 			return err

@@ -100,7 +100,7 @@ func checkCoverage(t *testing.T, log *Log) {
 	}
 	last := marks[len(marks)-1]
 	const files = (cycles + 2) * filesPerCycle
-	// Formatting, and two records for each closing, opening (once more, the first is found open) and expansion.
+	// Formatting, and two records for each closing, opening (once more: the last is not closed) and expansion.
 	if want := 3 + 2*(2*cycles+2); metadata < want || flushes < want || last.Files != files || last.Volume.Payload != lastPayload {
 		t.Errorf("the log has %d writes to the metadata, %d flushes, %d files and a payload of %d; want at least %d, %d and exactly %d, %d",
 			metadata, flushes, last.Files, last.Volume.Payload, want, want, files, int64(lastPayload))

@@ -115,12 +115,14 @@ func (w *workload) close() {
 
 func (w *workload) makeFileSystem() {
 	w.t.Helper()
-	path := w.open()
-	// Few inodes, and none to be zeroed later: what is logged is what matters.
-	w.run("mkfs.ext4", "-q", "-N", "1024", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0", path)
-	w.run("blockdev", "--flushbufs", path)
-	if err := w.set.MarkMade(w.t.Context(), volumeID); err != nil {
-		w.t.Fatal(err)
+	made, err := w.set.Make(w.t.Context(), volumeID, volume.OpenOptions{}, func(path string) error {
+		// Few inodes, and none to be zeroed later: what is logged is what matters.
+		w.run("mkfs.ext4", "-q", "-N", "1024", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0", path)
+		w.run("blockdev", "--flushbufs", path)
+		return nil
+	})
+	if err != nil || !made {
+		w.t.Fatalf("made %v: %v", made, err)
 	}
 }
 
