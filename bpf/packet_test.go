@@ -13,6 +13,9 @@ import (
 // tunnelPort is where the tests' tunnels are.
 const tunnelPort = 30101
 
+// callersMax is how many callers the tests' programs have room for.
+const callersMax = 64
+
 // packets is the programs for packets of services, with maps of their own.
 func packets(t testing.TB) *ebpf.Collection { return packetsWith(t, 1<<14) }
 
@@ -33,7 +36,7 @@ func packetsWith(t testing.TB, flows uint32) *ebpf.Collection {
 			t.Fatal(err)
 		}
 	}
-	spec.Maps["service_flows"].MaxEntries = flows
+	spec.Maps["service_flows"].MaxEntries, spec.Maps["service_callers"].MaxEntries = flows, callersMax
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {
 		t.Fatalf("load: %+v", err)

@@ -19,6 +19,7 @@ const (
 	ServicePacketMapDrops          = "drops"
 	ServicePacketMapNodes          = "nodes"
 	ServicePacketMapRanges         = "ranges"
+	ServicePacketMapServiceCallers = "service_callers"
 	ServicePacketMapServiceClients = "service_clients"
 	ServicePacketMapServiceCounts  = "service_counts"
 	ServicePacketMapServiceFlows   = "service_flows"
@@ -104,6 +105,7 @@ type ServicePacketMapSpecs struct {
 	Drops          *ebpf.MapSpec `ebpf:"drops"`
 	Nodes          *ebpf.MapSpec `ebpf:"nodes"`
 	Ranges         *ebpf.MapSpec `ebpf:"ranges"`
+	ServiceCallers *ebpf.MapSpec `ebpf:"service_callers"`
 	ServiceClients *ebpf.MapSpec `ebpf:"service_clients"`
 	ServiceCounts  *ebpf.MapSpec `ebpf:"service_counts"`
 	ServiceFlows   *ebpf.MapSpec `ebpf:"service_flows"`
@@ -151,6 +153,7 @@ type ServicePacketMaps struct {
 	Drops          *ebpf.Map `ebpf:"drops"`
 	Nodes          *ebpf.Map `ebpf:"nodes"`
 	Ranges         *ebpf.Map `ebpf:"ranges"`
+	ServiceCallers *ebpf.Map `ebpf:"service_callers"`
 	ServiceClients *ebpf.Map `ebpf:"service_clients"`
 	ServiceCounts  *ebpf.Map `ebpf:"service_counts"`
 	ServiceFlows   *ebpf.Map `ebpf:"service_flows"`
@@ -168,6 +171,7 @@ func (m *ServicePacketMaps) Close() error {
 		m.Drops,
 		m.Nodes,
 		m.Ranges,
+		m.ServiceCallers,
 		m.ServiceClients,
 		m.ServiceCounts,
 		m.ServiceFlows,

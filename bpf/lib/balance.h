@@ -125,14 +125,21 @@ static __always_inline void to_backend(struct balance *w, enum flow_hook hook)
 	w->other.hook = hook;
 }
 
+/* Makes other the key of what this backend answers to the packets of key. */
+static __always_inline void answers_of(struct balance *w, const struct service_flow_key *key,
+	const struct addr *backend, __be16 port, enum flow_hook hook)
+{
+	w->other.src = *backend;
+	w->other.sport = port;
+	w->other.dst = key->src;
+	w->other.dport = key->sport;
+	w->other.protocol = key->protocol;
+	w->other.hook = hook;
+}
+
 static __always_inline void from_backend(struct balance *w, enum flow_hook hook)
 {
-	w->other.src = w->to.addr;
-	w->other.sport = w->to.port;
-	w->other.dst = w->key.src;
-	w->other.dport = w->key.sport;
-	w->other.protocol = w->key.protocol;
-	w->other.hook = hook;
+	answers_of(w, &w->key, &w->to.addr, w->to.port, hook);
 }
 
 /* Makes flow an entry that gives this address. */
@@ -283,12 +290,7 @@ __noinline int flow_forget(__u32 now)
 
 	if (!w)
 		return 0;
-	w->other.src = w->key.dst;
-	w->other.sport = w->key.dport;
-	w->other.dst = w->key.src;
-	w->other.dport = w->key.sport;
-	w->other.protocol = w->key.protocol;
-	w->other.hook = FLOW_OUT;
+	answers_of(w, &w->key, &w->key.dst, w->key.dport, FLOW_OUT);
 	flow_drop(w, now);
 	w->other.hook = FLOW_IN;
 	flow_drop(w, now);

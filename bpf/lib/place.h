@@ -46,12 +46,7 @@ __noinline int flow_end(void)
 	if (!f || !(f->flags & FLOW_FORWARD))
 		return 0;
 	flags = f->flags;
-	w->other.src = f->addr;
-	w->other.sport = f->port;
-	w->other.dst = w->ended.src;
-	w->other.dport = w->ended.sport;
-	w->other.protocol = w->ended.protocol;
-	w->other.hook = FLOW_OUT;
+	answers_of(w, &w->ended, &f->addr, f->port, FLOW_OUT);
 	bpf_map_delete_elem(&service_flows, &w->ended);
 	f = bpf_map_lookup_elem(&service_flows, &w->other);
 	if (!f || f->port != w->ended.dport || !same_addr(&f->addr, &w->ended.dst))

@@ -134,8 +134,8 @@ enum service_count {
 	COUNT_PACKET_SOURCE,   /* dropped: not in the service's source ranges */
 	COUNT_PACKET_UNSTEADY, /* dropped */
 	COUNT_PACKET_ADDRESS,  /* dropped: this node has no address to send from */
-	COUNT_PACKET_PORT,  /* dropped: no port to send from, or no backend without such a flow */
-	COUNT_PACKET_MOVED, /* datagrams that got another backend since theirs is gone */
+	COUNT_PACKET_PORT,     /* dropped: no port to send from, no other backend, or no room */
+	COUNT_PACKET_MOVED,    /* datagrams that got another backend since theirs is gone */
 };
 
 struct {

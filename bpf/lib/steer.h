@@ -9,6 +9,7 @@
 
 #include "kernel.h"
 #include "balance.h"
+#include "callers.h"
 #include "nodes.h"
 #include "own.h"
 #include "place.h"
@@ -171,13 +172,14 @@ static __always_inline int steer_error(
 }
 
 /* What opens a connection, or a datagram, of no flow that is known. */
-static __always_inline int steer_open(struct balance *w, __u32 now, int link)
+static __always_inline int steer_open(struct __sk_buff *skb, struct balance *w, __u32 now, int link)
 {
 	int why = balance_new(now, link);
 
 	if (why == BALANCE_NO_SERVICE && w->key.protocol == PROTO_TCP)
 		flow_forget(now);
-	if (why == BALANCE_CHOSEN && link != LINK_OUTSIDE && !place_keep(now)) {
+	if (why == BALANCE_CHOSEN && link != LINK_OUTSIDE &&
+		!(caller_keep(skb->ifindex) && place_keep(now))) {
 		w->ended = w->key;
 		flow_end();
 		return COUNT_PACKET_PORT;
@@ -215,12 +217,14 @@ static __always_inline int steer_goes_on(
 
 /* Sees once in a second to what else there is of the flow of key, of which f is the first entry. */
 static __always_inline int steer_keep(
-	struct balance *w, struct service_flow *f, __u32 now, int link)
+	struct __sk_buff *skb, struct balance *w, struct service_flow *f, __u32 now, int link)
 {
 	int why;
 
 	f->used = now;
 	why = flow_keep(now, 0, w->flow.flags & FLOW_SELF);
+	if (!why && link != LINK_OUTSIDE && !caller_keep(skb->ifindex))
+		why = COUNT_PACKET_PORT;
 	if (why) {
 		bpf_map_delete_elem(&service_flows, &w->key);
 		return why;
@@ -259,7 +263,7 @@ __noinline int steer_find(struct __sk_buff *skb, int link)
 		f = 0;
 	}
 	if (!f)
-		return steer_open(w, now, link);
+		return steer_open(skb, w, now, link);
 	w->flow = *f;
 	w->to.addr = w->flow.addr;
 	w->to.port = w->flow.port;
@@ -268,7 +272,7 @@ __noinline int steer_find(struct __sk_buff *skb, int link)
 		f->flags |= says;
 		flow_note(says, w->flow.flags & FLOW_SELF);
 	}
-	return f->used == now ? BALANCE_CHOSEN : steer_keep(w, f, now, link);
+	return f->used == now ? BALANCE_CHOSEN : steer_keep(skb, w, f, now, link);
 }
 
 /* Whether it is of another node's tunnel: that nobody who makes services gets. */

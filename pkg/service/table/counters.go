@@ -10,7 +10,8 @@ type Counters struct {
 	// NotHere is packets that were dropped because under policy Local no backend is on this node, so that
 	// a balancer goes to another.
 	NotHere uint64
-	// NoAddress and NoPort are packets that could not be given a source of this node.
+	// NoAddress and NoPort are packets that could not be given a source of this node; NoPort also those of flows that have no room, and
+	// of pods for which there is none among the callers.
 	NoAddress, NoPort uint64
 	// Moved is flows of UDP packets that got another backend because theirs went.
 	Moved uint64

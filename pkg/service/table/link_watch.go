@@ -96,7 +96,15 @@ func (t *Table) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLin
 func (t *Table) serveLink(h *nl.Handle, l nl.Link) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, err := t.attachLink(h, l); err != nil {
+	did, err := t.attachLink(h, l)
+	if err != nil {
 		t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name, "error", err)
+	}
+	if len(did) == 0 {
+		return
+	}
+	// Links come where others went.
+	if _, err := t.called(h); err != nil {
+		t.log.Warn("pods that are gone are still known as callers of services, for which there is room for so many only", "error", err)
 	}
 }

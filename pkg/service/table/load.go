@@ -27,6 +27,7 @@ const (
 	mapReplies = "service_replies"
 	mapSends   = "service_sends"
 	mapFlows   = "service_flows"
+	mapCallers = "service_callers"
 	mapCounts  = "service_counts"
 )
 
@@ -37,7 +38,7 @@ var (
 	// tableMaps are what the planner writes; they refer to each other.
 	tableMaps = []string{mapFronts, mapSlots, mapMembers, mapSources}
 	// memoryMaps are what programs remember. Each is of use without the others.
-	memoryMaps = []string{mapClients, mapReplies, mapSends, mapFlows}
+	memoryMaps = []string{mapClients, mapReplies, mapSends, mapFlows, mapCallers}
 )
 
 // specs gives the compiled programs.
@@ -209,6 +210,12 @@ func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
 		return err
 	}
 	t.maps[name] = m
+	if name == mapCallers {
+		// Before there is a pin: a map that is pinned is whole.
+		if err := t.assumeCallers(); err != nil {
+			return err
+		}
+	}
 	if err := bpfobj.Repin(m, t.pin(name)); err != nil {
 		return fmt.Errorf("map %s: %w", name, err)
 	}
@@ -223,12 +230,8 @@ func (t *Table) loadPrograms(spec *ebpf.CollectionSpec) error {
 		if strings.HasPrefix(name, ".") {
 			continue // settings of the program
 		}
-		if t.maps[name] == nil {
-			m, err := ebpf.LoadPinnedMap(t.pin(name), nil)
-			if err != nil {
-				return fmt.Errorf("open the guard's map %s (the guard must be open first): %w", name, err)
-			}
-			t.maps[name] = m
+		if err := t.openGuardMap(name); err != nil {
+			return err
 		}
 		shared[name] = t.maps[name]
 	}
@@ -240,6 +243,19 @@ func (t *Table) loadPrograms(spec *ebpf.CollectionSpec) error {
 	for name := range spec.Programs {
 		t.progs[name] = coll.DetachProgram(name)
 	}
+	return nil
+}
+
+// openGuardMap opens a map that is not of the table, if it is not open yet.
+func (t *Table) openGuardMap(name string) error {
+	if t.maps[name] != nil {
+		return nil
+	}
+	m, err := ebpf.LoadPinnedMap(t.pin(name), nil)
+	if err != nil {
+		return fmt.Errorf("open the guard's map %s (the guard must be open first): %w", name, err)
+	}
+	t.maps[name] = m
 	return nil
 }
 

@@ -99,7 +99,7 @@ func TestLayoutIsThatOfPrograms(t *testing.T) {
 		key, value uintptr
 	}{
 		{all[0].Maps[mapReplies], unsafe.Sizeof(socketPeer{}), unsafe.Sizeof(socketAddr{})},
-		{links.Maps[mapFlows], unsafe.Sizeof(flowKey{}), unsafe.Sizeof(flow{})},
+		{links.Maps[mapCallers], unsafe.Sizeof(caller{}), unsafe.Sizeof(uint8(0))},
 	} {
 		if uintptr(c.m.KeySize) != c.key || uintptr(c.m.ValueSize) != c.value {
 			t.Errorf("%s has keys of %d bytes and values of %d, Go has %d and %d", c.m.Name, c.m.KeySize, c.m.ValueSize, c.key, c.value)
