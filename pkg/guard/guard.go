@@ -37,6 +37,9 @@ type Settings struct {
 	// VIPs are the addresses of services outside Ranges: of balancers, and external ones. What a pod sends to
 	// one of them and nothing translates does not leave by a guarded link, unless it answers a client there.
 	VIPs []netip.Addr
+	// PodPrefixes are this node's own. What others translate here, of other nodes' pods and to a node, is sent
+	// from the first address of each family's first (translate_self.go). With nil what is in force stays.
+	PodPrefixes []netip.Prefix
 }
 
 // Guard holds the pinned maps and programs of one node. Its methods may be
@@ -114,8 +117,11 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	ops := Diff(have, Plan(s, have.Links))
-	return g.do(h, ops)
+	want := Plan(s, have.Links)
+	if s.PodPrefixes == nil {
+		want.Table.keepSelf(have.Table)
+	}
+	return g.do(h, Diff(have, want))
 }
 
 // Read looks at the kernel.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
@@ -57,7 +58,7 @@ func readTable() (table, error) {
 		if err != nil {
 			return table{}, fmt.Errorf("list elements of %s: %w", s.Name, err)
 		}
-		got.sets[s.Name] = fromKernel(elements, s.Interval)
+		got.sets[s.Name] = fromKernel(s, elements)
 	}
 	if err := readCounterNames(c, t, &lines); err != nil {
 		return table{}, err
@@ -107,10 +108,14 @@ func readChains(c *nftables.Conn, t *nftables.Table, lines *shapeLines) error {
 }
 
 // fromKernel pairs the starts and ends of intervals.
-func fromKernel(elements []nftables.SetElement, interval bool) []element {
+func fromKernel(s *nftables.Set, elements []nftables.SetElement) []element {
 	var starts, ends []netip.Addr
 	for _, e := range elements {
-		a, ok := netip.AddrFromSlice(e.Key)
+		addr := e.Key
+		if s.IsMap {
+			addr = e.Val
+		}
+		a, ok := netip.AddrFromSlice(addr)
 		switch {
 		case !ok:
 		case e.IntervalEnd:
@@ -120,10 +125,10 @@ func fromKernel(elements []nftables.SetElement, interval bool) []element {
 		}
 	}
 	var out []element
-	for _, s := range starts {
-		e := element{first: s}
+	for _, start := range starts {
+		e := element{first: start}
 		for _, end := range ends {
-			if interval && s.Less(end) && (!e.end.IsValid() || end.Less(e.end)) {
+			if s.Interval && start.Less(end) && (!e.end.IsValid() || end.Less(e.end)) {
 				e.end = end
 			}
 		}
@@ -133,9 +138,13 @@ func fromKernel(elements []nftables.SetElement, interval bool) []element {
 }
 
 // toKernel is the inverse.
-func toKernel(elements []element) []nftables.SetElement {
+func toKernel(s *nftables.Set, elements []element) []nftables.SetElement {
 	var out []nftables.SetElement
 	for _, e := range elements {
+		if s.IsMap {
+			out = append(out, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(config.TunnelGroup), Val: e.first.AsSlice()})
+			continue
+		}
 		out = append(out, nftables.SetElement{Key: e.first.AsSlice()})
 		if e.end.IsValid() {
 			out = append(out, nftables.SetElement{Key: e.end.AsSlice(), IntervalEnd: true})
@@ -150,8 +159,11 @@ func ourTable() *nftables.Table {
 
 func ourSet(t *nftables.Table, name string) *nftables.Set {
 	s := &nftables.Set{Table: t, Name: name, KeyType: nftables.TypeIPAddr}
-	if name == setRanges6 || name == setNodes6 || name == setVIPs6 {
+	if name == setRanges6 || name == setNodes6 || name == setVIPs6 || name == setSelf6 {
 		s.KeyType = nftables.TypeIP6Addr
+	}
+	if name == setSelf4 || name == setSelf6 {
+		selfMap(s)
 	}
 	s.Interval = name == setRanges4 || name == setRanges6
 	return s
@@ -193,7 +205,7 @@ func opTable(want table) Op {
 func addElements(c *nftables.Conn, s *nftables.Set, elements []element) error {
 	for len(elements) > 0 {
 		n := min(len(elements), chunk)
-		if err := c.SetAddElements(s, toKernel(elements[:n])); err != nil {
+		if err := c.SetAddElements(s, toKernel(s, elements[:n])); err != nil {
 			return fmt.Errorf("add elements to %s: %w", s.Name, err)
 		}
 		elements = elements[n:]
@@ -213,7 +225,7 @@ func opElements(name string, add, remove []element) Op {
 		s := ourSet(ourTable(), name)
 		for len(remove) > 0 {
 			n := min(len(remove), chunk)
-			if err := c.SetDeleteElements(s, toKernel(remove[:n])); err != nil {
+			if err := c.SetDeleteElements(s, toKernel(s, remove[:n])); err != nil {
 				return err
 			}
 			remove = remove[n:]

@@ -85,7 +85,7 @@ func Plan(s Settings, links []Link) *State {
 	want := &State{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges), Nodes: distinct(s.NodeAddrs), VIPs: distinct(s.VIPs)}
 	slices.SortFunc(want.Ranges, comparePrefix)
 	want.Ranges = slices.Compact(want.Ranges)
-	want.Table = planTable(want.Ranges, want.Nodes, want.VIPs)
+	want.Table = planTable(want.Ranges, want.Nodes, want.VIPs, s.PodPrefixes)
 	want.Pods = plannedPods()
 	return want
 }

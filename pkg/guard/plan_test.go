@@ -111,7 +111,7 @@ func texts(ops []Op) []string {
 }
 
 func TestPlanTableHasNoOverlaps(t *testing.T) {
-	got := planTable(prefixes("198.18.0.0/15", "198.18.4.0/24", "255.255.0.0/16", "fd42::/16", "fd42:1::/48"), addrs("198.19.0.1", "fd42:9::1"), addrs("198.19.199.1", "fd42:fd::1"))
+	got := planTable(prefixes("198.18.0.0/15", "198.18.4.0/24", "255.255.0.0/16", "fd42::/16", "fd42:1::/48"), addrs("198.19.0.1", "fd42:9::1"), addrs("198.19.199.1", "fd42:fd::1"), prefixes("198.18.7.0/24", "fd42:1:0:7::/64"))
 	a := netip.MustParseAddr
 	want := map[string][]element{
 		setRanges4: {{a("198.18.0.0"), a("198.20.0.0")}, {first: a("255.255.0.0")}},
@@ -120,6 +120,8 @@ func TestPlanTableHasNoOverlaps(t *testing.T) {
 		setNodes6:  {{first: a("fd42:9::1")}},
 		setVIPs4:   {{first: a("198.19.199.1")}},
 		setVIPs6:   {{first: a("fd42:fd::1")}},
+		setSelf4:   {{first: a("198.18.7.1")}},
+		setSelf6:   {{first: a("fd42:1:0:7::1")}},
 	}
 	if diff := cmp.Diff(want, got.sets, cmp.Comparer(func(x, y element) bool { return x == y })); diff != "" {
 		t.Error(diff)

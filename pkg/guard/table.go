@@ -23,9 +23,11 @@ const (
 	setNodes6  = "nodes6"
 	setVIPs4   = "vips4"
 	setVIPs6   = "vips6"
+	setSelf4   = "self4"
+	setSelf6   = "self6"
 )
 
-var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6, setVIPs4, setVIPs6}
+var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6, setVIPs4, setVIPs6, setSelf4, setSelf6}
 
 // tableCounters are the reasons for which the table drops.
 var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error", translated, unmarked, untranslated}
@@ -138,7 +140,7 @@ func drop(field, set, counter string, before *match) rule {
 type table struct {
 	// shape describes chains, rules, sets and counters, a line each; "" is no table.
 	shape string
-	// sets are the elements by set, sorted.
+	// sets are the elements by set, sorted; of maps the values.
 	sets map[string][]element
 }
 
@@ -149,7 +151,7 @@ type element struct {
 }
 
 // planTable is what the table must be. Pure.
-func planTable(ranges []netip.Prefix, nodes, vips []netip.Addr) table {
+func planTable(ranges []netip.Prefix, nodes, vips []netip.Addr, podPrefixes []netip.Prefix) table {
 	t := table{shape: plannedShape(), sets: make(map[string][]element)}
 	for _, p := range ranges {
 		if slices.ContainsFunc(ranges, func(q netip.Prefix) bool { return q.Bits() < p.Bits() && q.Overlaps(p) }) {
@@ -172,6 +174,7 @@ func planTable(ranges []netip.Prefix, nodes, vips []netip.Addr) table {
 	}
 	put(nodes, setNodes4, setNodes6)
 	put(vips, setVIPs4, setVIPs6)
+	put(selfAddrs(podPrefixes), setSelf4, setSelf6)
 	t.sort()
 	return t
 }

@@ -22,7 +22,7 @@ import (
 // So a pod keeps its source towards nodes, and a packet that has lost it all
 // the same (its connection is older than the rule) does not enter the tunnel.
 // What another node's pods send through this one, to a NodePort say, is theirs
-// as well: it is routed, and judged, as that of this node's pods.
+// as well: it is routed, and judged, as that of this node's pods; its source is another matter (translate_self.go).
 
 // translated is the reason of bpf/reasons.go.
 const translated = "source_translated"
@@ -34,11 +34,11 @@ const beforeSourceNAT = 90
 const ctOriginal, ctReply = 0, 1
 
 // family is the fields of the headers of one, and the sets.
-type family struct{ saddr, daddr, nodes, ranges, vips string }
+type family struct{ saddr, daddr, nodes, ranges, vips, self string }
 
 var families = []family{
-	{"ip saddr", "ip daddr", setNodes4, setRanges4, setVIPs4},
-	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6, setVIPs6},
+	{"ip saddr", "ip daddr", setNodes4, setRanges4, setVIPs4, setSelf4},
+	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6, setVIPs6, setSelf6},
 }
 
 // markTunnelled marks what comes out of a tunnel as what pods send, so that it is
@@ -157,7 +157,8 @@ func load(field string) []expr.Any {
 	}
 }
 
-// keepChain is where sources are kept.
+// keepChain is where sources are decided, before others can.
 func keepChain() chain {
-	return chain{"keep_source", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(beforeSourceNAT), keepSource()}
+	rules := append(sendFromSelf(), keepSource()...)
+	return chain{"keep_source", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(beforeSourceNAT), rules}
 }

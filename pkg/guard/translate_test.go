@@ -47,13 +47,19 @@ func (n tunnelled) masquerade(t *testing.T, priority string) {
 // arrives sends from the pod to the peer and gives the source that the peer sees.
 func (n tunnelled) arrives(t *testing.T, to string) string {
 	t.Helper()
+	return source(t, n.peer, to, func() error { return udp(n.pod, "", to, 0) })
+}
+
+// source gives the source that a receiver sees of what is sent.
+func source(t *testing.T, ns *nettest.NS, to string, send func() error) string {
+	t.Helper()
 	var c *net.UDPConn
-	n.peer.Run(t, func() (err error) {
+	ns.Run(t, func() (err error) {
 		c, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(to), Port: 7777})
 		return err
 	})
 	defer c.Close()
-	if err := udp(n.pod, "", to, 0); err != nil {
+	if err := send(); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {

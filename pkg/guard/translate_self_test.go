@@ -1,0 +1,170 @@
+package guard
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+func TestSelfAddrs(t *testing.T) {
+	for _, c := range []struct {
+		situation      string
+		prefixes, want []string
+	}{
+		{"nothing is known", nil, nil},
+		{"dual-stack", []string{"198.18.7.0/24", "fd42:1:0:7::/64"}, []string{"198.18.7.1", "fd42:1:0:7::1"}},
+		{"several of a family", []string{"198.18.7.0/24", "fd42:1:0:7::/64", "198.18.6.0/24"}, []string{"198.18.7.1", "fd42:1:0:7::1"}},
+		{"host bits", []string{"198.18.7.9/24"}, []string{"198.18.7.1"}},
+		{"of one address", []string{"198.18.7.1/32", "fd42:1:0:7::1/128"}, nil},
+		{"of one address, then another", []string{"198.18.7.1/32", "198.18.6.0/24"}, []string{"198.18.6.1"}},
+		{"the end of the address space", []string{"255.255.255.255/32"}, nil},
+		{"IPv4 in IPv6", []string{"::ffff:198.18.7.0/120"}, nil},
+	} {
+		t.Run(c.situation, func(t *testing.T) {
+			if got, want := selfAddrs(prefixes(c.prefixes...)), addrs(c.want...); !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
+	}
+	if got := selfAddrs([]netip.Prefix{{}}); got != nil {
+		t.Errorf("of no prefix: got %v", got)
+	}
+}
+
+// relay is a node between two others, with tunnels to both and a pod:
+//
+//	peer u0 ── u0 (tunnel) host u1 (tunnel) ── u1 third
+//	198.19.0.2 fd42:9::2                       198.19.0.65 fd42:9:1::2
+//
+// On the peer is a pod, 198.18.9.9 fd42:1:0:9::9. Others translate the host's own addresses to third's, and masquerade.
+type relay struct {
+	tunnelled
+	third *nettest.NS
+}
+
+func (n relay) settings() Settings {
+	s := lab()
+	s.NodeAddrs = append(s.NodeAddrs, addrs("198.19.0.65", "fd42:9:1::2")...)
+	s.PodPrefixes = prefixes("198.18.7.0/24", "fd42:1:0:7::/64")
+	return s
+}
+
+func newRelay(t *testing.T) relay {
+	t.Helper()
+	n := relay{newTunnelled(t), nettest.NewNS(t)}
+	for _, ns := range []*nettest.NS{n.NS, n.third} {
+		nettest.Sysctl(t, ns, "ipv6/conf/default/accept_dad", "0") // who forwards asks for neighbours from the link-local address
+	}
+	nettest.Veth(t, nettest.End{NS: n.NS, Name: "u1", Addrs: prefixes("198.19.0.64/31", "fd42:9:1::1/64")},
+		nettest.End{NS: n.third, Name: "u1", Addrs: prefixes("198.19.0.65/31", "fd42:9:1::2/64")})
+	nettest.AddAddr(t, n.third, "u1", prefixes("198.19.0.77/32", "fd42:9:1::77/128")...)
+	nettest.AddAddr(t, n.peer, "u0", prefixes("198.18.9.9/32", "fd42:1:0:9::9/128")...)
+	for _, r := range []struct {
+		ns            *nettest.NS
+		dst, gw, link string
+	}{
+		{n.NS, "198.18.9.9/32", "198.19.0.2", "u0"}, {n.NS, "fd42:1:0:9::9/128", "fd42:9::2", "u0"},
+		{n.NS, "198.19.0.77/32", "198.19.0.65", "u1"},
+		{n.peer, "198.19.0.65/32", "198.19.0.1", "u0"}, {n.peer, "198.19.0.77/32", "198.19.0.1", "u0"}, {n.peer, "fd42:9:1::/64", "fd42:9::1", "u0"},
+	} {
+		nettest.AddRoute(t, r.ns, netip.MustParsePrefix(r.dst), netip.MustParseAddr(r.gw), r.link)
+	}
+	for _, name := range []string{"ipv4/conf/all/rp_filter", "ipv4/conf/u1/rp_filter"} {
+		nettest.Sysctl(t, n.third, name, "0")
+	}
+	n.Run(t, func() error {
+		if err := setGroup("u1", config.TunnelGroup); err != nil {
+			return err
+		}
+		return nft("table inet others { chain post { type nat hook postrouting priority 100; oifname { u0, u1 } masquerade; }; " +
+			"chain pre { type nat hook prerouting priority -100; ip daddr 198.19.0.1 dnat ip to 198.19.0.65; ip6 daddr fd42:9::1 dnat ip6 to fd42:9:1::2; }; }")
+	})
+	n.set(t, n.settings())
+	return n
+}
+
+func (n relay) set(t *testing.T, s Settings) {
+	t.Helper()
+	n.Run(t, func() error {
+		_, err := n.g.Apply(s)
+		return err
+	})
+}
+
+// relayed are what to send from the peer's pod and this node's, and to what.
+var relayed = []struct{ pod, own, host, third, elsewhere, self, hostThere string }{
+	{"198.18.9.9", "198.18.5.5", "198.19.0.1", "198.19.0.65", "198.19.0.77", "198.18.7.1", "198.19.0.64"},
+	{"fd42:1:0:9::9", "fd42:1::5", "fd42:9::1", "fd42:9:1::2", "fd42:9:1::77", "fd42:1:0:7::1", "fd42:9:1::1"},
+}
+
+// What others translate to a node is sent from self if another node's pod sent it, so that the answer comes back by the tunnel. Nothing else is.
+func TestWhatIsTranslatedToANodeIsSentFromSelf(t *testing.T) {
+	n := newRelay(t)
+	for _, f := range relayed {
+		for _, c := range []struct {
+			situation string
+			ns        namespace
+			from, to  string
+			at, want  string
+		}{
+			{"another node's pod", n.peer, f.pod, f.host, f.third, f.self},
+			{"another node's pod, not translated", n.peer, f.pod, f.third, f.third, f.pod},
+			{"another node's pod, to what is no node", n.peer, f.pod, f.elsewhere, f.elsewhere, f.hostThere},
+			{"this node's pod", n.pod, "", f.host, f.third, f.own},
+		} {
+			t.Run(fmt.Sprintf("%s to %s", c.situation, c.to), func(t *testing.T) {
+				got := source(t, n.third, c.at, func() error { return udp(c.ns, c.from, c.to, 0) })
+				if got != c.want {
+					t.Errorf("it sees %s, want %s", got, c.want)
+				}
+			})
+		}
+	}
+}
+
+// Settings without pod prefixes leave self as it is, and others change it. Without any the source is kept: peers refuse it.
+func TestSelfStaysUntilItIsKnown(t *testing.T) {
+	n := newRelay(t)
+	unknown, moved, none := n.settings(), n.settings(), n.settings()
+	unknown.PodPrefixes = nil
+	moved.PodPrefixes = prefixes("198.18.6.0/24", "fd42:1:0:6::/64")
+	none.PodPrefixes = []netip.Prefix{}
+	seen := func(situation string, want func(i int) string) {
+		t.Helper()
+		for i, f := range relayed {
+			got := source(t, n.third, f.third, func() error { return udp(n.peer, f.pod, f.host, 0) })
+			if got != want(i) {
+				t.Errorf("%s: it sees %s, want %s", situation, got, want(i))
+			}
+		}
+	}
+	n.set(t, unknown)
+	seen("unknown after known", func(i int) string { return relayed[i].self })
+	n.set(t, moved)
+	seen("moved", func(i int) string { return []string{"198.18.6.1", "fd42:1:0:6::1"}[i] })
+	n.Run(t, func() error { return nft("delete table inet kubeveil_guard") })
+	n.set(t, unknown)
+	seen("never known", func(i int) string { return relayed[i].pod })
+	n.set(t, moved)
+	n.set(t, none)
+	seen("none", func(i int) string { return relayed[i].pod })
+}
+
+// Where the rule is missing and others give the packet this node's address, it does not leave.
+func TestWhatIsNotSentFromSelfStaysHere(t *testing.T) {
+	n := newRelay(t)
+	n.Run(t, func() error { return nft("flush chain inet kubeveil_guard keep_source") })
+	for _, f := range relayed {
+		before := n.counters(t)[translated]
+		nettest.Until(t, patience, "a packet to "+f.host+" is counted", func() bool {
+			if err := udp(n.peer, f.pod, f.host, 0); err != nil {
+				t.Fatal(err)
+			}
+			return n.counters(t)[translated] > before
+		})
+	}
+}
