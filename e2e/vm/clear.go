@@ -1,56 +1,129 @@
 package vm
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
+// clearConflist is the CNI configuration of the reference network, clearPlugins what it calls.
+const clearConflist = config.CNIConfDir + "/10-clear.conflist"
+
+var clearPlugins = []string{"ptp", "host-local", "loopback"}
+
 // InstallClear gives every node the reference network instead of Kubeveil: ptp and host-local with plain routes
-// between the nodes. It encrypts nothing; the oracle must see that.
+// between the nodes, in the families that the nodes' pods have. It encrypts nothing; the oracle must see that.
 func (c *Cluster) InstallClear(ctx context.Context) error {
 	for _, m := range c.Machines {
-		for _, plugin := range []string{"ptp", "host-local", "loopback"} {
+		for _, plugin := range clearPlugins {
 			if err := m.PutFile(ctx, "/opt/cni/bin/"+plugin, c.program(plugin)); err != nil {
 				return err
 			}
 		}
-		prefix, err := c.podPrefix(ctx, m)
+		prefixes, err := c.podPrefixes(ctx, m)
 		if err != nil {
 			return err
 		}
-		conflist := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"clear","plugins":[{"type":"ptp","mtu":%d,
-"ipam":{"type":"host-local","ranges":[[{"subnet":%q}]],"routes":[{"dst":"0.0.0.0/0"}],"dataDir":"/run/clear"}}]}`, c.opts.UnderlayMTU, prefix)
-		if err := m.Put(ctx, config.CNIConfDir+"/10-clear.conflist", 0o644, strings.NewReader(conflist)); err != nil {
+		conflist, err := clearNetwork(prefixes, c.opts.UnderlayMTU)
+		if err != nil {
+			return err
+		}
+		if err := m.Put(ctx, clearConflist, 0o644, bytes.NewReader(conflist)); err != nil {
 			return err
 		}
 		// The control plane's host is a node without pods: it needs routes, and a file that makes it Ready.
-		if err := c.host.writeFile(config.CNIConfDir+"/10-clear.conflist", []byte(conflist)); err != nil {
+		if err := c.host.writeFile(clearConflist, conflist); err != nil {
 			return err
 		}
-		if err := c.Control.IP(ctx, fmt.Sprintf("route replace %s via %s", prefix, m.Addrs[0])); err != nil {
+		if err := c.routes(ctx, "replace", m, prefixes); err != nil {
 			return err
-		}
-		for _, other := range c.Machines {
-			if other == m {
-				continue
-			}
-			if _, err := other.Exec(ctx, fmt.Sprintf("ip route replace %s via %s", prefix, m.Addrs[0])); err != nil {
-				return err
-			}
 		}
 	}
 	_, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+readyPatience.String())
 	return err
 }
 
-// podPrefix is the first of the node's, by the controller manager.
-func (c *Cluster) podPrefix(ctx context.Context, m *Machine) (string, error) {
-	out, err := c.Kubectl(ctx, "wait", "node", m.Name, "--for=jsonpath={.spec.podCIDR}", "--timeout=60s", "-o", "jsonpath={.spec.podCIDR}")
-	if err != nil {
-		return "", fmt.Errorf("pod prefix of %s: %w", m.Name, err)
+// RemoveClear takes away what InstallClear gave. Pods on that network must be gone before: their links go by its plugin.
+func (c *Cluster) RemoveClear(ctx context.Context) error {
+	var errs []error
+	for _, m := range c.Machines {
+		prefixes, err := c.podPrefixes(ctx, m)
+		errs = append(errs, err)
+		_, err = m.Exec(ctx, "rm -rf /run/clear "+clearConflist+" /opt/cni/bin/"+strings.Join(clearPlugins, " /opt/cni/bin/"))
+		errs = append(errs, err, c.routes(ctx, "del", m, prefixes))
 	}
-	return strings.TrimSpace(string(out)), nil
+	if err := os.Remove(c.Control.Path(clearConflist)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// clearNetwork is the CNI configuration of a node with those pod prefixes, one of a family; mtu is that of the underlay, bytes.
+func clearNetwork(prefixes []netip.Prefix, mtu int) ([]byte, error) {
+	type object = map[string]any
+	var ranges [][]object
+	var routes []object
+	for _, p := range prefixes {
+		ranges = append(ranges, []object{{"subnet": p}})
+		all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if p.Addr().Is6() {
+			all = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		routes = append(routes, object{"dst": all})
+	}
+	ipam := object{"type": "host-local", "ranges": ranges, "routes": routes, "dataDir": "/run/clear"}
+	return json.Marshal(object{"cniVersion": "1.0.0", "name": "clear", "plugins": []object{{"type": "ptp", "mtu": mtu, "ipam": ipam}}})
+}
+
+// clearRoutes are the routes to a node's pods, as ip(8) takes them: each by the node's address of its family.
+func clearRoutes(prefixes []netip.Prefix, node []netip.Addr) []string {
+	var routes []string
+	for _, p := range prefixes {
+		for _, a := range node {
+			if a.Is4() == p.Addr().Is4() {
+				routes = append(routes, fmt.Sprintf("%s via %s", p, a))
+			}
+		}
+	}
+	return routes
+}
+
+// routes does what verb says, replace or del, to the routes to a machine's pods on all other nodes, and goes on after an error.
+func (c *Cluster) routes(ctx context.Context, verb string, m *Machine, prefixes []netip.Prefix) error {
+	var errs []error
+	for _, route := range clearRoutes(prefixes, m.Addrs) {
+		errs = append(errs, c.Control.IP(ctx, "route "+verb+" "+route))
+		for _, other := range c.Machines {
+			if other != m {
+				_, err := other.Exec(ctx, "ip route "+verb+" "+route)
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// podPrefixes are those that the controller manager gave the node, one of each family that pods have.
+func (c *Cluster) podPrefixes(ctx context.Context, m *Machine) ([]netip.Prefix, error) {
+	out, err := c.Kubectl(ctx, "wait", "node", m.Name, "--for=jsonpath={.spec.podCIDR}", "--timeout=60s", "-o", "jsonpath={.spec.podCIDRs[*]}")
+	if err != nil {
+		return nil, fmt.Errorf("pod prefixes of %s: %w", m.Name, err)
+	}
+	var prefixes []netip.Prefix
+	for _, word := range strings.Fields(string(out)) {
+		p, err := netip.ParsePrefix(word)
+		if err != nil {
+			return nil, fmt.Errorf("pod prefixes of %s: %w", m.Name, err)
+		}
+		prefixes = append(prefixes, p)
+	}
+	return prefixes, nil
 }
