@@ -137,6 +137,9 @@ func (h *hostNode) heartbeat(ctx context.Context, ready bool) error {
 	for _, p := range h.cluster.controlAddrs() {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.String()})
 	}
+	if node.Status.NodeInfo, err = nodeInfo(); err != nil {
+		return err
+	}
 	node.Status.Conditions = []corev1.NodeCondition{readyCondition(ready, node.Status.Conditions)}
 	if _, err := nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
 		return err

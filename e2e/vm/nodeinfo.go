@@ -1,0 +1,51 @@
+package vm
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// nodeInfo is what a kubelet would say of this machine, whose kernel the control plane's host has. The versions of kubelet and runtime are empty:
+// neither is there.
+func nodeInfo() (corev1.NodeSystemInfo, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return corev1.NodeSystemInfo{}, fmt.Errorf("ask the kernel for its version: %w", err)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return corev1.NodeSystemInfo{}, err
+	}
+	// os-release(5): the second is for systems without an /etc of their own.
+	release, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		if release, err = os.ReadFile("/usr/lib/os-release"); err != nil {
+			return corev1.NodeSystemInfo{}, err
+		}
+	}
+	return corev1.NodeSystemInfo{
+		KernelVersion: unix.ByteSliceToString(u.Release[:]), OSImage: osImage(string(release)), OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
+		BootID: strings.TrimSpace(string(boot)),
+	}, nil
+}
+
+// osImage is the name for people in the text of an os-release(5), "Linux" where it has none (the default there).
+func osImage(release string) string {
+	for line := range strings.Lines(release) {
+		value, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME=")
+		if !ok {
+			continue
+		}
+		if name, err := strconv.Unquote(value); err == nil {
+			return name
+		}
+		return strings.Trim(value, "'")
+	}
+	return "Linux"
+}
