@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
@@ -37,6 +38,9 @@ type Options struct {
 	QEMU []string
 	// NoVeil leaves out Kubeveil: nodes that wait for a network.
 	NoVeil bool
+	// ServiceProxy is who translates services: config.ServiceProxyNone or "" is kube-proxy, config.ServiceProxyEBPF Kubeveil. Then there is no kube-proxy on any
+	// node, from the beginning.
+	ServiceProxy string
 	// Dir is the folder for artefacts; empty is a new one under out/vm, where those of the last runs stay.
 	Dir string
 	// Log is told of the steps; nil discards.
@@ -89,6 +93,11 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
+	switch opts.ServiceProxy {
+	case "", config.ServiceProxyNone, config.ServiceProxyEBPF:
+	default:
+		return nil, fmt.Errorf("make a cluster: services by %q: write %s or %s", opts.ServiceProxy, config.ServiceProxyNone, config.ServiceProxyEBPF)
+	}
 	root, err := lab.Root()
 	if err != nil {
 		return nil, err
@@ -125,6 +134,11 @@ func (c *Cluster) make(ctx context.Context) error {
 	c.Lab.Oracle.Update(func(r *oracle.Rules) { r.Nodes = append(r.Nodes, c.controlAddrs()...) })
 	if c.Control, err = c.Lab.AddHost(ctx, "control", lab.ControlByte); err != nil {
 		return err
+	}
+	if c.opts.translates() {
+		if err := c.checkCgroup(); err != nil {
+			return err
+		}
 	}
 	if err := c.makeKeys(ctx); err != nil {
 		return err

@@ -9,7 +9,8 @@
 //
 // The control plane's host is a node too, without a kubelet and so without pods: what a kubelet would do for the DaemonSets of
 // Kubeveil there, hostNode does. The API server thereby reaches webhooks in pods inside the tunnel, over userspace
-// WireGuard, which every cluster so has beside the kernel's.
+// WireGuard, which every cluster so has beside the kernel's. Where Kubeveil translates services (Options.ServiceProxy), no node has a kube-proxy,
+// and each veild finds the API server by its service.
 //
 // The network, its leak oracle and the control plane's host are those of the namespace lab (e2e/lab). The
 // machines' processes are in the PID namespace of the bridge's host, so that they end when this

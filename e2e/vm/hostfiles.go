@@ -3,7 +3,6 @@ package vm
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -18,7 +17,9 @@ import (
 const (
 	hostConfig  = "/etc/kubeveil/"
 	veildConfig = hostConfig + "veild.yaml"
-	proxyConfig = "/run/lab/kube-proxy/kubeconfig"
+	// veildKubeconfig is where the configuration of the manifests says it is.
+	veildKubeconfig = hostConfig + "kubeconfig"
+	proxyConfig     = "/run/lab/kube-proxy/kubeconfig"
 	// accountDir is where a pod finds its account, and what the kubeconfig of kubeadm's kube-proxy says.
 	accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
@@ -50,7 +51,7 @@ func (h *hostNode) mount(ctx context.Context, name string) error {
 		if err := h.configFile(ctx, "kubeadm-config", "ClusterConfiguration", hostConfig+"kubeadm.yaml"); err != nil {
 			return err
 		}
-		return h.kubeconfig(ctx, name, hostConfig+"kubeconfig")
+		return h.kubeconfig(ctx, name, veildKubeconfig)
 	}
 	return nil
 }
@@ -62,15 +63,6 @@ func (h *hostNode) configFile(ctx context.Context, configMap, key, path string) 
 		return err
 	}
 	return h.writeFile(path, []byte(m.Data[key]))
-}
-
-// kubeconfig is kube-proxy's, with the account of a program.
-func (h *hostNode) kubeconfig(ctx context.Context, name, path string) error {
-	m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy", metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	return h.writeFile(path, []byte(strings.ReplaceAll(m.Data["kubeconfig.conf"], accountDir, "/run/lab/"+name)))
 }
 
 // account keeps a token of the service account of that name, bound to the Node, as a kubelet gets it for a pod there; and the

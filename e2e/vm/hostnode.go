@@ -72,13 +72,7 @@ func (c *Cluster) startHostNode(ctx context.Context) error {
 		return err
 	}
 	h := &hostNode{cluster: c, client: client, tokens: map[string]*token{}, done: make(chan struct{})}
-	h.daemons = []*daemon{
-		{name: "kube-proxy", args: h.proxyArguments()},
-		// Before veild, which asks it for a device.
-		{name: "veil-wg", set: "veil-wg"},
-		// Userspace, so that every cluster of the lab has nodes of both kinds.
-		{name: "veild", set: "veild", rolls: true, args: []string{"-config=" + veildConfig, "-node=" + hostName, "-tunnel-mode=" + config.ModeUserspace}},
-	}
+	h.daemons = h.programs()
 	if err := h.prepare(ctx); err != nil {
 		return fmt.Errorf("node %s: %w", hostName, err)
 	}
@@ -91,6 +85,16 @@ func (c *Cluster) startHostNode(ctx context.Context) error {
 	go h.keep(background)
 	c.host = h
 	return nil
+}
+
+// programs are those that run on the host, in the order in which they are started.
+func (h *hostNode) programs() []*daemon {
+	// veild asks veil-wg for a device.
+	ours := []*daemon{{name: "veil-wg", set: "veil-wg"}, {name: "veild", set: "veild", rolls: true, args: h.veildArguments()}}
+	if h.cluster.opts.translates() {
+		return ours
+	}
+	return append([]*daemon{{name: "kube-proxy", args: h.proxyArguments()}}, ours...)
 }
 
 // prepare is what an administrator does to a machine before it joins.

@@ -147,7 +147,11 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	if err := c.startControl(ctx); err != nil {
 		return err
 	}
-	for _, phase := range []string{"upload-config all", "bootstrap-token", "addon kube-proxy", "addon coredns"} {
+	phases := []string{"upload-config all", "bootstrap-token", "addon coredns"}
+	if !c.opts.translates() {
+		phases = append(phases, "addon kube-proxy")
+	}
+	for _, phase := range phases {
 		// The hooks of the API server have still to make RBAC and priority levels in the first seconds.
 		err := lab.Until(ctx, time.Minute, func() error { return c.phase(ctx, phase, "--kubeconfig="+superAdmin) })
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"text/template"
 	"time"
@@ -27,7 +26,11 @@ func (c *Cluster) InstallVeil(ctx context.Context) error {
 }
 
 func (c *Cluster) applyVeil(ctx context.Context) error {
-	if _, err := c.Kubectl(ctx, "apply", "-k", filepath.Join(c.root, "manifests")); err != nil {
+	dir, err := c.manifests()
+	if err != nil {
+		return err
+	}
+	if _, err := c.Kubectl(ctx, "apply", "-k", dir); err != nil {
 		return fmt.Errorf("install Kubeveil: %w", err)
 	}
 	return nil
@@ -53,8 +56,6 @@ type Pod struct {
 	Node *Machine
 	// Annotations are those of the Pod object.
 	Annotations map[string]string
-	// HostPort opens the echo server's port on the node when it is not 0.
-	HostPort int
 	// Addrs are set by RunPod, IPv4 first.
 	Addrs []netip.Addr
 
@@ -77,7 +78,7 @@ spec:
       image: {{.Image}}
       args: [echo]
       env: [{name: LAB_CANARY, value: "{{.Canary}}"}]
-      ports: [{containerPort: {{.Port}}{{if .HostPort}}, hostPort: {{.HostPort}}{{end}}}]
+      ports: [{containerPort: {{.Port}}}]
 `))
 
 // RunPod starts the pod and waits until it runs.
@@ -85,7 +86,7 @@ func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
 	var object bytes.Buffer
 	err := podObject.Execute(&object, map[string]any{
 		"Name": p.Name, "Node": p.Node.Name, "Annotations": p.Annotations, "Image": ToolImage, "Canary": c.Lab.Canary,
-		"Port": lab.EchoPort, "HostPort": p.HostPort,
+		"Port": lab.EchoPort,
 	})
 	if err != nil {
 		return err
@@ -99,12 +100,12 @@ func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
 		return fmt.Errorf("pod %s: %w: %s: %s says %s", p.Name, err, events, p.Node.Name, journal)
 	}
 	p.cluster = c
-	p.Addrs, err = c.PodAddrs(ctx, p.Name)
+	p.Addrs, err = c.podAddrs(ctx, p.Name)
 	return err
 }
 
-// PodAddrs are the addresses of a pod of the namespace default, by its status: IPv4 first, at least one.
-func (c *Cluster) PodAddrs(ctx context.Context, name string) ([]netip.Addr, error) {
+// podAddrs are the addresses of a pod of the namespace default, by its status: IPv4 first, at least one.
+func (c *Cluster) podAddrs(ctx context.Context, name string) ([]netip.Addr, error) {
 	out, err := c.Kubectl(ctx, "get", "pod", name, "-o", "jsonpath={.status.podIPs[*].ip}")
 	if err != nil {
 		return nil, fmt.Errorf("pod %s: %w", name, err)

@@ -1,0 +1,141 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// translates is whether Kubeveil translates services. Then the cluster never has a kube-proxy, nor its objects.
+func (o Options) translates() bool { return o.ServiceProxy == config.ServiceProxyEBPF }
+
+// cgroupRoot is the control plane's host's tree of cgroups. It is a part of the machine's, so its veild must be told.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// checkCgroup is an error where the control plane's host has no tree of cgroups, in which its veild would translate for it.
+func (c *Cluster) checkCgroup() error {
+	_, err := os.Stat(c.Control.Path(cgroupRoot + "/cgroup.procs"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("services by eBPF need cgroups of the second version, and this machine has none mounted: mount -t cgroup2 cgroup2 DIR of your choice")
+	}
+	return err
+}
+
+// manifests is the folder that is applied to install Kubeveil: the repository's or, where it translates services, one that a user would write,
+// with the component of docs/services.md.
+func (c *Cluster) manifests() (string, error) {
+	base := filepath.Join(c.root, "manifests")
+	if !c.opts.translates() {
+		return base, nil
+	}
+	dir := c.file("manifests")
+	if err := writeManifests(dir, base, netip.AddrPortFrom(c.apiAddr(), lab.APIPort)); err != nil {
+		return "", fmt.Errorf("manifests for services by eBPF: %w", err)
+	}
+	return dir, nil
+}
+
+const (
+	// kustomization is of a cluster whose services Kubeveil translates, for the folders of the manifests and of their component.
+	kustomization = `apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+# That of the bases counts for nothing here.
+sortOptions: {order: fifo}
+resources: [%q]
+components: [%q]
+patches: [{path: config.yaml}]
+`
+	// servicesConfig is its configuration, for an API server. There is no kubeconfig of kube-proxy's: veild asks the service kubernetes like any pod.
+	servicesConfig = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: kubeveil, namespace: kube-system}
+data:
+  veild.yaml: |
+    kubeadmConfig: /etc/kubeveil/kubeadm.yaml
+    services:
+      apiServers: [%q]
+      # The machines have 2 GiB.
+      limits: {slots: 65536}
+`
+)
+
+// writeManifests makes the folder.
+func writeManifests(dir, base string, api netip.AddrPort) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	// kustomize takes relative folders only, and looks for them from where the links lead.
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	if base, err = filepath.EvalSymlinks(base); err != nil {
+		return err
+	}
+	if base, err = filepath.Rel(real, base); err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, kustomization, base, filepath.Join(base, "components/services")), 0o644),
+		os.WriteFile(filepath.Join(dir, "config.yaml"), fmt.Appendf(nil, servicesConfig, api), 0o644),
+	)
+}
+
+// veildArguments are those that a DaemonSet's pod of veild on the control plane's host would have.
+func (h *hostNode) veildArguments() []string {
+	// Userspace, so that every cluster of the lab has nodes of both kinds.
+	args := []string{"-config=" + veildConfig, "-node=" + hostName, "-tunnel-mode=" + config.ModeUserspace}
+	if h.cluster.opts.translates() {
+		args = append(args, "-service-proxy="+config.ServiceProxyEBPF, "-service-cgroup="+cgroupRoot, "-kubeconfig="+veildKubeconfig)
+	}
+	return args
+}
+
+// serviceKubeconfig is what a pod without a kubeconfig makes of its service account and of the environment that the kubelet gives it: a way to the API server by its service.
+const serviceKubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: cluster, cluster: {server: "https://%s", certificate-authority: ` + accountDir + `/ca.crt}}]
+users: [{name: account, user: {tokenFile: ` + accountDir + `/token}}]
+contexts: [{name: service, context: {cluster: cluster, user: account}}]
+current-context: service
+`
+
+// kubeconfigText is the kubeconfig of the programs of the host, with the account's files where a pod has them: kube-proxy's, or one
+// that asks the service kubernetes where there is no kube-proxy.
+func (h *hostNode) kubeconfigText(ctx context.Context) (string, error) {
+	if !h.cluster.opts.translates() {
+		m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy", metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		return m.Data["kubeconfig.conf"], nil
+	}
+	s, err := h.client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	addr, err := netip.ParseAddr(s.Spec.ClusterIP)
+	if err != nil || len(s.Spec.Ports) == 0 {
+		return "", fmt.Errorf("the service kubernetes has the address %q and %d ports", s.Spec.ClusterIP, len(s.Spec.Ports))
+	}
+	return fmt.Sprintf(serviceKubeconfig, netip.AddrPortFrom(addr, uint16(s.Spec.Ports[0].Port))), nil
+}
+
+// kubeconfig writes it for the account of a program.
+func (h *hostNode) kubeconfig(ctx context.Context, name, path string) error {
+	text, err := h.kubeconfigText(ctx)
+	if err != nil {
+		return err
+	}
+	return h.writeFile(path, []byte(strings.ReplaceAll(text, accountDir, "/run/lab/"+name)))
+}
