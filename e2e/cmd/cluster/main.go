@@ -2,7 +2,7 @@
 //
 // Usage:
 //
-//	cluster up [-nodes N] [-userspace N,…] [-bare] [-no-veil]
+//	cluster up [-nodes N] [-userspace N,…] [-bare] [-no-veil] [-service-proxy KIND]
 //	                                start it and return when its nodes are ready
 //	cluster ssh node-1 [COMMAND]    a shell on a node
 //	cluster kubectl ARGS            as the cluster's administrator

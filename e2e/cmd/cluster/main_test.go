@@ -50,6 +50,8 @@ func TestCommandLineIsRefused(t *testing.T) {
 		"none":                   {"up -nodes 0", "-nodes 0: write 1 to 4 machines"},
 		"a machine of no number": {"up -userspace 3", "-userspace 3: there is no machine of that number, they are 1 to 2"},
 		"no number":              {"up -userspace 1,x", `"x" is no number`},
+		"services by nobody":     {"up -service-proxy bpf", "-service-proxy bpf: write none (kube-proxy) or ebpf"},
+		"services without veil":  {"up -no-veil -service-proxy ebpf", "leave out -bare and -no-veil"},
 		"a flag of no name":      {"up -node 2", "flag provided but not defined: -node"},
 		"more than the verb":     {"up now", `unexpected argument "now" of up`},
 		"an end of one of many":  {"down node-1", `unexpected argument "node-1" of down`},

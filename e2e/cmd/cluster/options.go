@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 const usage = `cluster keeps a cluster of virtual machines for developers. It belongs to a process in the background, whose end, however that comes,
@@ -41,6 +42,7 @@ Examples:
   cluster up                          two nodes with Kubeveil
   cluster up -nodes 3 -userspace 3    three, of which the last tunnels in userspace
   cluster up -no-veil                 nodes that wait for a network
+  cluster up -service-proxy ebpf      no kube-proxy: Kubeveil translates services
   cluster up -bare -nodes 1           a machine that answers ssh
 
 Flags:
@@ -90,6 +92,7 @@ func readUp(args []string, out io.Writer) (vm.Options, error) {
 	})
 	flags.BoolVar(&o.Bare, "bare", false, "without Kubernetes")
 	flags.BoolVar(&o.NoVeil, "no-veil", false, "without Kubeveil")
+	flags.StringVar(&o.ServiceProxy, "service-proxy", config.ServiceProxyNone, program.ServiceProxyUsage)
 	if err := parse(flags, args, upUsage, out); err != nil {
 		return o, err
 	}
@@ -98,6 +101,12 @@ func readUp(args []string, out io.Writer) (vm.Options, error) {
 	}
 	if err := program.CheckMachines(o.Nodes); err != nil {
 		return o, fmt.Errorf("-nodes %d: %w: %w", o.Nodes, err, errUsage)
+	}
+	if err := program.CheckServiceProxy(o.ServiceProxy); err != nil {
+		return o, fmt.Errorf("-service-proxy %s: %w: %w", o.ServiceProxy, err, errUsage)
+	}
+	if o.ServiceProxy == config.ServiceProxyEBPF && (o.Bare || o.NoVeil) {
+		return o, fmt.Errorf("-service-proxy %s: it is Kubeveil that translates, so leave out -bare and -no-veil: %w", o.ServiceProxy, errUsage)
 	}
 	for _, n := range o.Userspace {
 		if n < 1 || n > o.Nodes {

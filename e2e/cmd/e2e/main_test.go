@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
@@ -20,12 +21,7 @@ func TestArguments(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var a arguments
-			flags := a.flags()
-			flags.SetOutput(&strings.Builder{})
-			err := flags.Parse(strings.Fields(tt.args))
-			if err == nil {
-				err = a.check()
-			}
+			err := program.Parse(a.flags(), strings.Fields(tt.args), a.check)
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}

@@ -26,7 +26,11 @@ func Main(flags *flag.FlagSet, usage string, read func() (Run, error)) {
 
 // Do is Main without its process: it gives the exit status.
 func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, error), out, problems io.Writer) int {
-	run, err := parse(flags, args, read)
+	var run Run
+	err := Parse(flags, args, func() (err error) {
+		run, err = read()
+		return err
+	})
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(out, usage)
@@ -51,16 +55,16 @@ func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, erro
 	return 1
 }
 
-// parse reads the flags, of which nothing may be left over.
-func parse(flags *flag.FlagSet, args []string, read func() (Run, error)) (Run, error) {
+// Parse reads the flags, of which nothing may be left over, and gives what check says of them then.
+func Parse(flags *flag.FlagSet, args []string, check func() error) error {
 	flags.SetOutput(io.Discard)
 	if err := flags.Parse(args); err != nil {
-		return nil, err
+		return err
 	}
 	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	return read()
+	return check()
 }
 
 // Within runs a program that is ended after limit; the error says that it was.
