@@ -7,7 +7,7 @@
 // has a reason. The reasons are one reviewed table for each, reasons.go and volumereasons.go: why a spec is not run on a cluster like this one, and why one
 // that is run is known to fail, with whose fault that is. A spec that skips itself gives its own reason. What
 // fails and is not in the table has failed for no known reason, and Report.Unexplained has it. A run is judged by the gates of its result: nothing of that kind,
-// and something that passed. A known failure that passes is told as well, and so is an entry of the table that no spec's name matches,
+// something that passed and, where an oracle listened (Report.Wire), nothing of the cluster in clear. A known failure that passes is told as well, and so is an entry of the table that no spec's name matches,
 // so that the table does not rot.
 //
 // The tests are the upstream's, unchanged (e2e.test of the Kubernetes version that the lab runs). They are started in several processes, each with

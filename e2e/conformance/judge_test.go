@@ -5,6 +5,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
 // What the gates of the result say is what both the command and make gates judge by.
@@ -50,6 +51,43 @@ func TestGatesOfAReport(t *testing.T) {
 			}
 			if !bench.JudgesFailures(result.Gates) {
 				t.Error("nothing says that the gates judge failures")
+			}
+		})
+	}
+}
+
+// What the oracle saw is a gate where one listened. Findings that are no plaintext may be what specs are about.
+func TestGateOfTheWire(t *testing.T) {
+	kinds := map[oracle.Kind]uint64{oracle.Tunnel: 7, oracle.Unknown: 2}
+	for name, tt := range map[string]struct {
+		wire *oracle.Result
+		ok   bool
+	}{
+		"nobody listened":    {nil, true},
+		"nothing in clear":   {&oracle.Result{Frames: 9, Kinds: kinds}, true},
+		"something":          {&oracle.Result{Frames: 9, Plaintext: 1, Kinds: kinds}, false},
+		"frames missed":      {&oracle.Result{Frames: 9, Dropped: 1, Kinds: kinds}, false},
+		"no tunnel was seen": {&oracle.Result{Frames: 9, Kinds: map[oracle.Kind]uint64{oracle.Control: 9}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const passes = upstream.Group + " passes"
+			r := newReport(Suite{Group: upstream.Group}, []string{passes}, labFacts)
+			r.add(upstream.Outcome{Name: passes, Status: upstream.Passed})
+			r.Wire = tt.wire
+			result, err := bench.New(bench.VM, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if missed := r.Result(result).Missed(); (len(missed) == 0) != tt.ok {
+				t.Errorf("missed %+v", missed)
+			}
+			if err := result.Validate(); err != nil {
+				t.Error(err)
+			}
+			// make gates judges by the same.
+			gates, err := bench.Judge(result, "conformance")
+			if err != nil || len(gates) != len(result.Gates) {
+				t.Errorf("gates %+v, %v", gates, err)
 			}
 		})
 	}

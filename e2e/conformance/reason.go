@@ -16,6 +16,8 @@ type Facts struct {
 	DNS bool
 	// Emulated says that the nodes' processors are made by software.
 	Emulated bool
+	// EBPF says that Kubeveil translates services, and nobody else.
+	EBPF bool
 }
 
 // fate is what a reason explains.

@@ -2,6 +2,12 @@ package conformance
 
 // reasons is the reviewed table: the first match wins. What is ours says so.
 var reasons = []reason{
+	{fate: notRun, pattern: `\[sig-network\] (KubeProxy|kube-proxy migration) |restarting kube-proxy|kube-proxy urls|recreate its iptables rules`, when: func(f Facts) bool { return f.EBPF },
+		why: "it is about kube-proxy, and the cluster has none"},
+	{fate: notRun, pattern: `-Service: sctp`, when: func(f Facts) bool { return f.EBPF },
+		why: "ours: the table of services leaves SCTP to another proxy, and the cluster has none"},
+	{fate: notRun, pattern: `\[sig-network\] (Topology Hints|Traffic Distribution) `, when: func(f Facts) bool { return f.EBPF },
+		why: "ours: the table of services gives every backend the same chance"},
 	{fate: notRun, pattern: `\[Feature:NetworkPolicy\]`,
 		why: "ours: Kubeveil does not enforce NetworkPolicy yet; it refuses what is not of the cluster, and allows the rest"},
 	{fate: notRun, pattern: `\[Feature:LoadBalancer\]`,
@@ -20,9 +26,11 @@ var reasons = []reason{
 		why: "it wants 90 MB/s between nodes; emulated processors encrypt 4 MB/s (make bench-cluster measures what can be measured)"},
 	{fate: notRun, pattern: `should be rejected for evicted pods`, when: func(f Facts) bool { return f.Emulated },
 		why: "the lab's emulated nodes do not measure what pods write (localStorageCapacityIsolation), so no pod is evicted for it"},
+	{fate: fails, pattern: `fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local`, when: func(f Facts) bool { return f.EBPF },
+		why: "ours: what a pod sends to another node's NodePort comes from inside, where externalTrafficPolicy: Local does not hold"},
 	{fate: fails, pattern: `fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local`, when: func(f Facts) bool { return f.Emulated },
 		why: "upstream: its server lives for 100 s after it was told to end, in which five rounds of three kubectl exec must pass; emulated nodes need 26 s for a round"},
-	{fate: fails, pattern: `Granular Checks: Services .*should function for service endpoints using hostNetwork`,
+	{fate: fails, pattern: `Granular Checks: Services .*should function for service endpoints using hostNetwork`, when: func(f Facts) bool { return !f.EBPF },
 		why: "ours: a pod that reaches a process of its own node through another node's NodePort keeps its source on the way, so the answer does not go back through that node; translated there, it would go from host to host in clear"},
 	{fate: notRun, pattern: `\[sig-network\] DNS `, when: func(f Facts) bool { return !f.DNS },
 		why: "the cluster has no DNS: no service kube-system/kube-dns"},

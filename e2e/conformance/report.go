@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
 // Verdict is what became of a spec.
@@ -29,6 +30,8 @@ type Report struct {
 	Facts   Facts
 	Started time.Time
 	Elapsed time.Duration
+	// Wire is what an oracle saw between the nodes from before the first boot; nil where none listened.
+	Wire *oracle.Result
 
 	suite    Suite
 	verdicts map[string]*Verdict
@@ -111,7 +114,7 @@ func (r *Report) only(is func(Verdict) bool) []Verdict {
 }
 
 // Result gives the report in the schema that all suites share, begun with bench.New. Its gates are what the run is judged by: no failure without a listed reason,
-// and something that passed.
+// something that passed, and nothing of the cluster in clear where an oracle listened.
 func (r *Report) Result(result *bench.Result) *bench.Result {
 	for _, v := range r.Verdicts() {
 		switch v.Status {
@@ -126,7 +129,20 @@ func (r *Report) Result(result *bench.Result) *bench.Result {
 	}
 	result.Gates = append(result.Gates, bench.Unexplained(len(r.Unexplained())),
 		bench.Gate{Name: "upstream specs that pass", Want: "1 or more", Got: fmt.Sprint(result.Tests.Passed), OK: result.Tests.Passed > 0})
+	if r.Wire != nil {
+		result.Gates = append(result.Gates, clearGate(*r.Wire))
+	}
 	return result
+}
+
+// clearGate wants that nothing of the cluster was seen in clear, by an oracle that missed no frame and saw tunnels. Other findings are no verdict: some specs
+// are about what is not of the cluster, and send it as they like.
+func clearGate(wire oracle.Result) bench.Gate {
+	return bench.Gate{
+		Name: "nothing in clear on the wire", Want: "0 frames with plaintext, none missed, some of tunnels",
+		Got: fmt.Sprintf("%d of %d with plaintext, %d missed, %d of tunnels", wire.Plaintext, wire.Frames, wire.Dropped, wire.Kinds[oracle.Tunnel]),
+		OK:  wire.Plaintext == 0 && wire.Dropped == 0 && wire.Kinds[oracle.Tunnel] > 0,
+	}
 }
 
 // why is the reason of a failure, or the message where none is listed.
@@ -156,6 +172,9 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 	failed := r.only(func(v Verdict) bool { return v.Status == upstream.Failed })
 	skipped := r.only(func(v Verdict) bool { return v.Status == upstream.Skipped })
 	fmt.Fprintf(&b, "# Upstream conformance, %s\n\n%s. %d nodes take pods", r.suite.Group, on, r.Facts.Nodes)
+	if r.Facts.EBPF {
+		b.WriteString(", Kubeveil translates services and nobody else")
+	}
 	fmt.Fprintf(&b, "; begun %s, %s.\n\n", r.Started.UTC().Format(time.RFC3339), r.Elapsed.Round(time.Second))
 	fmt.Fprintf(&b, "| passed | failed, known | failed, no reason | skipped |\n|---|---|---|---|\n| %d | %d | %d | %d |\n",
 		len(passed), len(failed)-len(r.Unexplained()), len(r.Unexplained()), len(skipped))
@@ -163,6 +182,9 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 	all := len(r.only(conformance))
 	fmt.Fprintf(&b, "\nOf the %d that are marked [Conformance], %d passed.\n", all,
 		len(r.only(func(v Verdict) bool { return conformance(v) && v.Status == upstream.Passed })))
+	if r.Wire != nil {
+		fmt.Fprintf(&b, "\nOn the wire: %s.\n", clearGate(*r.Wire).Got)
+	}
 
 	section(&b, "Failed, and no reason is listed", r.Unexplained(), func(v Verdict) string { return firstWords(v.Message, 300) })
 	section(&b, "Failed, as known", r.only(func(v Verdict) bool { return v.Known }), func(v Verdict) string { return v.Reason })

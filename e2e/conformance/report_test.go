@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
 // allSpecs are those of the version that is run.
@@ -123,6 +124,14 @@ func TestSpecsThatRun(t *testing.T) {
 	}{
 		"lab": {labFacts, []string{"DNS should provide DNS for services [Conformance]", "Services should serve a basic endpoint from pods [Conformance]", "[Feature:IPv6DualStack] should have at least one dual-stack node"},
 			[]string{"Netpol NetworkPolicy between server and client should support allow-all policy [Feature:NetworkPolicy]"}, 150},
+		"no kube-proxy": {Facts{Nodes: 2, Others: 1, DNS: true, Emulated: true, EBPF: true}, []string{
+			"Services should implement service.kubernetes.io/service-proxy-name", "Services should allow creating a basic SCTP service with pod and endpoints [LinuxOnly] [Serial]",
+			"Networking Granular Checks: Services should function for pod-Service: udp", "Networking Granular Checks: Pods should function for intra-pod communication: sctp [LinuxOnly] [Feature:SCTPConnectivity]",
+		}, []string{
+			"Services should work after restarting kube-proxy [Disruptive]", "KubeProxy should set TCP CLOSE_WAIT timeout [Privileged]", "Networking should check kube-proxy urls",
+			"Networking Granular Checks: Services should function for pod-Service: sctp [Feature:SCTPConnectivity]",
+			"Topology Hints should distribute endpoints evenly",
+		}, 140},
 		"without DNS":   {Facts{Nodes: 2}, []string{"Services should serve a basic endpoint from pods [Conformance]", "Networking IPerf2 [Feature:Networking-Performance] should run iperf2"}, []string{"DNS should provide DNS for services [Conformance]"}, 130},
 		"one node only": {Facts{Nodes: 1, DNS: true}, []string{"Services should serve a basic endpoint from pods [Conformance]"}, []string{"Services should be able to create a functioning NodePort service [Conformance]"}, 80},
 	} {
@@ -141,6 +150,33 @@ func TestSpecsThatRun(t *testing.T) {
 			}
 			if len(r.todo) < tt.least {
 				t.Errorf("%d specs are run, want %d or more", len(r.todo), tt.least)
+			}
+		})
+	}
+}
+
+// What is known to fail depends on who translates services.
+func TestKnownFailuresByWhoTranslates(t *testing.T) {
+	ebpf := labFacts
+	ebpf.EBPF = true
+	for name, tt := range map[string]struct {
+		spec  string
+		facts Facts
+		want  string
+	}{
+		"the source of a pod, kube-proxy": {"Networking Granular Checks: Services should function for service endpoints using hostNetwork", labFacts, "ours: a pod that reaches"},
+		"the source of a pod":             {"Networking Granular Checks: Services should function for service endpoints using hostNetwork", ebpf, ""},
+		"a policy, kube-proxy":            {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", labFacts, "upstream: "},
+		"a policy":                        {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", ebpf, "ours: what a pod sends"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := upstream.Group + " " + tt.spec
+			if !slices.Contains(allSpecs(t), spec) {
+				t.Fatalf("no spec %q", spec)
+			}
+			why, found := Network().find(fails, spec, tt.facts)
+			if found != (tt.want != "") || !strings.HasPrefix(why, tt.want) {
+				t.Errorf("%q, want %q", why, tt.want)
 			}
 		})
 	}
@@ -204,12 +240,15 @@ func TestReport(t *testing.T) {
 func TestMarkdown(t *testing.T) {
 	r := someReport(t)
 	r.add(upstream.Outcome{Name: upstream.Group + " recovers", Status: upstream.Passed})
+	r.Facts.EBPF, r.Wire = true, &oracle.Result{Frames: 9, Plaintext: 1, Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 7}}
 	var b strings.Builder
 	if err := r.WriteMarkdown(&b, "Two | nodes"); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
+		"2 nodes take pods, Kubeveil translates services and nobody else; begun",
 		"| 3 | 1 | 2 | 2 |",
+		"On the wire: 1 of 9 with plaintext, 0 missed, 7 of tunnels.",
 		"## Failed, and no reason is listed\n\n| spec | |\n|---|---|\n| breaks | breaks: message |\n| breaks elsewhere |",
 		"| is known | ours: not done |",
 		"| is known and passes | take it off the list",

@@ -26,7 +26,7 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 	if _, err := os.Stat(archive); err != nil {
 		return nil, "", fmt.Errorf("%w: run `hack/build-conformance.sh` first", err)
 	}
-	m := vm.Options{Nodes: a.nodes, Images: []string{archive}, Dir: filepath.Join(a.out, "machines"), Log: o.Log}
+	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, Images: []string{archive}, Dir: filepath.Join(a.out, "machines"), Log: o.Log}
 	disk := storage.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"), Size: diskSize}
 	if a.volumes {
 		driver := filepath.Join(root, "out/images/kubeveil-csi.tar")
@@ -45,9 +45,11 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 		return nil, "", err
 	}
 	defer func() {
-		// No verdict: some specs are about what is not of the cluster, and send it as they like.
 		wire, end := c.Close()
-		o.Log.Info("the oracle on the wire has ended", "frames", wire.Frames, "plaintext", wire.Plaintext, "kinds", wire.Kinds)
+		o.Log.Info("the oracle on the wire has ended", "frames", wire.Frames, "plaintext", wire.Plaintext, "missed", wire.Dropped, "kinds", wire.Kinds)
+		if report != nil {
+			report.Wire = &wire
+		}
 		err = errors.Join(err, end)
 	}()
 	if err := takePods(ctx, c); err != nil {

@@ -4,12 +4,13 @@
 // Usage:
 //
 //	conformance [-nodes N] [-focus REGEXP] [-skip REGEXP] [-parallel N] [-out DIR]   on virtual machines that it makes and removes
+//	conformance -service-proxy ebpf […]                                              the same without kube-proxy
 //	conformance -volumes […]                                                         the same of volumes, on one machine
 //	conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]            on a cluster where Kubeveil is installed
 //
 // It writes result.json (schema of e2e/bench; each failure and each skip with its reason), junit.xml and report.md below -out, with the logs of the
-// tests beside them. Exit status 0: some spec passed and none failed for a reason that is not listed, which are the gates in result.json. 1: that is not so.
-// 2: the command line is wrong.
+// tests beside them. Exit status 0: some spec passed, none failed for a reason that is not listed and, on machines of its own, nothing of the cluster was seen in
+// clear, which are the gates in result.json. 1: that is not so. 2: the command line is wrong.
 //
 // The machines are given the images of hack/build-conformance.sh. A cluster of -kubeconfig pulls the upstream's, or those that -registry
 // has: the images of out/images/conformance.tar pushed there, or kubeveil.test/e2e where its nodes have them already.
@@ -30,12 +31,13 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // arguments are those of the command line.
 type arguments struct {
 	kubeconfig, out, registry, platform string
-	testdriver                          string
+	testdriver, serviceProxy            string
 	volumes                             bool
 	nodes, parallel                     int
 	limit                               time.Duration
@@ -51,6 +53,7 @@ Examples:
   conformance                                   all of them
   conformance -focus 'nodePort: udp'            some, and no report on the others
   conformance -kubeconfig admin.conf            on that cluster
+  conformance -service-proxy ebpf -focus '\[sig-network\] Services'   tests of services, on machines without kube-proxy
   conformance -volumes -focus subPath           tests of volumes, with the driver installed on one machine
 
 Flags:
@@ -72,6 +75,7 @@ func (a *arguments) flags() *flag.FlagSet {
 	flags.StringVar(&a.out, "out", "out/conformance", "`folder` of result.json, junit.xml and report.md; emptied first")
 	flags.StringVar(&a.registry, "registry", "", "what the `names` of the tests' images begin with, for -kubeconfig (default: the upstream's own)")
 	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+	flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone, program.ServiceProxyUsage+"; with -kubeconfig, who does there")
 	flags.BoolVar(&a.volumes, "volumes", false, "the tests of volumes in place of those of networking, on one machine")
 	flags.StringVar(&a.testdriver, "testdriver", "", "`file` that says what the driver can and which classes are its, for -volumes (default: e2e/conformance/testdriver.yaml of the repository)")
 	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
@@ -99,6 +103,9 @@ func (a *arguments) check() error {
 	if err := program.CheckMachines(a.nodes); err != nil {
 		return fmt.Errorf("-nodes %d: %w", a.nodes, err)
 	}
+	if err := program.CheckServiceProxy(a.serviceProxy); err != nil {
+		return fmt.Errorf("-service-proxy %s: %w", a.serviceProxy, err)
+	}
 	if a.parallel < 1 {
 		return fmt.Errorf("-parallel %d: write at least 1", a.parallel)
 	}
@@ -113,7 +120,7 @@ func run(ctx context.Context, a arguments) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o := conformance.Options{
 		Program: filepath.Join(root, "out/bin/e2e.test"), Kubectl: filepath.Join(root, "out/bin/kubectl"),
-		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated, Registry: a.registry,
+		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated, EBPF: a.serviceProxy == config.ServiceProxyEBPF, Registry: a.registry,
 		Parallel: a.parallel, Limit: a.limit, Focus: a.focus, Skip: a.skip, Log: log,
 	}
 	if a.volumes {

@@ -35,9 +35,20 @@ func write(dir, root, platform string, report *conformance.Report) error {
 	if result.Tests.Passed == 0 {
 		fmt.Printf("NOTHING PASSED: %s says of each spec why; choose others by -focus and -skip\n", filepath.Join(dir, "report.md"))
 	}
+	if report.Wire != nil {
+		for _, e := range report.Wire.Examples {
+			if e.Kind.Leak() {
+				fmt.Printf("IN CLEAR: %s\n", e)
+			}
+		}
+	}
 	fmt.Printf("%d passed, %d failed (%d of them for no listed reason), %d skipped after %s, %s\n", result.Tests.Passed, result.Tests.Failed,
 		len(unexplained), len(result.Tests.Skipped), report.Elapsed.Round(time.Second), path)
-	if len(result.Missed()) > 0 {
+	missed := result.Missed()
+	for _, g := range missed {
+		fmt.Printf("MISSED %s: want %s, got %s\n", g.Name, g.Want, g.Got)
+	}
+	if len(missed) > 0 {
 		return program.ErrFailed
 	}
 	return nil
