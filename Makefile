@@ -118,9 +118,9 @@ cluster-image: deps build ## what the VM lab needs: Kubernetes, the machines' di
 	@$(GO) run ./hack/image -image kubeveil-tools
 
 .PHONY: cluster-up
-cluster-up: cluster-image ## start a cluster of virtual machines and keep it (NODES=2)
+cluster-up: cluster-image ## start a cluster of virtual machines and keep it (NODES=2, SERVICE_PROXY=ebpf)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/cluster ./e2e/cmd/cluster
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/cluster up -nodes $(or $(NODES),2)
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/cluster up -nodes $(or $(NODES),2) $(if $(SERVICE_PROXY),-service-proxy $(SERVICE_PROXY))
 
 .PHONY: cluster-ssh
 cluster-ssh: ## a shell on a node of that cluster (NODE=node-1)
@@ -131,10 +131,10 @@ cluster-down: ## end that cluster and say what its leak oracle saw
 	@$(OUT)/bin/cluster down
 
 .PHONY: conformance
-conformance: cluster-image ## the upstream's own tests of networking on virtual machines, out/conformance/result.json (FOCUS=REGEXP)
+conformance: cluster-image ## the upstream's own tests of networking on virtual machines, out/conformance/result.json (FOCUS=REGEXP, SERVICE_PROXY=ebpf)
 	@hack/build-conformance.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/conformance ./e2e/cmd/conformance
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -nodes $(or $(NODES),2) $(if $(FOCUS),-focus '$(FOCUS)')
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/conformance -nodes $(or $(NODES),2) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SERVICE_PROXY),-service-proxy $(SERVICE_PROXY))
 
 .PHONY: conformance-storage
 conformance-storage: cluster-image image-csi ## the upstream's own tests of storage drivers on a virtual machine, out/conformance-storage/result.json (FOCUS=REGEXP, LIMIT=4h, PARALLEL=2)
@@ -149,6 +149,10 @@ test-volumes: cluster-image ## volumes on the kernel of a virtual machine, besid
 .PHONY: test-kernel
 test-kernel: cluster-image ## programs and maps of guard and services on the kernel of a virtual machine (RUN=REGEXP)
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_KERNEL_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v ./e2e/kernel
+
+.PHONY: test-machines
+test-machines: cluster-image ## what neither the lab of namespaces nor e2e has: a path that is narrower than its links, a cluster without kube-proxy (RUN=REGEXP)
+	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 $(GO) test -count=1 -timeout 45m -v $(if $(RUN),-run '$(RUN)') ./e2e/vm
 
 .PHONY: power-cut
 power-cut: cluster-image ## record a volume's life on a virtual machine, look at its disk at hundreds of moments at which the power could go; the log is kept in out/power-cut
