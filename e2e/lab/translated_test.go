@@ -13,11 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// Ports of the services that another program publishes on a node.
-const (
-	portToPod  = 30001
-	portToHost = 30000
-)
+// portToPod is the port of a service that another program publishes on a node.
+const portToPod = 30001
 
 // Another program translates addresses, as kube-proxy and what a former network left behind do: what is encrypted
 // stays so, answers included, and what would become host to host is refused.
@@ -33,6 +30,7 @@ func TestOthersTranslate(t *testing.T) {
 		}
 	}
 	t.Run("ports of a node", func(t *testing.T) { nodePorts(ctx, t, l, pods) })
+	t.Run("hosts behind ports of a node", func(t *testing.T) { hostsBehindPorts(ctx, t, l, pods) })
 	t.Run("sources of pods", func(t *testing.T) { foreignSources(ctx, t, l, pods) })
 	t.Run("sources of pods, and nothing keeps them", func(t *testing.T) { unkeptSources(ctx, t, l, pods[0]) })
 	noSecrets(ctx, t, l, nil)
@@ -102,25 +100,15 @@ func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	}
 }
 
-// nodePorts publishes a pod and a host of the third node at ports of the second one.
+// nodePorts publishes a pod of the third node at a port of the second one.
 func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
-	a, b, c := l.Nodes()[0], l.Nodes()[1], l.Nodes()[2]
-	to := func(port int, four, six netip.Addr) string {
-		return fmt.Sprintf(`meta nfproto ipv4 meta l4proto { tcp, udp } th dport %[1]d dnat ip to %[2]s:%[4]d;
-			meta nfproto ipv6 meta l4proto { tcp, udp } th dport %[1]d dnat ip6 to [%[3]s]:%[4]d;`, port, four, six, lab.EchoPort)
-	}
-	foreign(ctx, t, b, "foreign_ports", "chain pre { type nat hook prerouting priority -100; "+
-		to(portToPod, pods[2].Addr(false), pods[2].Addr(true))+to(portToHost, c.Addrs[0], c.Addrs[1])+` }
-		chain post { type nat hook postrouting priority 100; ct status dnat masquerade; }`)
+	a, b := l.Nodes()[0], l.Nodes()[1]
+	foreign(ctx, t, b, "foreign_ports", published(portToPod, pods[2].Addrs))
 	for _, addr := range b.Addrs {
 		before := l.Oracle.Seen().Kinds[oracle.Tunnel]
 		for _, proto := range []string{"tcp", "udp"} {
 			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: proto, To: addr, Port: portToPod}); err != nil {
 				t.Errorf("a pod by %s to the pod over %s: %v", addr, proto, err)
-			}
-			x := lab.Exchange{Proto: proto, To: addr, Port: portToHost, Count: 1, Timeout: time.Second}
-			if _, err := lab.Send(ctx, pods[0], x); err == nil {
-				t.Errorf("a pod by %s to another host over %s: an answer came, which was in clear from host to host", addr, proto)
 			}
 		}
 		tunnelled(ctx, t, l, before)
@@ -135,6 +123,15 @@ func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 		}
 		tunnelled(ctx, t, l, before)
 	}
+}
+
+// published are chains that translate what comes to a port, to echo servers at addresses of both families, and masquerade it.
+func published(port int, addrs []netip.Addr) string {
+	return fmt.Sprintf(`chain pre { type nat hook prerouting priority -100;
+			meta nfproto ipv4 meta l4proto { tcp, udp } th dport %[1]d dnat ip to %[2]s:%[4]d;
+			meta nfproto ipv6 meta l4proto { tcp, udp } th dport %[1]d dnat ip6 to [%[3]s]:%[4]d;
+		}
+		chain post { type nat hook postrouting priority 100; ct status dnat masquerade; }`, port, addrs[0], addrs[1], lab.EchoPort)
 }
 
 // tunnelled waits until the oracle has seen more messages of the tunnel than before.

@@ -95,6 +95,7 @@ func decide(in inputs) decision {
 		return d
 	}
 	d.podPrefixes = self.PodPrefixes
+	d.guard.PodPrefixes = self.PodPrefixes
 	own := among(self.Addresses, in.localAddrs)
 	if len(own) == 0 {
 		own = among(self.Addresses, in.otherAddrs)

@@ -68,6 +68,9 @@ func TestDecideForTwoNodes(t *testing.T) {
 	if diff := cmp.Diff(want, d.host, ip); diff != "" {
 		t.Errorf("routing (-want +got):\n%s", diff)
 	}
+	if diff := cmp.Diff(in.table.Self.PodPrefixes, d.guard.PodPrefixes, ip); diff != "" {
+		t.Errorf("the guard's pod prefixes (-want +got):\n%s", diff)
+	}
 	wantClaim := &cluster.Claim{
 		Keys:        []cluster.Key{{Public: in.key.Public()}},
 		Endpoints:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.11:51820"), netip.MustParseAddrPort("[fd42::b]:51820")},
