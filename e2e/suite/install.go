@@ -35,11 +35,8 @@ func clearNetwork(ctx context.Context, s *Session) error {
 	err = s.talkInClear(ctx)
 	// Also after an error: what follows must not be counted as that of the reference network.
 	after, takeErr := wire.Take()
-	s.parts.control = after
-	s.note("%d of %d frames are plaintext: %v", after.Plaintext, after.Frames, after.Kinds)
-	if after.Kinds[oracle.LeakCanary] == 0 {
-		err = errors.Join(err, errors.New("the oracle saw no payload in clear: it proves nothing"))
-	}
+	s.parts.control = s.parts.control.Plus(after)
+	s.note("%d of %d frames are plaintext: %v", s.parts.control.Plaintext, s.parts.control.Frames, s.parts.control.Kinds)
 	return errors.Join(err, takeErr)
 }
 
@@ -63,11 +60,32 @@ func (s *Session) talkInClear(ctx context.Context) error {
 	a, b := &framework.Pod{Name: "a", Node: nodes[0]}, &framework.Pod{Name: "b", Node: nodes[1]}
 	err = atOnce(func() error { return n.Run(ctx, a) }, func() error { return n.Run(ctx, b) })
 	if err == nil {
-		err = meet(ctx, a, both(fmt.Sprintf("%s:%d", b.Addrs[0], framework.EchoPort))...)
+		err = s.seenInClear(ctx, a, b)
 	}
 	// The pods go before the plugin that has to remove their links.
 	s.own = nil
 	return errors.Join(err, n.Close(ctx), s.Lab.Unclear(ctx), s.waitNotReady(ctx), s.cordon(ctx, false))
+}
+
+// seenInClear lets a pod talk to another in each family. It is an error unless the oracle sees the payload of each.
+func (s *Session) seenInClear(ctx context.Context, a, b *framework.Pod) error {
+	if err := s.bothFamilies(b.Addrs); err != nil {
+		return err
+	}
+	for _, addr := range b.Addrs {
+		if err := talk(ctx, a, framework.EchoPort, addr); err != nil {
+			return err
+		}
+		seen, err := s.Machines.Oracle().Take()
+		s.parts.control = s.parts.control.Plus(seen)
+		if err != nil {
+			return err
+		}
+		if seen.Kinds[oracle.LeakCanary] == 0 {
+			return fmt.Errorf("the oracle saw no payload in clear to %s: it proves nothing", addr)
+		}
+	}
+	return nil
 }
 
 // waitNotReady waits until every kubelet has noticed that it has no network.
