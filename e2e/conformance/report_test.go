@@ -164,10 +164,8 @@ func TestKnownFailuresByWhoTranslates(t *testing.T) {
 		facts Facts
 		want  string
 	}{
-		"the source of a pod, kube-proxy": {"Networking Granular Checks: Services should function for service endpoints using hostNetwork", labFacts, "ours: a pod that reaches"},
-		"the source of a pod":             {"Networking Granular Checks: Services should function for service endpoints using hostNetwork", ebpf, ""},
-		"a policy, kube-proxy":            {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", labFacts, "upstream: "},
-		"a policy":                        {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", ebpf, "ours: what a pod sends"},
+		"a policy, kube-proxy": {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", labFacts, "upstream: "},
+		"a policy":             {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", ebpf, "ours: what a pod sends"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := upstream.Group + " " + tt.spec
