@@ -6,7 +6,7 @@
 //	                                start it and return when its nodes are ready
 //	cluster ssh node-1 [COMMAND]    a shell on a node
 //	cluster kubectl ARGS            as the cluster's administrator
-//	cluster down                    end it and say what its leak oracle saw; 1 when that was plaintext, or not all
+//	cluster down                    end it and say what its leak oracle saw; 1 when that was more than tunnels and what a cluster allows, or not all
 //
 // Exit status 2: the command line is wrong; nothing was done then. That of ssh and kubectl is the program's.
 //
@@ -50,7 +50,7 @@ type state struct {
 // end is how a cluster ended.
 type end struct {
 	Oracle oracle.Result `json:"oracle"`
-	// Problem is empty when all was taken apart and the oracle saw everything and no plaintext.
+	// Problem is empty when all was taken apart and the oracle saw everything, and nothing that is not allowed: pods' plaintext, or what hosts had for one another outside of the control plane.
 	Problem string `json:"problem,omitempty"`
 }
 

@@ -22,7 +22,8 @@ Verbs:
   up [flags]             start it and return when its nodes are ready; cluster up -h has the flags
   ssh [NODE [COMMAND]]   a shell on a node, or one command; node-1 unless another is named
   kubectl ARGS           kubectl as the cluster's administrator
-  down                   end it and say what its leak oracle saw; status 1 when that was plaintext, or not all
+  down                   end it and say what its leak oracle saw; status 1 when that was more than tunnels and what a cluster of itself sends (pods in
+                         clear, but also the plain traffic between hosts of veilctl connectivity or bench), or not all
 
 Examples:
   cluster up -nodes 3 -userspace 3
