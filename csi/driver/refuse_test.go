@@ -130,7 +130,8 @@ func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	m.greets("target")
 }
 
-// A volume that was opened and then not staged is closed: a kubelet does not ask to unstage it. What a person is to repair stays for him.
+// A volume that was not staged is closed, also one that a process left open which died: a kubelet does not ask to unstage it. What a person is to repair stays for him,
+// and what somebody holds open stays.
 func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind  string
@@ -143,41 +144,87 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 		"growth":              {"", "grow", codes.Internal, false},
 		"damage":              {"", "check", codes.DataLoss, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			m, d := running(t, mounted("ext4"), nil)
-			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
-				t.Fatal(err)
-			}
-			if c.fails == "grow" {
-				// The volume is larger than its file system.
-				if _, err := d.any.Expand(t.Context(), pvc, 2*size, volume.OpenOptions{Keys: m.keys[keyring.NameFile]}); err != nil {
+		for _, was := range []string{"closed", "open", "held open"} {
+			t.Run(name+", was "+was, func(t *testing.T) {
+				m, d := running(t, mounted("ext4"), nil)
+				if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
 					t.Fatal(err)
 				}
-			}
-			hook := m.mounts.Hook
-			m.mounts.Hook = func(op, path string) error {
-				switch {
-				case op == "check" && c.fails == "check":
-					return mount.ErrDamaged
-				case op == c.fails:
-					return unix.EIO
+				if c.fails == "grow" {
+					// The volume is larger than its file system.
+					grown(m, d)
 				}
-				return hook(op, path)
-			}
-			if err := m.stage(d, mounted(c.kind)); Code(err) != c.code {
-				t.Errorf("%v: %v, want %v", Code(err), err, c.code)
-			}
-			all, err := m.mounts.List()
-			if st := m.state(pvc); (st.Writer != "") != c.stays || (len(m.engine.Live()) != 0) != c.stays || len(all) != 0 || err != nil {
-				t.Errorf("writer %q, mappings %v, mounts %v, %v", st.Writer, m.engine.Live(), all, err)
-			}
-			m.mounts.Hook = hook
-			if err := staged(m, d); err != nil {
-				t.Fatal(err)
-			}
-			m.greets("target")
-		})
+				stays := c.stays || was == "held open"
+				if was != "closed" {
+					m.left(d, was == "held open")
+				}
+				hook := m.mounts.Hook
+				m.mounts.Hook = func(op, path string) error {
+					switch {
+					case op == "check" && c.fails == "check":
+						return mount.ErrDamaged
+					case op == c.fails:
+						return unix.EIO
+					}
+					return hook(op, path)
+				}
+				if err := m.stage(d, mounted(c.kind)); Code(err) != c.code {
+					t.Errorf("%v: %v, want %v", Code(err), err, c.code)
+				}
+				all, err := m.mounts.List()
+				if st := m.state(pvc); (st.Writer != "") != stays || (len(m.engine.Live()) != 0) != stays || len(all) != 0 || err != nil {
+					t.Errorf("writer %q, mappings %v, mounts %v, %v", st.Writer, m.engine.Live(), all, err)
+				}
+				m.mounts.Hook = hook
+				if err := staged(m, d); err != nil {
+					t.Fatal(err)
+				}
+				m.greets("target")
+			})
+		}
 	}
+}
+
+// left opens the volume as a process does that dies before it mounts it; held is whether somebody has the mapping open.
+func (m *machine) left(d *Driver, held bool) {
+	m.t.Helper()
+	for _, adopted := range []bool{false, true} {
+		if o, err := d.any.Open(m.t.Context(), pvc, volume.OpenOptions{Keys: m.keys[keyring.NameFile]}); err != nil || o.Adopted != adopted {
+			m.t.Fatalf("adopted %v, want %v: %v", o.Adopted, adopted, err)
+		}
+	}
+	if held {
+		m.engine.Edit(m.engine.Live()[0], func(mapping *crypt.Mapping) { mapping.Open = 1 })
+	}
+}
+
+// grown makes the volume larger than the file system on it.
+func grown(m *machine, d *Driver) {
+	m.t.Helper()
+	if _, err := d.any.Expand(m.t.Context(), pvc, 2*size, volume.OpenOptions{Keys: m.keys[keyring.NameFile]}); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// A volume that a pod has is not closed because it could not be staged again.
+func TestWhatIsMountedStaysOpen(t *testing.T) {
+	m, d := running(t, mounted(""), nil)
+	grown(m, d)
+	hook := m.mounts.Hook
+	m.mounts.Hook = func(op, path string) error {
+		if op == "grow" {
+			return unix.EIO
+		}
+		return hook(op, path)
+	}
+	if err := m.stage(d, mounted("")); Code(err) != codes.Internal {
+		t.Errorf("%v: %v", Code(err), err)
+	}
+	if st := m.state(pvc); st.Writer == "" || len(m.engine.Live()) != 1 {
+		t.Errorf("writer %q, mappings %v", st.Writer, m.engine.Live())
+	}
+	m.greets("target")
+	m.greets("staging")
 }
 
 func TestCreateRefuses(t *testing.T) {

@@ -65,7 +65,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	}
 	opts := d.openOptions(p, keys)
 	opts.TakeOver = from
-	if !c.block {
+	if !c.block && st.Content != volume.Made {
 		if err := d.make(ctx, set, st.Volume, opts, c.kind()); err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 		err = d.mount(ctx, o, p, c, r.GetStagingTargetPath())
 	}
 	// What a person is to repair stays for him.
-	if err != nil && !o.Adopted && !errors.Is(err, mount.ErrDamaged) {
+	if err != nil && !errors.Is(err, mount.ErrDamaged) {
 		d.giveBack(ctx, set, o.State, opts.Keys)
 	}
 	return err
@@ -109,8 +109,8 @@ func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volu
 // giveBackPatience bounds the closing of a volume that could not be staged.
 const giveBackPatience = 30 * time.Second
 
-// giveBack closes a volume that was opened and could then not be staged, unless something is mounted: a kubelet does not ask to unstage what it was told is not
-// staged, and the kernel would keep the key.
+// giveBack closes a volume that is open and could not be staged, unless it is mounted, published or held open: a kubelet does not ask to unstage what it was
+// told is not staged, and the kernel would keep the key.
 func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State, keys keyring.Provider) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackPatience)
 	defer cancel()
@@ -119,7 +119,7 @@ func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State,
 		_, err = set.Close(ctx, st.Volume, keys)
 	}
 	if err != nil {
-		d.Log.Warn("volume stays open though it could not be staged: staging it again, or unstaging it, closes it", "volume", st.Volume, "error", err)
+		d.Log.Warn("volume stays open though it could not be staged, and its key in the kernel: stage it again, or unstage it, which closes it", "volume", st.Volume, "error", err)
 	}
 }
 

@@ -76,7 +76,8 @@ func (Host) Mount(device, target string, kind FS, options []string) error {
 			data = append(data, o)
 		}
 	}
-	if err := unix.Mount(device, target, string(kind), set, strings.Join(data, ",")); errors.Is(err, unix.EUCLEAN) {
+	// EFSCORRUPTED and EFSBADCRC (fs/ext4/ext4.h, fs/xfs/xfs_linux.h).
+	if err := unix.Mount(device, target, string(kind), set, strings.Join(data, ",")); errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG) {
 		return fmt.Errorf("mount %s as %s: %w: %w; see the kernel's log of the node", device, kind, ErrDamaged, err)
 	} else if err != nil {
 		return fmt.Errorf("mount %s at %s as %s with %q: %w", device, target, kind, options, err)

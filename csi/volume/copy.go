@@ -149,14 +149,13 @@ func (o *op) discardUnfinished(ctx context.Context) error {
 	}
 	disk, err := o.disk(dev, false)
 	if err != nil {
-		return err
+		return o.release(ctx, err)
 	}
-	defer disk.Close()
 	metadata, err := crypt.Read(disk)
-	if err != nil {
-		return err
-	}
 	disk.Close()
+	if err != nil {
+		return o.release(ctx, fmt.Errorf("copy to volume %s: %w", o.Volume, err))
+	}
 	if names, ok := metadata.Claims(); !ok || names != o.origin().Binding {
 		return o.release(ctx, fmt.Errorf("copy to volume %s: %w", o.Volume, &crypt.RefusedError{
 			Kind: crypt.NotEmpty, What: "device " + dev.ID, Expected: "nothing, or a copy of " + o.Request.Source, Found: metadata.Describe()}))

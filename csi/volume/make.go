@@ -57,7 +57,8 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	return o.swap(ctx, next)
 }
 
-// unmade gives a mapping by the epoch that the disk has: the one that a process left which died in Make, or a new one.
+// unmade gives a mapping by the epoch that the disk has: the one that a process left which died in Make, or a new one. One that takes the place of another gets
+// the next epoch, and so another name: who holds the other open keeps its name taken.
 func (o *op) unmade(ctx context.Context, dev backend.Device, opts OpenOptions) (crypt.Mapping, error) {
 	m, stale, err := o.adopt(ctx, dev, opts)
 	if err != nil {
@@ -76,7 +77,7 @@ func (o *op) unmade(ctx context.Context, dev backend.Device, opts OpenOptions) (
 	}
 	defer keys.Wipe()
 	return o.create(ctx, dev, opts, stale, keys, func() (r crypt.Record, err error) {
-		if o.PendingEpoch != 0 {
+		if o.PendingEpoch != 0 || stale != "" {
 			return o.advance(ctx, dev, keys, o.Node)
 		}
 		err = o.verified(ctx, dev, keys, false, func(_ blk.Disk, _ *crypt.Metadata, now crypt.Record) error {

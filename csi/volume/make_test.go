@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
 // created is a node with a volume that nobody has opened yet.
@@ -17,6 +19,48 @@ func created(t testing.TB) *node {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// endingKeys wrap nothing for requests that are over.
+type endingKeys struct{ keyring.Provider }
+
+func (e endingKeys) Wrap(ctx context.Context, b keyring.Binding, key *keyring.Secret) (keyring.Wrapped, error) {
+	if err := ctx.Err(); err != nil {
+		return keyring.Wrapped{}, err
+	}
+	return e.Provider.Wrap(ctx, b, key)
+}
+
+// A request that is over before its disk was looked through leaves what the next one goes on from.
+func TestBlankCheckOutlastsItsRequest(t *testing.T) {
+	n := created(t)
+	s := n.process(0)
+	s.Store, s.Keys = ending{s.Store}, endingKeys{s.Keys}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.OpenDisk = func(path string, _ bool) (blk.Disk, error) {
+		d := n.disk(path)
+		d.Hook = func(op string, _ int64, _ int) error {
+			if op == "read" {
+				cancel()
+			}
+			return nil
+		}
+		return d, nil
+	}
+	if err := openAgain(ctx, s); !errors.Is(err, context.Canceled) {
+		t.Errorf("a request that was over: %v", err)
+	}
+	before := n.state()
+	if before.Phase != Formatting {
+		t.Errorf("it left %+v", before)
+	}
+	if err := openAgain(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+	if st := n.state(); st.Phase != Ready || st.UUID != before.UUID {
+		t.Errorf("%+v after %+v", st, before)
+	}
 }
 
 // mkfs counts file systems that are made, and leaves the mark of opened in the volume's data.
@@ -175,4 +219,31 @@ func TestMakeRefuses(t *testing.T) {
 	if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil || o.Adopted {
 		t.Errorf("%+v, %v", o, err)
 	}
+}
+
+// A mapping that was fenced and that somebody holds open keeps its name, and is in nobody's way.
+func TestMakeBesideOneThatIsHeldOpen(t *testing.T) {
+	n, made := created(t), 0
+	failed := errors.New("no mkfs")
+	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, func(string) error {
+		n.engine.Edit(n.engine.Live()[0], func(m *crypt.Mapping) { m.Open = 1 })
+		return failed
+	}); !errors.Is(err, failed) {
+		t.Fatal(err)
+	}
+	held := n.state().Epoch
+	if names, err := n.engine.List(t.Context(), crypt.NamePrefixAll); err != nil || len(names) != 1 || len(n.engine.Live()) != 0 {
+		t.Fatalf("mappings %v, %v, of them live %v", names, err, n.engine.Live())
+	}
+	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); err != nil || made != 1 {
+		t.Fatalf("%v, made %d", err, made)
+	}
+	before := n.state()
+	if before.Content != Made || before.Epoch <= held {
+		t.Errorf("%+v, held epoch %d", before, held)
+	}
+	if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil || o.Adopted || o.State.Epoch <= before.Epoch {
+		t.Errorf("%+v, %v", o, err)
+	}
+	n.intact()
 }

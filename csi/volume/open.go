@@ -138,11 +138,13 @@ func (o *op) write(ctx context.Context, disk blk.Disk, data *keyring.Secret) err
 	return crypt.Format(disk, data, o.Identity(), o.Payload)
 }
 
-// beginFormat takes the volume from NEW to FORMATTING: the disk is blank, and a key is made that is known to unwrap.
+// beginFormat takes the volume from NEW to FORMATTING: the disk is blank, and a key is made that is known to unwrap. To look through a large disk may take
+// longer than ctx: what was found is kept all the same, so that the next call goes on from there.
 func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device) error {
 	if err := o.blank(ctx, disk); err != nil {
 		return err
 	}
+	ctx = context.WithoutCancel(ctx)
 	data, err := crypt.NewDataKey()
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 )
 
@@ -62,6 +63,35 @@ func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 			}
 			if on.volumes[id] != c.open {
 				t.Errorf("attached: %v, want %v", on.volumes[id], c.open)
+			}
+		})
+	}
+}
+
+// What an attempt to copy left, and that cannot be read now, keeps no device either.
+func TestUnfinishedCopyThatCannotBeReadHasNoDevice(t *testing.T) {
+	broken := errors.New("a disk that cannot be read")
+	for name, spoil := range map[string]func(n *node, s *Set){
+		"open": func(_ *node, s *Set) {
+			s.OpenDisk = func(string, bool) (blk.Disk, error) { return nil, broken }
+		},
+		"read": func(n *node, _ *Set) {
+			n.disks[copyID].Hook = func(string, int64, int) error { return broken }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := opened(t)
+			s := n.process(0)
+			copyVolume(t, s, copyID, id, CopyOptions{})
+			n.store.(*memoryStore).states[copyID] = stored{1, s.newState(copyID, size, Request{Source: id})}
+			on := attached{s.Backend, map[string]bool{}}
+			s.Backend = on
+			spoil(n, s)
+			if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, broken) {
+				t.Error(err)
+			}
+			if on.volumes[copyID] || n.disks[copyID] == nil {
+				t.Errorf("attached: %v, disk %v", on.volumes[copyID], n.disks[copyID] != nil)
 			}
 		})
 	}

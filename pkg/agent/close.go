@@ -27,8 +27,7 @@ func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	d := decide(inputs{cfg: cfg})
-	d.guard.NodeAddrs = have.Nodes
+	d := closing(cfg, have)
 	if _, err := g.Apply(d.guard); err != nil {
 		return err
 	}
@@ -44,4 +43,11 @@ func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
 	ops, err := h.Sync(hostnet.Plan(d.host))
 	logOps(log, "routing changed", ops)
 	return err
+}
+
+// closing is what a node is closed with: what the configuration says, and what veild has learned since boot, addresses of nodes and of services.
+func closing(cfg config.Config, have *guard.State) decision {
+	d := decide(inputs{cfg: cfg, vips: have.VIPs})
+	d.guard.NodeAddrs = have.Nodes
+	return d
 }

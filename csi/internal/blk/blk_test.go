@@ -116,28 +116,36 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	nettest.NeedRoot(t)
 	path := sparse(t, 8<<20)
 	l := attached(t, path)
+	other := sparse(t, blk.Align)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	for left := range uint64(3) {
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
+	for _, gone := range []bool{false, true} {
+		if gone {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
 		}
-		next := uint64(f.Fd())
-		if err := errors.Join(f.Close(), unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: next + left, Max: limit.Max})); err != nil {
-			t.Fatal(err)
-		}
-		found, err := blk.FindLoops(path)
-		if back := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); back != nil {
-			t.Fatal(back)
-		}
-		if err == nil && (len(found) != 1 || found[0] != l) {
-			t.Errorf("with %d descriptors: found %v, no error", left, found)
-		}
-		if left == 0 && err == nil {
-			t.Error("without descriptors: no error")
+		for left := range uint64(3) {
+			f, err := os.Open(other)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := uint64(f.Fd())
+			if err := errors.Join(f.Close(), unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: next + left, Max: limit.Max})); err != nil {
+				t.Fatal(err)
+			}
+			found, err := blk.FindLoops(path)
+			if back := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); back != nil {
+				t.Fatal(back)
+			}
+			if err == nil && (len(found) != 1 || found[0] != l) {
+				t.Errorf("file gone %v, with %d descriptors: found %v, no error", gone, left, found)
+			}
+			if left == 0 && err == nil {
+				t.Errorf("file gone %v, without descriptors: no error", gone)
+			}
 		}
 	}
 }
@@ -331,6 +339,30 @@ func TestID(t *testing.T) {
 	if _, err := blk.ID(sys, unix.Mkdev(7, 0)); !errors.Is(err, blk.ErrNoID) {
 		t.Errorf("nothing to tell it by: %v", err)
 	}
+	for _, attribute := range []string{"partition", "start", "wwid"} {
+		for _, errno := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
+			if got, err := blk.ID(unread{sys, attribute, errno}, unix.Mkdev(8, 1)); !errors.Is(err, errno) {
+				t.Errorf("%s: %v: %q, %v", attribute, errno, got, err)
+			}
+		}
+	}
+	if got, err := blk.ID(unread{sys, "wwid", unix.EIO}, unix.Mkdev(8, 1)); got != "serial:S1/part1@2048" || err != nil {
+		t.Errorf("a disk that does not say its wwid: %q, %v", got, err)
+	}
+}
+
+// unread is a sysfs in which reading attributes of one name is an error.
+type unread struct {
+	fstest.MapFS
+	name string
+	err  error
+}
+
+func (u unread) ReadFile(name string) ([]byte, error) {
+	if filepath.Base(name) == u.name {
+		return nil, &os.PathError{Op: "open", Path: name, Err: u.err}
+	}
+	return u.MapFS.ReadFile(name)
 }
 
 func sparse(t *testing.T, size int64) string {

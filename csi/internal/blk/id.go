@@ -24,8 +24,16 @@ var idAttributes = []string{"wwid", "device/wwid", "serial", "device/serial"}
 func ID(sys fs.FS, number uint64) (string, error) {
 	dir := fmt.Sprintf("dev/block/%d:%d", unix.Major(number), unix.Minor(number))
 	suffix := ""
-	if part := attribute(sys, dir+"/partition"); part != "" {
-		suffix = "/part" + part + "@" + attribute(sys, dir+"/start")
+	part, err := attribute(sys, dir+"/partition")
+	if err != nil {
+		return "", err
+	}
+	if part != "" {
+		start, err := attribute(sys, dir+"/start")
+		if err != nil {
+			return "", err
+		}
+		suffix = "/part" + part + "@" + start
 		// The entry is a symbolic link into the disk's folder: what .. is, only its target says.
 		parent, err := parentOf(sys, dir)
 		if err != nil {
@@ -34,7 +42,11 @@ func ID(sys fs.FS, number uint64) (string, error) {
 		dir = parent
 	}
 	for _, name := range idAttributes {
-		if v := attribute(sys, dir+"/"+name); v != "" {
+		v, err := attribute(sys, dir+"/"+name)
+		if err != nil {
+			return "", err
+		}
+		if v != "" {
 			return path.Base(name) + ":" + strings.Join(strings.Fields(v), "_") + suffix, nil
 		}
 	}
@@ -50,12 +62,16 @@ func parentOf(sys fs.FS, dir string) (string, error) {
 	return path.Dir(path.Join(path.Dir(dir), target)), nil
 }
 
-func attribute(sys fs.FS, name string) string {
+// attribute gives what the attribute says, empty when it has nothing to say: many devices lack it, or have none to give.
+func attribute(sys fs.FS, name string) (string, error) {
 	b, err := fs.ReadFile(sys, name)
-	if err != nil {
-		return ""
+	if exhausted(err) {
+		return "", err
 	}
-	return strings.TrimSpace(string(b))
+	if err != nil {
+		return "", nil
+	}
+	return strings.TrimSpace(string(b)), nil
 }
 
 // Sys is this machine's sysfs.

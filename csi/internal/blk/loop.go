@@ -217,6 +217,7 @@ func (l Loop) ioctl(what string, request uint) error {
 
 // FindLoops gives the loop devices that the file at path is on. It compares inode and device, not names. A file that does not
 // exist is on none, unless a device still holds it by its former name: those are given too. A device that cannot be looked at is an error: the file may be on it.
+// One is passed over when the file system of its own file fails (EIO, ESTALE) and that of path does not.
 func FindLoops(path string) ([]Loop, error) {
 	var st unix.Stat_t
 	gone := unix.Stat(path, &st)
@@ -239,25 +240,45 @@ func FindLoops(path string) ([]Loop, error) {
 			continue // On no file.
 		}
 		l := Loop{Path: fmt.Sprintf("/dev/loop%d", n), Number: unix.Mkdev(loopMajor, uint32(n))}
+		if gone != nil {
+			ours, err := deleted(attribute, path)
+			if err != nil {
+				return nil, fmt.Errorf("is %s on %s: %w", path, l.Path, err)
+			}
+			if !ours {
+				continue
+			}
+		}
 		info, err := l.status()
 		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
 			continue // Detached meanwhile.
+		}
+		if gone == nil && (errors.Is(err, unix.EIO) || errors.Is(err, unix.ESTALE)) {
+			continue // The kernel asks the file's file system, which is dead or a server that is away. Ours has just answered.
 		}
 		if err != nil {
 			return nil, fmt.Errorf("is %s on %s: %w", path, l.Path, err)
 		}
 		l.device, l.inode = info.Device, info.Inode
-		if gone == nil && info.Inode == st.Ino && info.Device == st.Dev || gone != nil && deleted(attribute, path) {
+		if gone != nil || info.Inode == st.Ino && info.Device == st.Dev {
 			found = append(found, l)
 		}
 	}
 	return found, nil
 }
 
-// deleted is whether the sysfs attribute says that its file was path and is gone.
-func deleted(attribute, path string) bool {
+// deleted is whether the sysfs attribute says that its file was path and is gone. One that is not there any more says nothing.
+func deleted(attribute, path string) (bool, error) {
 	b, err := os.ReadFile(attribute)
-	return err == nil && string(bytes.TrimSpace(b)) == path+" (deleted)"
+	if exhausted(err) {
+		return false, err
+	}
+	return err == nil && string(bytes.TrimSpace(b)) == path+" (deleted)", nil
+}
+
+// exhausted is whether err says of this process or machine, and not of what was asked for, that it could not be opened.
+func exhausted(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
 
 // Hole is whether nothing was ever written to the file: it has no data extent (SEEK_DATA). It says nothing of devices.
