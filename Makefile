@@ -41,7 +41,7 @@ csi-sanity: ## csi-sanity against the CSI driver on fakes: what passed and what 
 .PHONY: fmt
 fmt: ## format Go and C
 	gofmt -w $$(git ls-files '*.go')
-	clang-format -i $$(git ls-files 'bpf/*.c' 'bpf/*.h')
+	. hack/versions.sh && clang-format-$$CLANG_VERSION -i $$(git ls-files 'bpf/*.c' 'bpf/*.h')
 
 .PHONY: lint
 lint: ## golangci-lint and govulncheck, pinned

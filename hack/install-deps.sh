@@ -9,6 +9,7 @@ set -euo pipefail
 WANTED="
 clang-$CLANG_VERSION|command -v clang-$CLANG_VERSION|compiles the BPF programs
 llvm-$CLANG_VERSION|command -v llvm-strip-$CLANG_VERSION|strips them
+clang-format-$CLANG_VERSION|command -v clang-format-$CLANG_VERSION|says whether they are formatted
 libbpf-dev|test -e /usr/include/bpf/bpf_helpers.h|headers of the BPF programs
 linux-libc-dev|test -e /usr/include/linux/bpf.h|kernel headers of the BPF programs
 gcc|command -v gcc|the race detector
