@@ -19,17 +19,7 @@ type caller struct {
 
 func callers(t *testing.T, coll *ebpf.Collection) map[caller]uint8 {
 	t.Helper()
-	all := make(map[caller]uint8)
-	var c caller
-	var v uint8
-	it := coll.Maps["service_callers"].Iterate()
-	for it.Next(&c, &v) {
-		all[c] = v
-	}
-	if err := it.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return allOf[caller, uint8](t, coll, "service_callers")
 }
 
 func expectCallers(t *testing.T, coll *ebpf.Collection, situation string, want ...caller) {

@@ -49,12 +49,18 @@ func flowKeyOf(from, to netip.AddrPort, proto, hook uint8) flowKey {
 
 func flows(t *testing.T, coll *ebpf.Collection) map[flowKey]flow {
 	t.Helper()
-	all := make(map[flowKey]flow)
-	var k flowKey
-	var f flow
-	it := coll.Maps["service_flows"].Iterate()
-	for it.Next(&k, &f) {
-		all[k] = f
+	return allOf[flowKey, flow](t, coll, "service_flows")
+}
+
+// allOf gives what is in a map.
+func allOf[K comparable, V any](t *testing.T, coll *ebpf.Collection, name string) map[K]V {
+	t.Helper()
+	all := make(map[K]V)
+	var k K
+	var v V
+	it := coll.Maps[name].Iterate()
+	for it.Next(&k, &v) {
+		all[k] = v
 	}
 	if err := it.Err(); err != nil {
 		t.Fatal(err)
