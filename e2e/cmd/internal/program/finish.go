@@ -27,5 +27,9 @@ func Finish(folder string, rep *report.Report, out io.Writer) error {
 	if len(wrong) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d of %d gates missed, %d attempts got through:\n%w", len(missed), len(rep.Result.Gates), len(wrong)-len(missed), errors.Join(wrong...))
+	what := fmt.Sprintf("%d of %d gates missed", len(missed), len(rep.Result.Gates))
+	if len(rep.Refused) > 0 {
+		what += fmt.Sprintf(", %d of %d attempts got through", len(wrong)-len(missed), len(rep.Refused))
+	}
+	return fmt.Errorf("%s:\n%w", what, errors.Join(wrong...))
 }
