@@ -126,6 +126,13 @@ func (j *judge) kubeProxy() {
 	case given != mounted && given != "":
 		j.ok(check, "by the file %s of the configuration (%s), which is not looked at here", given, j.f.ConfigFrom)
 		return
+	case given == "" && j.cfg.ServiceProxy == config.ServiceProxyEBPF && len(j.cfg.Services.APIServers) > 0:
+		var servers []string
+		for _, s := range j.cfg.Services.APIServers {
+			servers = append(servers, s.String())
+		}
+		j.ok(check, "by the service kubernetes, which veild's own table leads to %s: services.apiServers, which are not looked at here", listed(servers))
+		return
 	case given == "":
 		j.say(Warning, check, "source.kubeconfig is empty: veild goes by the address of the service kubernetes",
 			"that address is closed on a node until its tunnel is up: name a kubeconfig with the API server's own address")

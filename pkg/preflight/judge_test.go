@@ -103,9 +103,16 @@ func TestSituations(t *testing.T) {
 			f.Kubeadm = nil
 			f.Config = "clusterRanges: [10.244.0.0/16, 'fd42:1::/48']\nserviceRanges: [10.96.0.0/12]\n"
 		}, OK, "ranges", "pods 10.244.0.0/16", "", "kubeadm-config"},
-		"services elsewhere":     {func(f *Facts) { f.ServiceAddrs[0] = netip.MustParseAddr("172.16.0.1") }, Error, "ranges", "172.16.0.1", "--service-cluster-ip-range", ""},
-		"another cluster CIDR":   {func(f *Facts) { f.Controller.ClusterCIDR = "10.0.0.0/8" }, Error, "ranges", "10.0.0.0/8", "--cluster-cidr", ""},
-		"no kube-proxy":          {func(f *Facts) { f.Proxy = nil }, Error, "way to the API server", "no ConfigMap kube-proxy", "-config FILE", ""},
+		"services elsewhere":   {func(f *Facts) { f.ServiceAddrs[0] = netip.MustParseAddr("172.16.0.1") }, Error, "ranges", "172.16.0.1", "--service-cluster-ip-range", ""},
+		"another cluster CIDR": {func(f *Facts) { f.Controller.ClusterCIDR = "10.0.0.0/8" }, Error, "ranges", "10.0.0.0/8", "--cluster-cidr", ""},
+		"no kube-proxy":        {func(f *Facts) { f.Proxy = nil }, Error, "way to the API server", "no ConfigMap kube-proxy", "-config FILE", ""},
+		"no kubeconfig":        {func(f *Facts) { f.Config = "kubeadmConfig: /etc/kubeveil/kubeadm.yaml\n" }, Warning, "way to the API server", "source.kubeconfig is empty", "name a kubeconfig", ""},
+		"API servers in the table": {func(f *Facts) {
+			f.Config = "kubeadmConfig: /etc/kubeveil/kubeadm.yaml\nserviceProxy: ebpf\nservices: {apiServers: ['198.18.0.2:6443', '[fd42::2]:6443']}\n"
+		}, OK, "way to the API server", "198.18.0.2:6443, [fd42::2]:6443", "", "source.kubeconfig is empty"},
+		"API servers in no table": {func(f *Facts) {
+			f.Config = "kubeadmConfig: /etc/kubeveil/kubeadm.yaml\nservices: {apiServers: ['198.18.0.2:6443']}\n"
+		}, Warning, "way to the API server", "source.kubeconfig is empty", "name a kubeconfig", ""},
 		"kube-proxy by service":  {func(f *Facts) { f.Proxy = []byte(strings.ReplaceAll(proxy, "198.18.0.2:6443", "10.96.0.1:443")) }, Error, "way to the API server", "10.96.0.1", "outside of the cluster", ""},
 		"kube-proxy by name":     {func(f *Facts) { f.Proxy = []byte(strings.ReplaceAll(proxy, "198.18.0.2", "api.example")) }, OK, "way to the API server", "api.example", "", ""},
 		"kube-proxy by keys":     {func(f *Facts) { f.Proxy = []byte(strings.ReplaceAll(proxy, "tokenFile", "clientKey")) }, Error, "way to the API server", "no tokenFile", "tokenFile", ""},
