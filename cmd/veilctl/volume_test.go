@@ -167,7 +167,7 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 	if err := showRewrapped(call{ctx: t.Context(), out: &out}, reports, true); !errors.Is(err, errWrong) {
 		t.Errorf("one is not done: %v", err)
 	}
-	for _, want := range []string{"pvc-1       re-wrapped: kms old → kms new", "pvc-2       not yet"} {
+	for _, want := range []string{"pvc-1       re-wrapped: kms old → kms new", "pvc-2       not yet: node node-1"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, &out)
 		}

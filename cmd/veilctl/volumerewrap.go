@@ -23,8 +23,10 @@ type rewrapReport struct {
 	// Before and After are key-encryption keys, as provider and id; the same when the volume had the present one.
 	Before string `json:"before"`
 	After  string `json:"after,omitempty"`
-	Done   bool   `json:"done"`
-	Error  string `json:"error,omitempty"`
+	// Node is the one that was asked.
+	Node  string `json:"node,omitempty"`
+	Done  bool   `json:"done"`
+	Error string `json:"error,omitempty"`
 }
 
 func volumeRewrap(fs *flag.FlagSet) func(call) error {
@@ -86,6 +88,7 @@ func askRewraps(ctx context.Context, store *kubestore.Store, names []string) []r
 		case err == nil && o.State.Key.Provider == keyring.NameSecret:
 			err = errors.New("its key is in a Secret: put the new one beside the old (key and previousKey), and use the volume")
 		case err == nil:
+			r.Node = o.Holder
 			r.Before = keyName(o.State.Key)
 			err = store.AskRewrap(ctx, name, request)
 		}
@@ -141,7 +144,8 @@ func showRewrapped(c call, reports []rewrapReport, waited bool) error {
 		case r.Done:
 			result = "re-wrapped: " + r.Before + " → " + r.After
 		case waited:
-			result = "not yet: its node tries again. See kubectl -n kube-system logs -l app.kubernetes.io/component=veil-csi"
+			result = fmt.Sprintf("not yet: node %s, which has it, tries again. See the log of its veil-csi (kubectl -n kube-system get pods -o wide "+
+				"-l app.kubernetes.io/component=veil-csi). If that node is gone for good, let another have the volume: spec.takeOver of the VeilVolume", r.Node)
 		}
 		wrong = wrong || r.Error != "" || waited && !r.Done
 		rows = append(rows, []string{r.Volume, result})

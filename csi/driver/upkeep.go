@@ -72,12 +72,13 @@ func (d *Driver) RewrapVolume(ctx context.Context, id string) (changed bool, err
 	return set.Rewrap(ctx, id, d.chain(d.Keys[p.Keys]))
 }
 
-// states are those of this node's volumes, those that it took over and has open among them. States that cannot be read are the error, beside the others.
+// states are those of this node's volumes, those that it took over and has open among them, and without those that another did. States that cannot be read are the
+// error, beside the others.
 func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
 	all, err := d.any.Store.List(ctx)
 	var own []volume.State
 	for _, st := range all {
-		if (st.Request.Node == d.Node || st.Writer == d.Node) && st.Phase != volume.Deleted {
+		if (st.Writer == d.Node || st.Writer == "" && st.Request.Node == d.Node) && st.Phase != volume.Deleted {
 			own = append(own, st)
 		}
 	}

@@ -309,10 +309,15 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.greets("target")
-	// Nobody else wraps its key anew.
-	if r, err := d.Rewrap(t.Context()); r.Current != 1 || err != nil {
+	// Nobody else wraps its key anew, the node that it was taken from neither.
+	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Current: 1}) || err != nil {
 		t.Errorf("wrapped %+v, %v", r, err)
 	}
+	m.name = "node-1"
+	if r, err := m.process(0).Rewrap(t.Context()); r != (Rewrapped{}) || err != nil {
+		t.Errorf("the former node wrapped %+v, %v", r, err)
+	}
+	m.name = "node-2"
 	// The request is over once it was done.
 	from = ""
 	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil || m.state(pvc).Writer != "" {

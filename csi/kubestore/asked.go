@@ -11,17 +11,30 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// Rewraps are the volumes of this node whose key somebody asks to wrap anew, with the value of each request. Objects that are
+// holder is the node that has the volume now: the one where it is open, else the one with its disk. Where a person lets another node take it from that one, it is
+// the other: the first is said to be gone.
+func holder(st volume.State, asked Asked) string {
+	now := st.Writer
+	if now == "" {
+		now = st.Request.Node
+	}
+	if t := asked.TakeOver; t != nil && t.From == now {
+		return t.To
+	}
+	return now
+}
+
+// Rewraps are the volumes of which this node is the holder whose key somebody asks to wrap anew, with the value of each request. Objects that are
 // refused are passed over: List has what is wrong with them.
 func (s *Store) Rewraps(ctx context.Context) (map[string]string, error) {
 	out := map[string]string{}
 	look := func(o *unstructured.Unstructured) {
-		if st, spec, err := parse(o); err == nil && spec.Rewrap != "" && spec.Node == s.node && st.Phase != volume.Deleted {
+		if st, spec, err := parse(o); err == nil && spec.Rewrap != "" && holder(st, spec.Asked) == s.node && st.Phase != volume.Deleted {
 			out[st.Volume] = spec.Rewrap
 		}
 	}
-	// This is asked often, by every node. Kubernetes 1.30 cannot select by fields of custom resources.
-	err := s.each(ctx, "spec.node="+s.node, look)
+	// This is asked often, by every node. Kubernetes 1.30, and a definition that was installed earlier, cannot select by that field.
+	err := s.each(ctx, "spec.rewrap!=", look)
 	if apierrors.IsBadRequest(err) {
 		err = s.each(ctx, "", look)
 	}

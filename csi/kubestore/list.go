@@ -18,6 +18,8 @@ type Object struct {
 	State volume.State
 	// Asked is what a person asks for.
 	Asked Asked
+	// Holder is the node that does what is asked; empty when there is none.
+	Holder string
 	// Created is when the object was made.
 	Created time.Time
 	// Err is why it is refused, or nil.
@@ -27,7 +29,7 @@ type Object struct {
 func newObject(o *unstructured.Unstructured) Object {
 	st, spec, err := parse(o)
 	st.Volume = o.GetName()
-	return Object{State: st, Asked: spec.Asked, Created: o.GetCreationTimestamp().Time, Err: err}
+	return Object{State: st, Asked: spec.Asked, Holder: holder(st, spec.Asked), Created: o.GetCreationTimestamp().Time, Err: err}
 }
 
 // Objects are all VeilVolumes, those that are refused among them, in no order.
@@ -55,7 +57,7 @@ func ParseObject(text []byte) (volume.State, error) {
 // tries is how often a request is written when somebody else changes the object at that moment.
 const tries = 5
 
-// AskRewrap asks the node of the volume to wrap its key by the present key-encryption key. Its driver removes the request when that is done.
+// AskRewrap asks the volume's holder to wrap its key by the present key-encryption key. Its driver removes the request when that is done.
 func (s *Store) AskRewrap(ctx context.Context, name, request string) error {
 	var err error
 	for range tries {

@@ -1,0 +1,89 @@
+package kubestore
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// A request is for one node: the one that has the volume now, whoever had it when it was made.
+func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
+	const one, two, three = "node-1", "node-2", "node-3"
+	var objects []runtime.Object
+	want := map[string]map[string]string{one: {}, two: {}, three: {}}
+	for name, c := range map[string]struct {
+		node, writer string
+		takeOver     *TakeOver
+		want         string
+	}{
+		"closed":                    {one, "", nil, one},
+		"open":                      {one, one, nil, one},
+		"to-be-taken-closed":        {one, "", &TakeOver{one, two}, two},
+		"to-be-taken-open":          {one, one, &TakeOver{one, two}, two},
+		"taken-open":                {one, two, &TakeOver{one, two}, two},
+		"taken-open-request-gone":   {one, two, nil, two},
+		"taken-and-given-that-node": {two, "", &TakeOver{one, two}, two},
+		"taken-twice":               {two, two, &TakeOver{two, three}, three},
+		"asked-of-another-node":     {one, one, &TakeOver{three, two}, one},
+	} {
+		st := full()
+		st.Volume, st.Request.Node, st.Writer = name, c.node, c.writer
+		spec := specOf(st)
+		spec.Asked = Asked{Rewrap: "now", TakeOver: c.takeOver}
+		o, err := encode(name, "1", spec, must(statusOf(st)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, o)
+		want[c.want][name] = "now"
+	}
+	quiet := full()
+	quiet.Request.Node, quiet.Writer = one, one
+	objects = append(objects, must(encode("not-asked", "1", specOf(quiet), must(statusOf(quiet)))))
+	deleted := volume.State{Volume: "deleted", Cluster: "c", Request: volume.Request{Node: one}, Phase: volume.Deleted, Payload: 4096, Content: volume.Unmade}
+	spec := specOf(deleted)
+	spec.Rewrap = "now"
+	objects = append(objects, must(encode("deleted", "1", spec, must(statusOf(deleted)))))
+
+	for situation, selects := range map[string]bool{"an API server that selects": true, "an API server that does not": false} {
+		t.Run(situation, func(t *testing.T) {
+			client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{VeilVolumes: Kind + "List"}, objects...)
+			var asked []string
+			client.PrependReactor("list", Resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
+				selector := a.(clienttesting.ListAction).GetListRestrictions().Fields.String()
+				asked = append(asked, selector)
+				if selector != "" && !selects {
+					return true, nil, apierrors.NewBadRequest("field label not supported: spec.rewrap")
+				}
+				return false, nil, nil
+			})
+			for _, node := range []string{one, two, three} {
+				got, err := NewForClient(client, node).Rewraps(t.Context())
+				if err != nil || !cmp.Equal(got, want[node]) {
+					t.Errorf("%s: %v %s", node, err, cmp.Diff(want[node], got))
+				}
+				s := NewForClient(client, node)
+				for name := range got {
+					if o, err := s.Object(t.Context(), name); err != nil || o.Holder != node {
+						t.Errorf("%s is shown as of %q, %v; want %s", name, o.Holder, err, node)
+					}
+				}
+			}
+			// Volumes for which nobody asks are not sent to every node every few seconds.
+			wantAsked := []string{"spec.rewrap!=", "spec.rewrap!=", "spec.rewrap!="}
+			if !selects {
+				wantAsked = []string{"spec.rewrap!=", "", "spec.rewrap!=", "", "spec.rewrap!=", ""}
+			}
+			if !cmp.Equal(asked, wantAsked) {
+				t.Errorf("lists by %q, want %q", asked, wantAsked)
+			}
+		})
+	}
+}
