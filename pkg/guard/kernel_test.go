@@ -205,6 +205,23 @@ func TestNewLinkHasTheTableUntilItHasPrograms(t *testing.T) {
 	})
 }
 
+// The table leaves what has the tunnels' mark to the programs.
+func TestTheMarkOfTunnelsOpensNothing(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		n.Run(t, func() error {
+			return errors.Join(command("ip", "route", "add", "198.18.0.0/16", "via", "198.19.0.2"), command("ip", "-6", "route", "add", "fd42:1::/48", "via", "fd42:9::2"))
+		})
+		for _, to := range []string{"198.18.5.5", "fd42:1::5"} {
+			n.loses(t, "a process' packet to "+to, "dst_in_range", n, to, config.TunnelMark)
+			n.loses(t, "a pod's packet to "+to, "pod_to_range", n, to, config.TunnelMark|config.PodMark)
+		}
+		for _, to := range []string{"198.19.0.2", "fd42:9::2"} {
+			n.loses(t, "a pod's packet to "+to, "pod_to_node", n, to, config.TunnelMark|config.PodMark)
+		}
+	})
+}
+
 func TestGuardOutlivesTheDaemonAndIsAdopted(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)

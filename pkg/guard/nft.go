@@ -238,10 +238,12 @@ func opElements(name string, add, remove []element) Op {
 }
 
 func addChain(c *nftables.Conn, t *nftables.Table, ch chain) {
-	policy := nftables.ChainPolicyAccept
-	nc := c.AddChain(&nftables.Chain{
-		Name: ch.name, Table: t, Hooknum: ch.hook, Priority: ch.priority, Type: ch.typ, Policy: &policy,
-	})
+	nc := &nftables.Chain{Name: ch.name, Table: t, Hooknum: ch.hook, Priority: ch.priority, Type: ch.typ}
+	if ch.hook != nil {
+		policy := nftables.ChainPolicyAccept
+		nc.Policy = &policy
+	}
+	nc = c.AddChain(nc)
 	for _, r := range ch.rules {
 		c.AddRule(&nftables.Rule{Table: t, Chain: nc, Exprs: r.exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.text)})
 	}

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -83,18 +84,16 @@ func dropForged(saddr, set string) rule {
 	}}
 }
 
-// dropUnmarked drops what pods send while the table above is not there.
-func dropUnmarked() rule {
-	mark := binaryutil.NativeEndian.PutUint32(config.PodMark)
-	return rule{fmt.Sprintf("iifgroup %#x mark & %#x == 0 counter %s drop", config.PodGroup, config.PodMark, unmarked), []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mark, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
-		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: unmarked},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	}}
+// passMarked leaves alone what pods send with their mark, and drops what they send while the table above is not there.
+func passMarked() []rule {
+	pods := ofGroup("iif", expr.MetaKeyIIFGROUP, config.PodGroup)
+	pass := &match{fmt.Sprintf("%s mark %#x", pods.text, config.PodMark), append(slices.Clone(pods.exprs), marked()...)}
+	return []rule{
+		ruleOf(pass, expr.VerdictReturn, ""),
+		{fmt.Sprintf("%s counter %s drop", pods.text, unmarked), append(pods.exprs,
+			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: unmarked},
+			&expr.Verdict{Kind: expr.VerdictDrop})},
+	}
 }
 
 // plannedPods is the shape of the table of pods.

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -15,7 +14,7 @@ import (
 // icmp is where things are in an ICMP error (RFC 792, RFC 4443), from the
 // beginning of ICMP: after eight bytes the packet that it is about.
 type icmp struct {
-	name          string
+	name, chain   string
 	nfproto, l4   byte
 	types         [][2]byte // of errors, from and to
 	src, dst, len uint32    // addresses of the quoted packet
@@ -24,49 +23,54 @@ type icmp struct {
 }
 
 var icmps = []icmp{
-	{"icmp", unix.NFPROTO_IPV4, unix.IPPROTO_ICMP, [][2]byte{{3, 5}, {11, 12}}, 8 + 12, 8 + 16, 4, 8 + 9, 8 + 20, setRanges4},
-	{"icmpv6", unix.NFPROTO_IPV6, unix.IPPROTO_ICMPV6, [][2]byte{{0, 127}}, 8 + 8, 8 + 24, 16, 8 + 6, 8 + 40, setRanges6},
+	{"icmp", chainQuotes4, unix.NFPROTO_IPV4, unix.IPPROTO_ICMP, [][2]byte{{3, 5}, {11, 12}}, 8 + 12, 8 + 16, 4, 8 + 9, 8 + 20, setRanges4},
+	{"icmpv6", chainQuotes6, unix.NFPROTO_IPV6, unix.IPPROTO_ICMPV6, [][2]byte{{0, 127}}, 8 + 8, 8 + 24, 16, 8 + 6, 8 + 40, setRanges6},
 }
 
 // quotedInError is the reason of bpf/reasons.go.
 const quotedInError = "quoted_in_error"
 
-// dropQuotes drops ICMP errors about packets of the cluster, and about probes.
-func dropQuotes() []rule {
+// dropQuotes drops errors about packets of the cluster, and about probes, of what match matches.
+func (i icmp) dropQuotes() []rule {
 	var rules []rule
-	for _, i := range icmps {
-		for _, t := range i.types {
-			errors := i.errors(t)
-			text := fmt.Sprintf("%s type %d-%d quotes", i.name, t[0], t[1])
-			for _, f := range []struct {
-				name   string
-				offset uint32
-			}{{"saddr", i.src}, {"daddr", i.dst}} {
-				rules = append(rules, counted(fmt.Sprintf("%s %s @%s", text, f.name, i.set), errors,
-					&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: f.offset, Len: i.len},
-					&expr.Lookup{SourceRegister: 1, SetName: i.set}))
-			}
-			for name, offset := range map[string]uint32{"sport": i.ports, "dport": i.ports + 2} {
-				rules = append(rules, counted(fmt.Sprintf("%s udp %s %d", text, name, config.ProbePort), errors,
-					&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: i.proto, Len: 1},
-					&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
-					&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2},
-					&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, config.ProbePort)}))
-			}
+	for _, t := range i.types {
+		errors := typed(t)
+		text := fmt.Sprintf("%s type %d-%d quotes", i.name, t[0], t[1])
+		for _, f := range []struct {
+			name   string
+			offset uint32
+		}{{"saddr", i.src}, {"daddr", i.dst}} {
+			rules = append(rules, counted(fmt.Sprintf("%s %s @%s", text, f.name, i.set), errors,
+				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: f.offset, Len: i.len},
+				&expr.Lookup{SourceRegister: 1, SetName: i.set}))
+		}
+		for _, f := range []struct {
+			name   string
+			offset uint32
+		}{{"sport", i.ports}, {"dport", i.ports + 2}} {
+			rules = append(rules, counted(fmt.Sprintf("%s udp %s %d", text, f.name, config.ProbePort), errors,
+				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: i.proto, Len: 1},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
+				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: f.offset, Len: 2},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, config.ProbePort)}))
 		}
 	}
-	// The order of rules is part of the table's shape.
-	slices.SortFunc(rules, func(a, b rule) int { return strings.Compare(a.text, b.text) })
 	return rules
 }
 
-// errors matches ICMP messages with a type in t.
-func (i icmp) errors(t [2]byte) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{i.nfproto}},
+// match matches the protocol.
+func (i icmp) match() *match {
+	return &match{"meta l4proto " + i.name, []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{i.l4}},
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{i.nfproto}},
+	}}
+}
+
+// typed matches ICMP messages with a type in t.
+func typed(t [2]byte) []expr.Any {
+	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1},
 		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{t[0]}, ToData: []byte{t[1]}},
 	}

@@ -34,14 +34,14 @@ const (
 // refuseChain answers what opens a connection of a pod's to where there is no route.
 func refuseChain() chain {
 	rules := []rule{
-		{fmt.Sprintf("iifgroup != %#x return", config.PodGroup), []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
-			&expr.Verdict{Kind: expr.VerdictReturn},
-		}},
 		{"meta l4proto != tcp return", []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
+			&expr.Verdict{Kind: expr.VerdictReturn},
+		}},
+		{fmt.Sprintf("iifgroup != %#x return", config.PodGroup), []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
 			&expr.Verdict{Kind: expr.VerdictReturn},
 		}},
 		{"tcp flags & (fin | syn | rst | ack) != syn return", []expr.Any{

@@ -3,7 +3,6 @@ package guard
 import (
 	"fmt"
 
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
@@ -35,10 +34,11 @@ const untranslated = "pod_to_vip"
 // the next rule.
 func markAnswers() (rules []rule) {
 	for _, f := range families {
-		text := fmt.Sprintf("mark %#x ct direction reply %s @%s mark set mark | %#x return", config.PodMark, f.daddr, f.vips, config.ServiceMark)
-		exprs := append(marked(),
+		text := fmt.Sprintf("ct direction reply %s @%s mark set mark | %#x return", f.daddr, f.vips, config.ServiceMark)
+		exprs := []expr.Any{
 			&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctReply}})
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctReply}},
+		}
 		exprs = append(append(exprs, load(f.daddr)...), &expr.Lookup{SourceRegister: 1, SetName: f.vips})
 		exprs = append(append(exprs, setMark(config.ServiceMark)...), &expr.Verdict{Kind: expr.VerdictReturn})
 		rules = append(rules, rule{text, exprs})
@@ -48,9 +48,8 @@ func markAnswers() (rules []rule) {
 
 // dropUntranslated drops pods' packets to addresses of services; served ones and answers have passed before.
 func dropUntranslated() (rules []rule) {
-	pods := &match{fmt.Sprintf("mark %#x", config.PodMark), marked()}
 	for _, f := range families {
-		rules = append(rules, drop(f.daddr, f.vips, untranslated, pods))
+		rules = append(rules, drop(f.daddr, f.vips, untranslated, nil))
 	}
 	return rules
 }
@@ -58,7 +57,7 @@ func dropUntranslated() (rules []rule) {
 // refuseUntranslated answers what would open such a connection.
 func refuseUntranslated() (rules []rule) {
 	for _, f := range families {
-		exprs := append(served(expr.CmpOpEq), load(f.daddr)...)
+		exprs := append(unserved().exprs, load(f.daddr)...)
 		exprs = append(exprs, &expr.Lookup{SourceRegister: 1, SetName: f.vips}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
 		rules = append(rules, rule{fmt.Sprintf("%s %s @%s reject with tcp reset", unserved().text, f.daddr, f.vips), exprs})
 	}
@@ -67,22 +66,10 @@ func refuseUntranslated() (rules []rule) {
 
 // unserved matches packets that are of no flow to a service.
 func unserved() *match {
-	return &match{fmt.Sprintf("mark & %#x == 0", config.ServiceMark), served(expr.CmpOpEq)}
+	return &match{fmt.Sprintf("mark & %#x == 0", config.ServiceMark), lacksMark(config.ServiceMark)}
 }
 
 // passServed leaves alone what is of such a flow.
 func passServed() rule {
-	return rule{fmt.Sprintf("mark & %#x != 0 return", config.ServiceMark),
-		append(served(expr.CmpOpNeq), &expr.Verdict{Kind: expr.VerdictReturn})}
-}
-
-func served(op expr.CmpOp) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{
-			SourceRegister: 1, DestRegister: 1, Len: 4,
-			Mask: binaryutil.NativeEndian.PutUint32(config.ServiceMark), Xor: make([]byte, 4),
-		},
-		&expr.Cmp{Op: op, Register: 1, Data: make([]byte, 4)},
-	}
+	return ruleOf(&match{fmt.Sprintf("mark %#x", config.ServiceMark), hasMark(config.ServiceMark)}, expr.VerdictReturn, "")
 }

@@ -32,7 +32,7 @@ var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6, setVIPs4, 
 // tableCounters are the reasons for which the table drops.
 var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error", translated, unmarked, untranslated}
 
-// chain is a base chain of the table.
+// chain is a chain of the table. One without a hook is what rules of others go to.
 type chain struct {
 	name     string
 	typ      nftables.ChainType
@@ -40,6 +40,15 @@ type chain struct {
 	priority *nftables.ChainPriority
 	rules    []rule
 }
+
+// Names of chains that others go to.
+const (
+	chainTunnel  = "into_tunnel"
+	chainMarked  = "of_pods"
+	chainQuotes4 = "icmp"
+	chainQuotes6 = "icmpv6"
+	chainAnswers = "of_pods_outside"
+)
 
 // rule is a rule and its text, which is kept with it in the kernel as its comment.
 type rule struct {
@@ -50,36 +59,67 @@ type rule struct {
 // afterSourceNAT is behind priority srcnat (100): what is translated is seen translated.
 const afterSourceNAT = 110
 
-// chains are all chains. They depend on nothing but the version.
+// chains are all chains, those that others go to first. They depend on nothing but the version.
+//
+// Every packet of the host pays for each condition before the one that is its own. So what is most is asked first, pods'
+// packets, tunnels', the encrypted ones themselves; and what concerns few is in a chain of its own.
 func chains() []chain {
-	in := append([]rule{markTunnelled(), dropUnmarked()}, skip("iif", expr.MetaKeyIIFGROUP, expr.MetaKeyIIF, nil)...)
+	in := append(passMarked(), skipTunnelled(), ruleOf(onLo("iif", expr.MetaKeyIIF), expr.VerdictReturn, ""))
 	in = append(append(in, dropSources(nil)...), dropDestinations(unserved())...)
-	out := append(skip("oif", expr.MetaKeyOIFGROUP, expr.MetaKeyOIF, enterTunnel()), dropMarked()...)
+	pods := &match{fmt.Sprintf("mark %#x", config.PodMark), marked()}
+	out := []rule{
+		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.PodGroup), expr.VerdictReturn, ""),
+		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup), expr.VerdictGoto, chainTunnel),
+		ruleOf(encrypted(), expr.VerdictReturn, ""),
+		ruleOf(onLo("oif", expr.MetaKeyOIF), expr.VerdictReturn, ""),
+		ruleOf(pods, expr.VerdictJump, chainMarked),
+	}
 	out = append(append(out, dropSources(unserved())...), dropDestinations(nil)...)
-	out = append(append(out, passServed()), dropQuotes()...)
-	out = append(append(out, markAnswers()...), dropUntranslated()...)
-	return []chain{
-		{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
+	out = append(out, passServed())
+	var quotes []chain
+	for _, i := range icmps {
+		out = append(out, ruleOf(i.match(), expr.VerdictJump, i.chain))
+		quotes = append(quotes, chain{name: i.chain, rules: i.dropQuotes()})
+	}
+	out = append(out, ruleOf(pods, expr.VerdictGoto, chainAnswers))
+	return append(quotes,
+		chain{name: chainTunnel, rules: enterTunnel()},
+		chain{name: chainMarked, rules: dropMarked()},
+		chain{name: chainAnswers, rules: append(markAnswers(), dropUntranslated()...)},
+		chain{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
 		refuseChain(),
 		keepChain(),
-		{"postrouting", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(afterSourceNAT), out},
-	}
+		chain{"postrouting", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(afterSourceNAT), out},
+	)
 }
 
-// skip gives rules that leave alone what goes through a pod's veth, lo, or a tunnel; before are those that judge what goes through a tunnel.
-// What is most is asked first: each packet of a pod pays for every condition before the one that is its own.
-func skip(name string, group, index expr.MetaKey, before []rule) []rule {
-	only := func(text string, key expr.MetaKey, value uint32) rule {
-		return rule{text + " return", []expr.Any{
-			&expr.Meta{Key: key, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(value)},
-			&expr.Verdict{Kind: expr.VerdictReturn},
-		}}
-	}
-	rules := append([]rule{only(fmt.Sprintf("%sgroup %#x", name, config.PodGroup), group, config.PodGroup)}, before...)
-	return append(rules,
-		only(fmt.Sprintf("%sgroup %#x", name, config.TunnelGroup), group, config.TunnelGroup),
-		only(name+" lo", index, loIndex))
+// ruleOf does with what matches what the verdict says.
+func ruleOf(m *match, kind expr.VerdictKind, to string) rule {
+	text := m.text + map[expr.VerdictKind]string{expr.VerdictReturn: " return", expr.VerdictGoto: " goto ", expr.VerdictJump: " jump "}[kind] + to
+	return rule{text, append(slices.Clone(m.exprs), &expr.Verdict{Kind: kind, Chain: to})}
+}
+
+// ofGroup matches what comes in, or goes out, by a link of a group.
+func ofGroup(name string, key expr.MetaKey, group uint32) *match {
+	return &match{fmt.Sprintf("%sgroup %#x", name, group), []expr.Any{
+		&expr.Meta{Key: key, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(group)},
+	}}
+}
+
+func onLo(name string, key expr.MetaKey) *match {
+	return &match{name + " lo", []expr.Any{
+		&expr.Meta{Key: key, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(loIndex)},
+	}}
+}
+
+// encrypted matches what a tunnel sends to its peer: it has the tunnels' mark, which pods' packets lose before all else (pods.go). Should
+// another process of this host give itself that mark, the programs at links judge its packets all the same.
+func encrypted() *match {
+	return &match{fmt.Sprintf("mark %#x meta l4proto udp", config.TunnelMark), append(hasMark(config.TunnelMark),
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}})}
 }
 
 func dropSources(before *match) []rule {
@@ -96,13 +136,13 @@ func dropDestinations(before *match) []rule {
 	}
 }
 
+// dropMarked drops pods' packets to the cluster, which go by a tunnel or not at all.
 func dropMarked() []rule {
-	pods := &match{fmt.Sprintf("mark %#x", config.PodMark), marked()}
 	return []rule{
-		drop("ip daddr", setRanges4, "pod_to_range", pods),
-		drop("ip6 daddr", setRanges6, "pod_to_range", pods),
-		drop("ip daddr", setNodes4, "pod_to_node", pods),
-		drop("ip6 daddr", setNodes6, "pod_to_node", pods),
+		drop("ip daddr", setRanges4, "pod_to_range", nil),
+		drop("ip6 daddr", setRanges6, "pod_to_range", nil),
+		drop("ip daddr", setNodes4, "pod_to_node", nil),
+		drop("ip6 daddr", setNodes6, "pod_to_node", nil),
 	}
 }
 
@@ -220,7 +260,11 @@ func (s *shapeLines) chain(name string, typ nftables.ChainType, hook uint32, pri
 
 // planned adds the lines of a chain that is to be made.
 func (s *shapeLines) planned(c chain) {
-	s.chain(c.name, c.typ, uint32(*c.hook), int32(*c.priority), uint32(nftables.ChainPolicyAccept))
+	if c.hook == nil {
+		s.add("chain %s", c.name)
+	} else {
+		s.chain(c.name, c.typ, uint32(*c.hook), int32(*c.priority), uint32(nftables.ChainPolicyAccept))
+	}
 	for i, r := range c.rules {
 		s.rule(c.name, i, r.text)
 	}

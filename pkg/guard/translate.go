@@ -1,8 +1,8 @@
 package guard
 
 import (
-	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -41,13 +41,12 @@ var families = []family{
 	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6, setVIPs6, setSelf6},
 }
 
-// markTunnelled marks what comes out of a tunnel as what pods send, so that it is
+// skipTunnelled leaves alone what comes out of a tunnel, and marks it as what pods send, so that it is
 // routed by the same table, which sends nothing to a node but through a tunnel.
-func markTunnelled() rule {
-	return rule{fmt.Sprintf("iifgroup %#x mark set mark | %#x", config.TunnelGroup, config.PodMark), append([]expr.Any{
-		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.TunnelGroup)},
-	}, setMark(config.PodMark)...)}
+func skipTunnelled() rule {
+	tunnelled := inGroup(config.TunnelGroup)
+	exprs := append(tunnelled.exprs, setMark(config.PodMark)...)
+	return rule{fmt.Sprintf("%s mark set mark | %#x return", tunnelled.text, config.PodMark), append(exprs, &expr.Verdict{Kind: expr.VerdictReturn})}
 }
 
 // setMark sets the bits of mark.
@@ -62,40 +61,32 @@ func setMark(mark uint32) []expr.Any {
 	}
 }
 
-// toNode matches packets of pods to nodes that are about to enter a tunnel, by family.
+// toNode matches packets of pods to nodes, by family.
 func toNode(daddr, nodes string) []expr.Any {
-	out := []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.TunnelGroup)},
-	}
-	out = append(append(out, marked()...), load(daddr)...)
-	return append(out, &expr.Lookup{SourceRegister: 1, SetName: nodes})
+	return append(append(marked(), load(daddr)...), &expr.Lookup{SourceRegister: 1, SetName: nodes})
 }
 
 // keepSource translates the source to what it is: a connection is translated once.
 func keepSource() (rules []rule) {
 	for _, f := range families {
-		text := fmt.Sprintf("oifgroup %#x mark %#x %s @%s snat to %s", config.TunnelGroup, config.PodMark, f.daddr, f.nodes, f.saddr)
-		exprs := append(toNode(f.daddr, f.nodes), load(f.saddr)...)
+		out := ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup)
+		text := fmt.Sprintf("%s mark %#x %s @%s snat to %s", out.text, config.PodMark, f.daddr, f.nodes, f.saddr)
+		exprs := slices.Concat(out.exprs, toNode(f.daddr, f.nodes), load(f.saddr))
 		exprs = append(exprs, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(fields[f.saddr].proto), RegAddrMin: 1})
 		rules = append(rules, rule{text, exprs})
 	}
 	return rules
 }
 
-// enterTunnel judges what is about to enter a tunnel. Most goes to pods, and has passed with the first condition of its family.
+// enterTunnel judges what is about to enter a tunnel. Most goes to pods, and has passed with the first condition of its family;
+// what pods send to nodes is left.
 func enterTunnel() (rules []rule) {
 	for _, f := range families {
-		exprs := []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.TunnelGroup)},
-		}
-		exprs = append(append(exprs, load(f.daddr)...),
-			&expr.Lookup{SourceRegister: 1, SetName: f.nodes, Invert: true},
-			&expr.Verdict{Kind: expr.VerdictReturn})
-		rules = append(rules, rule{fmt.Sprintf("oifgroup %#x %s not @%s return", config.TunnelGroup, f.daddr, f.nodes), exprs})
+		notNode := &match{fmt.Sprintf("%s not @%s", f.daddr, f.nodes), append(load(f.daddr), &expr.Lookup{SourceRegister: 1, SetName: f.nodes, Invert: true})}
+		rules = append(rules, ruleOf(notNode, expr.VerdictReturn, ""))
 	}
-	return append(rules, dropTranslated()...)
+	hosts := &match{fmt.Sprintf("mark & %#x == 0", config.PodMark), lacksMark(config.PodMark)}
+	return append(append(rules, ruleOf(hosts, expr.VerdictReturn, "")), dropTranslated()...)
 }
 
 // dropTranslated drops what opens or goes on with such a connection. Answers to
@@ -112,38 +103,37 @@ func dropTranslated() (rules []rule) {
 }
 
 // inGroup matches what came in by a link of a group.
-func inGroup(group uint32) *match {
-	return &match{fmt.Sprintf("iifgroup %#x", group), []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(group)},
-	}}
-}
+func inGroup(group uint32) *match { return ofGroup("iif", expr.MetaKeyIIFGROUP, group) }
 
 func dropTranslatedOf(f family, of *match) rule {
-	text := fmt.Sprintf("iif oifgroup %#x mark %#x %s ct direction original %s @%s %s not @%s counter %s drop",
-		config.TunnelGroup, config.PodMark, of.text, f.daddr, f.nodes, f.saddr, f.ranges, translated)
-	exprs := append([]expr.Any{
+	text := fmt.Sprintf("iif %s ct direction original %s not @%s counter %s drop", of.text, f.saddr, f.ranges, translated)
+	exprs := slices.Concat([]expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIF, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-	}, of.exprs...)
-	exprs = append(exprs,
+	}, of.exprs, []expr.Any{
 		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctOriginal}})
-	exprs = append(append(exprs, toNode(f.daddr, f.nodes)...), load(f.saddr)...)
-	exprs = append(exprs,
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctOriginal}},
+	}, load(f.saddr), []expr.Any{
 		&expr.Lookup{SourceRegister: 1, SetName: f.ranges, Invert: true},
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: translated},
-		&expr.Verdict{Kind: expr.VerdictDrop})
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	})
 	return rule{text, exprs}
 }
 
 // marked matches packets of pods.
-func marked() []expr.Any {
-	mark := binary.NativeEndian.AppendUint32(nil, config.PodMark)
+func marked() []expr.Any { return hasMark(config.PodMark) }
+
+// hasMark and lacksMark match packets with a mark and without it.
+func hasMark(mark uint32) []expr.Any   { return compareMark(mark, expr.CmpOpNeq) }
+func lacksMark(mark uint32) []expr.Any { return compareMark(mark, expr.CmpOpEq) }
+
+// compareMark compares the bits of mark with 0.
+func compareMark(mark uint32, op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mark, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(mark), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: op, Register: 1, Data: make([]byte, 4)},
 	}
 }
 

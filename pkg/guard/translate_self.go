@@ -47,7 +47,7 @@ func sendFromSelf() (rules []rule) {
 	for _, f := range families {
 		text := fmt.Sprintf("iifgroup %#x oifgroup %#x mark %#x %s @%s ct status dnat snat to oifgroup map @%s",
 			config.TunnelGroup, config.TunnelGroup, config.PodMark, f.daddr, f.nodes, f.self)
-		exprs := slices.Concat(inGroup(config.TunnelGroup).exprs, toNode(f.daddr, f.nodes), []expr.Any{
+		exprs := slices.Concat(inGroup(config.TunnelGroup).exprs, ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup).exprs, toNode(f.daddr, f.nodes), []expr.Any{
 			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
 			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(ctDstNAT), Xor: make([]byte, 4)},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
