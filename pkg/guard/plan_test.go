@@ -163,14 +163,3 @@ func TestRulesCountWhatTheCountersHave(t *testing.T) {
 		t.Errorf("%d chains", n)
 	}
 }
-
-func TestRulesOutliveBeingSaved(t *testing.T) {
-	for _, c := range append(chains(), podChain()) {
-		for _, r := range c.rules {
-			// NFTNL_UDATA_COMMENT_MAXLEN of nftables' include/utils.h: nft prints longer ones and then refuses to read them.
-			if len(r.text) > 128 {
-				t.Errorf("chain %s: rule %q has %d characters", c.name, r.text, len(r.text))
-			}
-		}
-	}
-}

@@ -45,8 +45,8 @@ type chain struct {
 const (
 	chainTunnel  = "into_tunnel"
 	chainMarked  = "of_pods"
-	chainQuotes4 = "icmp"
-	chainQuotes6 = "icmpv6"
+	chainQuotes4 = "quotes4"
+	chainQuotes6 = "quotes6"
 	chainAnswers = "of_pods_outside"
 )
 
