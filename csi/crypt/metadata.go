@@ -86,6 +86,9 @@ func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	return r, nil
 }
 
+// Reread reads the disk again, and refuses one that shows anything else than m (Changed). It writes nothing.
+func (m *Metadata) Reread(d blk.Disk) error { return compare(d, blk.Buffer(chunk), m.bytes) }
+
 // explain says what is on a disk that has no record of ours at all.
 func (m *Metadata) explain(err error) error {
 	var e *RefusedError

@@ -264,6 +264,10 @@ func TestChangedBetweenTwoReads(t *testing.T) {
 				p[i] ^= 1
 			}
 		}
+		before := d.Writes()
+		if err := m.Reread(d); !errors.Is(err, Changed) || d.Writes() != before {
+			t.Errorf("%s: read again: %v, %d writes", name, err, d.Writes()-before)
+		}
 		if err := m.Seal(d, keys, r.Next(2, testPayload)); !errors.Is(err, Changed) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -271,6 +275,9 @@ func TestChangedBetweenTwoReads(t *testing.T) {
 	// What was read first is all that counts for Verify.
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	m := read(t, d)
+	if err := m.Reread(d); err != nil {
+		t.Errorf("an honest disk: %v", err)
+	}
 	d.Become(blktest.New(DeviceSize(testPayload)))
 	if _, err := m.Verify(keys, testID, testWant); err != nil {
 		t.Errorf("verified something else than was read: %v", err)

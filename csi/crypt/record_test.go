@@ -2,7 +2,10 @@ package crypt
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"os"
+	"regexp"
 	"testing"
 )
 
@@ -42,6 +45,89 @@ func TestEachByteOfTheHeaderIsRefused(t *testing.T) {
 	if _, err := m.Verify(keys, testID, testWant); err != nil {
 		t.Error(err)
 	}
+}
+
+// Authentic records of another format, as a later version may write them: what this one does not know it does not guess.
+func TestRecordsOfAnotherFormat(t *testing.T) {
+	keys := deriveKeys(t, 1, testID.Binding)
+	for name, change := range map[string]func(r *Record){
+		"null cipher":        func(r *Record) { r.cipher = "cipher_null-ecb" },
+		"another cipher":     func(r *Record) { r.cipher = "aes-cbc-essiv:sha256" },
+		"no cipher":          func(r *Record) { r.cipher = "" },
+		"shorter key":        func(r *Record) { r.keySize = 32 },
+		"smaller sectors":    func(r *Record) { r.sector = 512 },
+		"another IV":         func(r *Record) { r.ivOffset = 8 },
+		"another place":      func(r *Record) { r.offset = 0 },
+		"another key":        func(r *Record) { r.keyGen = 2 },
+		"integrity":          func(r *Record) { r.integrity = 1 },
+		"half a sector more": func(r *Record) { r.Payload += 512 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := formatted(t, 1, testID)
+			m := read(t, d)
+			r, err := m.Verify(keys, testID, testWant)
+			if err != nil {
+				t.Fatal(err)
+			}
+			change(&r)
+			for _, at := range []int64{recordA, recordB} {
+				copy(m.bytes[at:], r.encode(keys, uint64(at)))
+			}
+			var refused *RefusedError
+			if _, err := m.Verify(keys, testID, testWant); !errors.Is(err, Unsupported) || !errors.As(err, &refused) || refused.Expected == refused.Found {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	m := read(t, formatted(t, 1, testID))
+	for _, at := range []int{recordA, recordB} {
+		b := m.bytes[at:][:recordSize]
+		binary.BigEndian.PutUint32(b[len(recordMagic):], recordVersion+1)
+		copy(b[tagOffset:], keys.tag(b[:tagOffset]))
+	}
+	if _, err := m.Verify(keys, testID, testWant); !errors.Is(err, Unsupported) {
+		t.Errorf("another version: %v", err)
+	}
+}
+
+// docs/storage.md says of each kind of refusal what to do.
+func TestRefusalsAreDocumented(t *testing.T) {
+	source, err := os.ReadFile("refuse.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs, err := os.ReadFile("../../docs/storage.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := regexp.MustCompile(`Kind += "(.*)"`).FindAllSubmatch(source, -1)
+	if len(kinds) < 11 {
+		t.Fatalf("%d kinds", len(kinds))
+	}
+	for _, kind := range kinds {
+		if !bytes.Contains(docs, []byte("`"+string(kind[1])+"`")) {
+			t.Errorf("%q is not explained", kind[1])
+		}
+	}
+}
+
+// Any byte that is looked at, of the header, the keyslot and both copies of the record, changed in any way.
+func FuzzMetadata(f *testing.F) {
+	keys := deriveKeys(f, 1, testID.Binding)
+	good := read(f, formatted(f, 1, testID))
+	for _, at := range []uint32{0, luksBinarySize + 100, luksHeaderSize, keyslotOffset, headerEnd - 1, headerEnd, recordA, recordA + tagOffset, recordB, recordB + recordSize - 1} {
+		f.Add(at, byte(1))
+	}
+	f.Fuzz(func(t *testing.T, at uint32, mask byte) {
+		at %= MetadataSize
+		m := &Metadata{bytes.Clone(good.bytes), good.size}
+		m.bytes[at] ^= mask
+		looked := at < headerEnd || at >= recordA && at < recordA+recordSize || at >= recordB && at < recordB+recordSize
+		_, err := m.Verify(keys, testID, testWant)
+		if (err != nil) != (looked && mask != 0) || err != nil && !errors.As(err, new(*RefusedError)) {
+			t.Errorf("byte %d, changed by %#x: %v", at, mask, err)
+		}
+	})
 }
 
 func FuzzDecode(f *testing.F) {

@@ -38,7 +38,7 @@ const (
 // Error is the kind itself.
 func (k Kind) Error() string { return string(k) }
 
-// RefusedError is a disk that is not what it should be. Nothing was written to it.
+// RefusedError is a disk that is not what it should be. Nothing was written to it, unless it is Changed since: what was written is read back.
 type RefusedError struct {
 	Kind Kind
 	// What is the part that was looked at.

@@ -111,7 +111,12 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOp
 	if payload <= o.Payload {
 		return o.State, nil
 	}
-	// The room first: a disk that is full changes nothing.
+	// The key first, then the room: without either nothing changes.
+	keys, err := o.deriveKeys(ctx)
+	if err != nil {
+		return o.State, err
+	}
+	defer keys.Wipe()
 	dev, err := o.Backend.Attach(ctx, volume)
 	if err != nil {
 		return o.State, err
@@ -125,19 +130,14 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOp
 			return o.State, err
 		}
 	}
-	err = o.expand(ctx, dev, opts)
+	err = o.expand(ctx, dev, keys, opts)
 	return o.State, err
 }
 
 // expand writes the pending size to the record, then to the mapping, then to the state: a state that is behind lets Open and Expand go on.
-func (o *op) expand(ctx context.Context, dev backend.Device, opts OpenOptions) error {
-	keys, err := o.deriveKeys(ctx)
-	if err != nil {
-		return err
-	}
-	defer keys.Wipe()
+func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys, opts OpenOptions) error {
 	var record crypt.Record
-	err = o.verified(ctx, dev, keys, true, func(disk blk.Disk, metadata *crypt.Metadata, now crypt.Record) error {
+	err := o.verified(ctx, dev, keys, true, func(disk blk.Disk, metadata *crypt.Metadata, now crypt.Record) error {
 		record = now.Next(now.Epoch, o.PendingPayload)
 		return metadata.Seal(disk, keys, record)
 	})

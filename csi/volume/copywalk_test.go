@@ -52,12 +52,41 @@ func TestCopyKilledAtEachStep(t *testing.T) {
 					n.process(0)
 					n.reboot()
 				}
-				copyAgain(t, n, c.larger, when)
+				copyAgain(t, n, n.process(0), c.larger, when)
 				if steps = kill - 1; !killed {
 					break
 				}
 			}
 			t.Logf("%d steps", steps)
+		})
+	}
+}
+
+// Each step of a copy fails, once. The process goes on, takes back what there is of the copy, and makes it again.
+func TestCopyFailedAtEachStep(t *testing.T) {
+	for name, source := range map[string]func(t *testing.T) *node{
+		"open":   func(t *testing.T) *node { return opened(t) },
+		"closed": func(t *testing.T) *node { n := opened(t); closeVolume(t, n); return n },
+		"new":    func(t *testing.T) *node { return created(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for fail := 1; ; fail++ {
+				n := source(t)
+				s := n.process(fail)
+				n.goesOn = true
+				_, err := s.Copy(t.Context(), copyID, id, CopyOptions{Size: 4 * size})
+				when := fmt.Sprintf("step %d failed after %v", fail, last(n.trace[:min(len(n.trace), fail-1)]))
+				if err != nil && !errors.Is(err, errDead) {
+					t.Fatalf("%s: %v", when, err)
+				}
+				failed := n.steps >= fail
+				n.kill = 0
+				copyAgain(t, n, s, 4*size, when)
+				if !failed {
+					t.Logf("%d steps", fail-1)
+					return
+				}
+			}
 		})
 	}
 }
@@ -92,9 +121,8 @@ func lastStep(t *testing.T, wanted func(State) bool) int {
 }
 
 // copyAgain makes the copy with a process that lives, and then whatever must be possible.
-func copyAgain(t *testing.T, n *node, larger int64, when string) {
+func copyAgain(t *testing.T, n *node, s *Set, larger int64, when string) {
 	t.Helper()
-	s := n.process(0)
 	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 {
 		t.Fatalf("%s: resume: %v, suspended %v", when, err, n.suspended())
 	}

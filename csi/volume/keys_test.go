@@ -18,6 +18,10 @@ func TestKeyServiceAway(t *testing.T) {
 	if o, err := s.Open(ctx, id, OpenOptions{}); err != nil || !o.Adopted {
 		t.Errorf("what is open: %+v, %v", o, err)
 	}
+	before := n.state()
+	if _, err := s.Expand(ctx, id, 2*size, OpenOptions{}); !errors.Is(err, keyring.ErrUnavailable) || !equal(n.state(), before) {
+		t.Errorf("expanded: %v, %+v", err, n.state())
+	}
 	if _, err := s.Create(ctx, "new", size); err != nil {
 		t.Fatal(err)
 	}

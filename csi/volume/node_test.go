@@ -34,8 +34,9 @@ type node struct {
 	keeps bool
 
 	mu sync.Mutex
-	// steps counts what was done; the process is killed when it would do step number kill.
+	// steps counts what was done; the process is killed when it would do step number kill, or goes on after that step failed.
 	steps, kill int
+	goesOn      bool
 	trace       []string
 }
 
@@ -68,7 +69,7 @@ func (n *node) step(what string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.steps++
-	if n.kill > 0 && n.steps >= n.kill {
+	if n.kill > 0 && (n.steps == n.kill || n.steps > n.kill && !n.goesOn) {
 		return errDead
 	}
 	n.trace = append(n.trace, what)
@@ -78,7 +79,7 @@ func (n *node) step(what string) error {
 // process starts a new process of the driver, to be killed at a step; 0 is never.
 func (n *node) process(kill int) *Set {
 	n.mu.Lock()
-	n.steps, n.kill, n.trace = 0, kill, nil
+	n.steps, n.kill, n.goesOn, n.trace = 0, kill, false, nil
 	n.mu.Unlock()
 	return NewSet(Config{
 		Cluster: cluster, Node: n.name, Store: stepStore{n}, Engine: n.engine, Backend: stepBackend{n}, Keys: stepKeys{n, n.keys},

@@ -39,6 +39,14 @@ func TestLyingDisks(t *testing.T) {
 		"header bit":  {func(_ *testing.T, _ *node, d *blktest.Disk) { d.Flip(4200, 1) }, crypt.Tampered},
 		"record bit":  {func(_ *testing.T, _ *node, d *blktest.Disk) { d.Flip(288<<10+48, 1) }, crypt.Tampered},
 		"too small":   {func(_ *testing.T, _ *node, d *blktest.Disk) { d.Resize(crypt.DeviceSize(size) - 4096) }, crypt.Truncated},
+		"changed between two reads": {func(_ *testing.T, _ *node, d *blktest.Disk) {
+			reads := 0
+			d.Tamper = func(_ int, off int64, p []byte) {
+				if reads++; reads > 1 && off == 0 {
+					p[4200] ^= 1
+				}
+			}
+		}, crypt.Changed},
 		"another mkfs": {func(_ *testing.T, _ *node, d *blktest.Disk) {
 			d.Become(blktest.New(crypt.DeviceSize(size)))
 			d.Flip(1080, 0x53)

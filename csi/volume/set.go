@@ -248,7 +248,8 @@ func (o *op) turn(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// verified reads the volume's disk, once, verifies it, and hands both to use. shared is for a disk that a mapping is on.
+// verified reads the volume's disk, once, verifies it, and hands both to use, if the disk shows the same when it is read again: one that does not is refused before
+// anything is written. shared is for a disk that a mapping is on.
 func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys, shared bool, use func(blk.Disk, *crypt.Metadata, crypt.Record) error) error {
 	done, err := o.turn(ctx)
 	if err != nil {
@@ -265,6 +266,9 @@ func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 		return fmt.Errorf("volume %s: %w", o.Volume, err)
 	}
 	record, err := metadata.Verify(keys, o.Identity(), o.want())
+	if err == nil {
+		err = metadata.Reread(disk)
+	}
 	if err != nil {
 		return fmt.Errorf("volume %s: %w", o.Volume, err)
 	}

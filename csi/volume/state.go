@@ -39,7 +39,8 @@ var (
 type BusyError struct{ Volume, Holder, Node string }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("volume %s is open on node %s, so not on %s; when that node is gone for good, take the volume over by naming it", e.Volume, e.Holder, e.Node)
+	return fmt.Sprintf("volume %s is open on node %s, so not on %s; when that node is gone for good, a person lets this one take the volume over: "+
+		"docs/storage.md, A node that is gone", e.Volume, e.Holder, e.Node)
 }
 
 // Phase is how far a volume has come.

@@ -70,18 +70,31 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// Each operation is killed at each of its steps, with the machine and without, and done again by the next process.
-func TestKilledAtEachStep(t *testing.T) {
+// operation is something that is done to the volume of opened, or to one that prepare makes.
+type operation struct {
+	name    string
+	prepare func(t *testing.T, n *node)
+	run     func(ctx context.Context, s *Set) error
+	done    func(st State) bool
+}
+
+func (op operation) node(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t)
+	if op.name != "first open" {
+		n = opened(t)
+	}
+	op.prepare(t, n)
+	return n
+}
+
+func operations(t *testing.T) []operation {
+	t.Helper()
 	anew, err := newProvider(t, 2).KeyID(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	operations := []struct {
-		name    string
-		prepare func(t *testing.T, n *node)
-		run     func(ctx context.Context, s *Set) error
-		done    func(st State) bool
-	}{
+	return []operation{
 		{"first open", func(t *testing.T, n *node) {
 			if _, err := n.process(0).Create(t.Context(), id, size); err != nil {
 				t.Fatal(err)
@@ -106,26 +119,26 @@ func TestKilledAtEachStep(t *testing.T) {
 			return err
 		}, func(st State) bool { return st.Phase == Deleted }},
 	}
-	for _, op := range operations {
+}
+
+// Each operation is killed at each of its steps, with the machine and without, and done again by the next process.
+func TestKilledAtEachStep(t *testing.T) {
+	for _, op := range operations(t) {
 		for _, reboot := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, reboot %v", op.name, reboot), func(t *testing.T) {
 				var steps int
 				for kill := 1; ; kill++ {
-					n := newNode(t)
-					if op.name != "first open" {
-						n = opened(t)
-					}
-					op.prepare(t, n)
+					n := op.node(t)
 					err := op.run(t.Context(), n.process(kill))
-					killed := n.steps >= kill
+					killed, when := n.steps >= kill, fmt.Sprintf("killed at step %d after %v", kill, last(n.trace))
 					if err != nil && !errors.Is(err, errDead) || err == nil && killed {
-						t.Fatalf("step %d: %v", kill, err)
+						t.Fatalf("%s: %v", when, err)
 					}
 					if reboot {
 						n.process(0)
 						n.reboot()
 					}
-					checkAgain(t, n, op.run, op.done, fmt.Sprintf("killed at step %d after %v", kill, last(n.trace)))
+					checkAgain(t, n, n.process(0), op, when)
 					if steps = kill - 1; !killed {
 						break
 					}
@@ -133,6 +146,33 @@ func TestKilledAtEachStep(t *testing.T) {
 				t.Logf("%d steps", steps)
 			})
 		}
+	}
+}
+
+// Each step of each operation fails, once. The process goes on, undoes what it has to, and does the operation again.
+func TestFailedAtEachStep(t *testing.T) {
+	for _, op := range operations(t) {
+		t.Run(op.name, func(t *testing.T) {
+			var steps int
+			for fail := 1; ; fail++ {
+				n := op.node(t)
+				s := n.process(fail)
+				n.goesOn = true
+				err := op.run(t.Context(), s)
+				failed := n.steps >= fail
+				when := fmt.Sprintf("step %d failed after %v", fail, last(n.trace[:min(len(n.trace), fail-1)]))
+				// No error is well where the step was one that the operation can do without, as sealing is for closing.
+				if err != nil && !errors.Is(err, errDead) {
+					t.Fatalf("%s: %v", when, err)
+				}
+				n.kill = 0
+				checkAgain(t, n, s, op, when)
+				if steps = fail - 1; !failed {
+					break
+				}
+			}
+			t.Logf("%d steps", steps)
+		})
 	}
 }
 
@@ -180,14 +220,13 @@ func closeVolume(t *testing.T, n *node) {
 }
 
 // checkAgain does the operation with a process that lives, and then whatever must be possible.
-func checkAgain(t *testing.T, n *node, run func(context.Context, *Set) error, done func(State) bool, when string) {
+func checkAgain(t *testing.T, n *node, s *Set, op operation, when string) {
 	t.Helper()
-	s := n.process(0)
-	if err := run(t.Context(), s); err != nil {
+	if err := op.run(t.Context(), s); err != nil {
 		t.Fatalf("%s: %v", when, err)
 	}
 	st := n.state()
-	if !done(st) {
+	if !op.done(st) {
 		t.Fatalf("%s: state %+v", when, st)
 	}
 	if st.Phase == Deleted {
