@@ -208,8 +208,9 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 		if err != nil {
 			return st, nil, err
 		}
-		if from != st.Request.Node {
-			return st, nil, failed("volume %s is on node %s, this is %s", id, st.Request.Node, d.Node)
+		if from == "" || from != st.Request.Node && from != st.Writer {
+			return st, nil, failed("volume %s is on node %s, this is %s; when that node is gone for good and its disk is here, "+
+				"a person lets this one take the volume over: docs/storage.md, A node that is gone", id, st.Request.Node, d.Node)
 		}
 	}
 	set, err := d.set(st)

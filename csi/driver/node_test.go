@@ -54,8 +54,9 @@ type machine struct {
 	disks   map[string]*blktest.Disk
 	numbers map[string]uint64
 	room    int64
-	// steps counts what was done; the process dies when it would do step number kill.
+	// steps counts what was done; the process dies when it would do step number kill, or goes on after that step failed.
 	steps, kill int
+	goesOn      bool
 }
 
 func newMachine(t testing.TB) *machine {
@@ -121,7 +122,7 @@ func (m *machine) step(string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.steps++
-	if m.kill > 0 && m.steps >= m.kill {
+	if m.kill > 0 && (m.steps == m.kill || m.steps > m.kill && !m.goesOn) {
 		return errDead
 	}
 	return nil
@@ -131,7 +132,7 @@ func (m *machine) step(string) error {
 func (m *machine) process(kill int) *Driver {
 	m.t.Helper()
 	m.mu.Lock()
-	m.steps, m.kill = 0, 0
+	m.steps, m.kill, m.goesOn = 0, 0, false
 	m.mu.Unlock()
 	set := volume.NewSet(volume.Config{
 		Cluster: cluster, Node: m.name, Store: stepStore{m.store, m.step}, Engine: m.engine, Backend: memory{m}, Log: m.log,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,6 +34,9 @@ func TestCodes(t *testing.T) {
 		{&crypt.RefusedError{Kind: crypt.OlderImage}, codes.DataLoss},
 		{&crypt.RefusedError{Kind: crypt.NewerThanState}, codes.FailedPrecondition},
 		{&crypt.RefusedError{Kind: crypt.NotEmpty}, codes.FailedPrecondition},
+		{&crypt.RefusedError{Kind: crypt.Unsupported}, codes.FailedPrecondition},
+		{&crypt.RefusedError{Kind: crypt.Changed}, codes.DataLoss},
+		{keyring.ErrCorrupt, codes.FailedPrecondition},
 		{&volume.BusyError{Volume: "v", Holder: "a", Node: "b"}, codes.FailedPrecondition},
 		{&keyring.BindingError{}, codes.FailedPrecondition},
 		{fmt.Errorf("%w: %w", keyring.ErrUnavailable, context.DeadlineExceeded), codes.Unavailable},
@@ -392,6 +396,80 @@ func TestStageRefusesRequests(t *testing.T) {
 	if err := stage(nil, secret(1)); err != nil || m.mounts.Made() != 1 {
 		t.Errorf("the key: %v, %d made", err, m.mounts.Made())
 	}
+}
+
+// Each call that needs the key of the class's Secret, without it and with another one: nothing comes of it, and it is done with the right one.
+func TestWrongSecrets(t *testing.T) {
+	m := newMachine(t)
+	d := m.process(0)
+	byClass := map[string]string{"keys": keyring.NameSecret}
+	m.made(d, mounted(""), byClass)
+	m.withSecret(d)
+	if err := errors.Join(m.publish(d, mounted(""), "target", false), m.mounts.Write(m.path("target"), "greeting", "hello")); err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range []struct {
+		name, secret string
+		do           func(secrets map[string]string) error
+	}{
+		{"snapshot", "snapshotter-secret", func(s map[string]string) error {
+			_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: snap, SourceVolumeId: pvc, Secrets: s})
+			return err
+		}},
+		{"restore", "provisioner-secret", func(s map[string]string) error {
+			_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+				Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, Parameters: byClass, Secrets: s,
+				VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snap}}},
+			})
+			return err
+		}},
+		{"expand", "node-expand-secret", func(s map[string]string) error {
+			_, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
+				VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}, Secrets: s,
+			})
+			return err
+		}},
+	} {
+		before, err := m.store.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			situation string
+			secrets   map[string]string
+			says      string
+		}{
+			{"none", nil, call.secret},
+			{"another key", secret(2), "wrapped by another key"},
+			{"no key", map[string]string{keyring.SecretKey: "hunter2"}, "base64 of 32 bytes"},
+		} {
+			err := call.do(c.secrets)
+			if Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s, %s: %v: %v, want %q in it", call.name, c.situation, Code(err), err, c.says)
+			}
+			after, err := m.store.List(t.Context())
+			if err != nil || !sameStates(before, after) {
+				t.Errorf("%s, %s: states %+v, were %+v, %v", call.name, c.situation, after, before, err)
+			}
+		}
+		if err := call.do(secret(1)); err != nil {
+			t.Errorf("%s: %v", call.name, err)
+		}
+	}
+	m.greets("target")
+}
+
+// sameStates is whether both have the same volumes in the same states, in any order.
+func sameStates(a, b []volume.State) bool {
+	text := func(states []volume.State) []string {
+		var out []string
+		for _, st := range states {
+			out = append(out, fmt.Sprintf("%+v", st))
+		}
+		slices.Sort(out)
+		return out
+	}
+	return slices.Equal(text(a), text(b))
 }
 
 func TestAnotherNodeHasIt(t *testing.T) {

@@ -317,7 +317,14 @@ func TestTakeOver(t *testing.T) {
 	if r, err := m.process(0).Rewrap(t.Context()); r != (Rewrapped{}) || err != nil {
 		t.Errorf("the former node wrapped %+v, %v", r, err)
 	}
-	m.name = "node-2"
+	// That node is gone, too.
+	m.reboot()
+	m.name, from = "node-3", "node-2"
+	d = m.process(0)
+	if err := staged(m, d); err != nil || m.state(pvc).Writer != "node-3" {
+		t.Fatalf("taken over again: %v, writer %q", err, m.state(pvc).Writer)
+	}
+	m.greets("target")
 	// The request is over once it was done.
 	from = ""
 	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil || m.state(pvc).Writer != "" {

@@ -12,7 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// A walk kills the driver before each step that a call takes, with and without a reboot after it, and then has a new process do the call again.
+// A walk kills the driver before each step that a call takes, with and without a reboot after it, and then has a new process do the call again. Then it has each step
+// fail, once, and the process that met that do the call again.
 type walk struct {
 	// prepare gives a machine with an undisturbed process; call is what is walked through; check looks at what is there in the end.
 	prepare func(t *testing.T) (*machine, *Driver)
@@ -20,45 +21,62 @@ type walk struct {
 	check   func(m *machine, d *Driver)
 }
 
+// What becomes of the process of a walk.
+const (
+	killed   = "killed"
+	rebooted = "killed, and the machine rebooted"
+	goesOn   = "one failed"
+)
+
 func (w walk) run(t *testing.T) {
 	t.Helper()
 	const most = 200
-	for _, reboot := range []bool{false, true} {
-		died := 0
-		for kill := 1; ; kill++ {
-			if kill > most {
+	for _, fate := range []string{killed, rebooted, goesOn} {
+		steps := 0
+		for w.step(t, fate, steps+1) {
+			if steps++; steps > most {
 				t.Fatalf("not done after %d steps", most)
 			}
-			m, _ := w.prepare(t)
-			err := w.call(m, m.process(kill))
-			m.mu.Lock()
-			done := m.steps < kill
-			m.mu.Unlock()
-			if done && err == nil {
-				break
-			}
-			if err == nil {
-				// What it did not do was nothing that the call needs.
-				t.Logf("killed at step %d, and the call says that it is done", kill)
-			}
-			died++
-			if reboot {
-				m.reboot()
-			}
-			d := m.process(0)
-			t.Run(fmt.Sprintf("killed at step %d, reboot %v", kill, reboot), func(t *testing.T) {
-				m.t = t
-				if err := w.call(m, d); err != nil {
-					t.Fatalf("called again: %v", err)
-				}
-				w.check(m, d)
-			})
 		}
-		if died == 0 {
+		if steps == 0 {
 			t.Error("the call takes no steps")
 		}
-		t.Logf("killed at %d steps, reboot %v", died, reboot)
+		t.Logf("%s at %d steps", fate, steps)
 	}
+}
+
+// step is the walk at one step; false when the call takes fewer.
+func (w walk) step(t *testing.T, fate string, at int) bool {
+	t.Helper()
+	m, _ := w.prepare(t)
+	d := m.process(at)
+	m.goesOn = fate == goesOn
+	err := w.call(m, d)
+	m.mu.Lock()
+	done := m.steps < at
+	m.kill = 0
+	m.mu.Unlock()
+	if done && err == nil {
+		return false
+	}
+	if err == nil {
+		// What it did not do was nothing that the call needs.
+		t.Logf("%s at step %d, and the call says that it is done", fate, at)
+	}
+	if fate == rebooted {
+		m.reboot()
+	}
+	if fate != goesOn {
+		d = m.process(0)
+	}
+	t.Run(fmt.Sprintf("%s at step %d", fate, at), func(t *testing.T) {
+		m.t = t
+		if err := w.call(m, d); err != nil {
+			t.Fatalf("called again: %v", err)
+		}
+		w.check(m, d)
+	})
+	return true
 }
 
 // staged stages and publishes: what kubelet does after a reboot, too.
@@ -93,6 +111,29 @@ func TestKilledWhileStaging(t *testing.T) {
 				m.t.Error(err)
 			}
 			m.greets("target")
+		},
+	}.run(t)
+}
+
+func TestKilledWhileStagingADevice(t *testing.T) {
+	device := func(m *machine, d *Driver) error {
+		return errors.Join(m.stage(d, block()), m.publish(d, block(), "target", false))
+	}
+	walk{
+		prepare: func(t *testing.T) (*machine, *Driver) {
+			m := newMachine(t)
+			d := m.process(0)
+			m.made(d, block(), nil)
+			return m, d
+		},
+		call: device,
+		check: func(m *machine, d *Driver) {
+			if st := m.state(pvc); st.Content != volume.Made || len(m.engine.Live()) != 1 || m.mounts.Made() != 0 {
+				m.t.Errorf("content %s, mappings %v, %d file systems made", st.Content, m.engine.Live(), m.mounts.Made())
+			}
+			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), device(m, d)); err != nil {
+				m.t.Error(err)
+			}
 		},
 	}.run(t)
 }
