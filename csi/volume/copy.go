@@ -38,7 +38,7 @@ type CopyOptions struct {
 
 // Copy makes the volume dst from what is on src now, which may be open on this node or closed. It may be called again, and is then no error; one that was
 // made otherwise is ErrExists. A source that was never opened is formatted first. After an error there is nothing of dst, unless its formatting
-// was reached: then it is continued by calling again, also without the source.
+// was reached: then it is continued by calling again, also without the source. One that comes before anything was copied may leave its state, in NEW, which Delete takes.
 func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (State, error) {
 	unlock, err := s.lock(dst)
 	if err != nil {

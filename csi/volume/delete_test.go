@@ -173,3 +173,27 @@ func cutShort(t *testing.T) *node {
 	n.disks[id].Flip(100<<10, 1)
 	return n
 }
+
+// A copy that failed before anything was copied may leave its state: it is deleted as any other, and its source is untouched.
+func TestDeleteACopyThatWasNotBegun(t *testing.T) {
+	n := opened(t)
+	s := n.process(0)
+	n.goesOn = true
+	for n.kill = 1; ; n.kill++ {
+		n.steps = 0
+		if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); err == nil {
+			t.Fatal("it never left its state alone")
+		}
+		if st, _, err := n.store.Get(t.Context(), copyID); err == nil && st.Phase == New && n.disks[copyID] == nil {
+			break
+		}
+	}
+	n.kill = 0
+	if _, err := s.Delete(t.Context(), copyID); err != nil || n.stateOf(copyID).Phase != Deleted {
+		t.Errorf("%v, %+v", err, n.stateOf(copyID))
+	}
+	if err := openAgain(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+	n.intact()
+}
