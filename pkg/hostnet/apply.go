@@ -58,6 +58,7 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	h.have = &State{
 		Rules: want.Rules, Routes: want.Routes, NAT: want.NAT, Outer: want.Outer, Devices: slices.Clone(have.Devices),
 		Forward4: have.Forward4 || want.Forward4, Forward6: have.Forward6 || want.Forward6,
+		Reflect4: reflectAfter(have.Reflect4, want.Reflect4), Reflect6: reflectAfter(have.Reflect6, want.Reflect6),
 	}
 	for _, op := range ops {
 		if d, ok := op.(deviceOp); ok {

@@ -30,7 +30,7 @@ const (
 )
 
 // Diff gives what must be done, in this order, for have to become want. Settings
-// of links that want does not name stay, as does forwarding that is on. Both
+// of links that want does not name stay, as do forwarding that is on and marks that somebody else reflects. Both
 // States are in canonical order, as Read and Plan give them.
 func Diff(have, want State) []Op {
 	devices := diffDevices(have.Devices, want.Devices)
@@ -155,7 +155,23 @@ func diffSettings(have, want State) []Op {
 		}
 		ops = append(ops, settingOp{forward6Path, "1"})
 	}
-	return ops
+	ops = append(ops, diffReflect(reflect4Path, have.Reflect4, want.Reflect4)...)
+	return append(ops, diffReflect(reflect6Path, have.Reflect6, want.Reflect6)...)
+}
+
+func diffReflect(path string, have, want int) []Op {
+	if to := reflectAfter(have, want); to != have {
+		return []Op{settingOp{path, fmt.Sprint(to)}}
+	}
+	return nil
+}
+
+// reflectAfter is what Apply makes of have: another owner's value stays.
+func reflectAfter(have, want int) int {
+	if have != 0 && have != reflectOurs {
+		return have
+	}
+	return want
 }
 
 func diffDevices(have, want []Device) []deviceOp {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -90,6 +91,11 @@ func (h *Host) Read() (State, error) {
 	if err := h.readForwarding(&s, names); err != nil {
 		return s, err
 	}
+	for path, value := range map[string]*int{reflect4Path: &s.Reflect4, reflect6Path: &s.Reflect6} {
+		if *value, err = readNumber(path); err != nil && !errors.Is(err, os.ErrNotExist) { // A kernel without IPv6.
+			return s, err
+		}
+	}
 	for name, lines := range map[string]*[]string{config.NFTNatTable: &s.NAT, config.NFTOuterTable: &s.Outer} {
 		if *lines, err = readNFT(name); err != nil {
 			return s, fmt.Errorf("read nft table %s: %w", name, err)
@@ -111,12 +117,9 @@ func isTunnel(a *nl.LinkAttrs) bool {
 func (h *Host) readDevice(l nl.Link) (Device, error) {
 	a := l.Attrs()
 	d := Device{Name: a.Name, MTU: a.MTU, Group: a.Group, QueueLen: a.TxQLen, Up: a.Flags&net.FlagUp != 0}
-	v, err := readSetting(rpFilterPath(a.Name))
-	if err != nil {
+	var err error
+	if d.RPFilter, err = readNumber(rpFilterPath(a.Name)); err != nil {
 		return d, err
-	}
-	if _, err := fmt.Sscanf(v, "%d", &d.RPFilter); err != nil {
-		return d, fmt.Errorf("read %s: %q is not a number", rpFilterPath(a.Name), v)
 	}
 	addrs, err := h.nl.AddrList(l, nl.FamilyV4)
 	if err != nil {
@@ -244,7 +247,14 @@ func isDefault(r nl.Route) bool {
 const (
 	forward4Path = "ipv4/ip_forward"
 	forward6Path = "ipv6/conf/all/forwarding"
+	reflect4Path = "ipv4/fwmark_reflect"
+	reflect6Path = "ipv6/fwmark_reflect"
 )
+
+// reflectOurs is the value by which fwmark_reflect is on by us. To the kernel all but 0 are the same (IP4_REPLY_MARK,
+// include/net/ip.h), and 255 is the largest, so the value itself says whose it is: what we find, an operator's 1 say, is not
+// ours to put back.
+const reflectOurs = config.RouteProtoNode
 
 func rpFilterPath(link string) string { return "ipv4/conf/" + link + "/rp_filter" }
 func acceptRAPath(link string) string { return "ipv6/conf/" + link + "/accept_ra" }
@@ -255,6 +265,18 @@ func readSetting(path string) (string, error) {
 		return "", fmt.Errorf("read setting: %w", err)
 	}
 	return strings.TrimSpace(string(b)), nil
+}
+
+func readNumber(path string) (int, error) {
+	v, err := readSetting(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		return 0, fmt.Errorf("read setting %s: %q is not a number", path, v)
+	}
+	return n, nil
 }
 
 func writeSetting(path, value string) error {

@@ -146,6 +146,7 @@ func randomWant(rng *rand.Rand) Want {
 		w.Devices, w.Peers = nil, nil
 	}
 	w.Masquerade = rng.IntN(2) == 0
+	w.ReflectMarks = rng.IntN(2) == 0
 	shuffle(w.Peers)
 	return w
 }
@@ -163,7 +164,7 @@ func TestFailureAtEachStep(t *testing.T) {
 	to.Peers = []Peer{moved, peer(4)} // 3 goes, 4 gets a key, 5 is new without one.
 	to.NodeAddrs = append(append(peer(2).NodeAddrs, peer(4).NodeAddrs...), peer(5).NodeAddrs...)
 	to.ClusterRanges = append(to.ClusterRanges, prefixes("198.18.64.0/18")...)
-	to.Masquerade = false
+	to.Masquerade, to.ReflectMarks = false, true
 	keep := common(closed(from), closed(to))
 
 	l := newLab(t)

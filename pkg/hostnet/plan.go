@@ -27,6 +27,9 @@ type Want struct {
 	SelfAddrs []netip.Addr
 	// Masquerade makes what pods send outside the cluster carry this node's address.
 	Masquerade bool
+	// ReflectMarks makes what the kernel itself answers to a packet (resets, ICMP errors, echoes) carry the packet's mark,
+	// and be routed by it; in the families that are forwarded.
+	ReflectMarks bool
 	// TunnelPort is the UDP port from which tunnels send; 0 leaves their packets alone.
 	TunnelPort int
 }
@@ -63,6 +66,12 @@ func Plan(w Want) State {
 		} else {
 			s.Forward6 = true
 		}
+	}
+	if w.ReflectMarks && s.Forward4 {
+		s.Reflect4 = reflectOurs
+	}
+	if w.ReflectMarks && s.Forward6 {
+		s.Reflect6 = reflectOurs
 	}
 	if w.Masquerade {
 		s.NAT = natTable().lines()
@@ -112,6 +121,11 @@ func (p *planner) beneath(w Want) {
 // tunnels lays the routes into tunnels over what is closed.
 func (p *planner) tunnels(w Want) {
 	source := sources(w.SelfAddrs)
+	// What pods send has its source. What the kernel answers by TablePod needs one that peers take from this node.
+	var answers map[bool]netip.Addr
+	if w.ReflectMarks {
+		answers = source
+	}
 	peers := slices.SortedFunc(slices.Values(w.Peers), func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 	for _, peer := range peers {
 		if len(peer.Devices) == 0 {
@@ -120,11 +134,11 @@ func (p *planner) tunnels(w Want) {
 		via := Route{Metric: config.MetricTunnel, Device: peer.Devices[0], MTU: peer.MTU}
 		for _, a := range peer.NodeAddrs {
 			if !slices.Contains(w.SelfAddrs, a) {
-				p.add(via.to(config.TablePod, single(a)))
+				p.add(via.to(config.TablePod, single(a)).from(answers))
 			}
 		}
 		for _, prefix := range peer.PodPrefixes {
-			p.add(via.to(config.TablePod, prefix))
+			p.add(via.to(config.TablePod, prefix).from(answers))
 			p.add(via.to(unix.RT_TABLE_MAIN, prefix).from(source))
 		}
 	}

@@ -41,6 +41,19 @@ forwarding inet false inet6 false
 `},
 		{"ipv4", only(dual(), false), golden4 + routes4 + devices + "forwarding inet true inet6 false\n" + nft},
 		{"ipv6", only(dual(), true), golden6 + routes6 + devices + "forwarding inet false inet6 true\n" + nft},
+		{"reflected marks: answers to pods and nodes have a source", Want{
+			ClusterRanges: prefixes("198.18.128.0/17"), SelfAddrs: addrs("198.18.0.1"), ReflectMarks: true,
+			Peers: []Peer{{Name: "x", PodPrefixes: prefixes("198.18.130.0/24"), NodeAddrs: addrs("198.18.0.9"), Devices: []string{"veil3"}}},
+		}, golden4 + `route unreachable 198.18.0.1/32 table 30309 metric 1986330624
+route 198.18.0.9/32 dev veil3 table 30309 metric 1024 src 198.18.0.1
+route unreachable 198.18.0.9/32 table 30309 metric 1986330624
+route unreachable 198.18.128.0/17 table 30309 metric 1986330624
+route 198.18.130.0/24 dev veil3 table 30309 metric 1024 src 198.18.0.1
+route unreachable 198.18.128.0/17 table main metric 1986330624
+route 198.18.130.0/24 dev veil3 table main metric 1024 src 198.18.0.1
+forwarding inet true inet6 false
+fwmark_reflect inet 118 inet6 0
+`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.text, Plan(tt.want).String()); diff != "" {

@@ -20,6 +20,9 @@ type State struct {
 	Devices []Device
 	// Forward4 and Forward6 are whether packets of the family are forwarded.
 	Forward4, Forward6 bool
+	// Reflect4 and Reflect6 are net.ipv4.fwmark_reflect and net.ipv6.fwmark_reflect: 0 is off,
+	// reflectOurs is on by us, and any other value is on by somebody else, whose it stays.
+	Reflect4, Reflect6 int
 	// RALinks are links that would lose their default route, learned from router
 	// advertisements, when IPv6 forwarding is turned on. Only read, never planned.
 	RALinks []string
@@ -143,6 +146,9 @@ func (s State) String() string {
 		fmt.Fprintf(&b, "device %s\n", d)
 	}
 	fmt.Fprintf(&b, "forwarding inet %t inet6 %t\n", s.Forward4, s.Forward6)
+	if s.Reflect4 != 0 || s.Reflect6 != 0 {
+		fmt.Fprintf(&b, "fwmark_reflect inet %d inet6 %d\n", s.Reflect4, s.Reflect6)
+	}
 	for _, line := range slices.Concat(s.NAT, s.Outer) {
 		fmt.Fprintf(&b, "nft %s\n", line)
 	}
