@@ -80,6 +80,7 @@ func decide(in inputs) decision {
 			ServiceRanges: in.cfg.ServiceRanges,
 			NodeAddrs:     in.table.NodeAddrs,
 			Masquerade:    in.cfg.Masquerade,
+			ReflectMarks:  in.cfg.ServiceProxy == config.ServiceProxyEBPF,
 			TunnelPort:    in.cfg.Tunnel.Port,
 		},
 	}

@@ -244,6 +244,17 @@ func TestProbesOfOthersAreForgotten(t *testing.T) {
 	}
 }
 
+// What the kernel says about packets of services goes where these do only by their mark.
+func TestMarksAreReflectedForServices(t *testing.T) {
+	for proxy, want := range map[string]bool{config.ServiceProxyNone: false, config.ServiceProxyEBPF: true} {
+		in := two(t)
+		in.cfg.ServiceProxy = proxy
+		if got := decide(in).host.ReflectMarks; got != want {
+			t.Errorf("%s: reflected is %t, want %t", proxy, got, want)
+		}
+	}
+}
+
 func TestPathMTUOfAnEarlierVeildIsRecalled(t *testing.T) {
 	in := two(t)
 	routes := hostnet.Plan(decide(withPathMTU(in, 1296)).host).Routes
