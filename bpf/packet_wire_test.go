@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,11 +19,21 @@ import (
 
 const wirePatience = 10 * time.Second
 
+// clientPort is the port that a client had last. Each connection has one of its own: one that was had for another service with the same
+// backend is refused (docs/design/0007-service-table.md, "Same client, same port"), and the kernel draws ports by chance.
+var clientPort atomic.Uint32
+
 // reach connects to a service from ns, has a line echoed, and gives who answered and whom that one saw.
 func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err error) {
+	// Below those that the kernel draws.
+	mine := 10000 + int(clientPort.Add(1)%20000)
+	dialer := net.Dialer{Timeout: wirePatience, LocalAddr: &net.TCPAddr{Port: mine}}
+	if strings.HasPrefix(network, "udp") {
+		dialer.LocalAddr = &net.UDPAddr{Port: mine}
+	}
 	var conn net.Conn
 	err = ns.Do(func() (err error) {
-		conn, err = net.DialTimeout(network, net.JoinHostPort(addr, strconv.Itoa(port)), wirePatience)
+		conn, err = dialer.Dial(network, net.JoinHostPort(addr, strconv.Itoa(port)))
 		return err
 	})
 	if err != nil {
