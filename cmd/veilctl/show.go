@@ -85,6 +85,9 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		{"Pods", fmt.Sprint(s.Pods)},
 		{"In clear", "masqueraded traffic that leaves the cluster; host to host traffic"},
 	}
+	if s.Flowtable != "" {
+		rows = append(rows, []string{"Flow table", s.Flowtable})
+	}
 	if s.Services != nil {
 		rows = append(rows, []string{"Services", servicesLine(s.Services)})
 	}

@@ -23,7 +23,7 @@ const (
 )
 
 // packages are those whose tests load programs into the kernel and need no file of the tree.
-var packages = []string{"pkg/service/table", "pkg/guard"}
+var packages = []string{"pkg/service/table", "pkg/guard", "pkg/hostnet"}
 
 // TestKernel runs the tests of packages on a machine without Kubernetes. What they skip there is in its output.
 func TestKernel(t *testing.T) {

@@ -102,6 +102,8 @@ type Agent struct {
 	refusals []cluster.Refusal
 	problems []string
 	podCount int
+	// flowtable is what telemetry.Status says of it.
+	flowtable string
 	podTimed map[string]bool // pods whose ADD was observed; the loop's alone
 	// configProblem is what is wrong with the configuration's file while another is in force; empty is nothing.
 	configProblem string

@@ -81,7 +81,9 @@ func decide(in inputs) decision {
 			NodeAddrs:     in.table.NodeAddrs,
 			Masquerade:    in.cfg.Masquerade,
 			ReflectMarks:  in.cfg.ServiceProxy == config.ServiceProxyEBPF,
-			TunnelPort:    in.cfg.Tunnel.Port,
+			// The programs of services judge what leaves by marks, which the short way does not set.
+			Flowtable:  in.cfg.ServiceProxy != config.ServiceProxyEBPF,
+			TunnelPort: in.cfg.Tunnel.Port,
 		},
 	}
 	self := in.table.Self

@@ -194,6 +194,15 @@ func (a *Agent) syncHost(want hostnet.Want) error {
 	if err != nil {
 		return fmt.Errorf("routing: %w", err)
 	}
+	flowtable := "on"
+	if !want.Flowtable {
+		flowtable = "off: not with serviceProxy " + config.ServiceProxyEBPF
+	} else if err := a.host.NoFlowtable(); err != nil {
+		flowtable = "off: " + err.Error()
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.flowtable = flowtable
 	return nil
 }
 

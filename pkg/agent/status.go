@@ -30,10 +30,11 @@ func (a *Agent) Status() telemetry.Status {
 			Revision: a.state.Revision, Applied: a.applied, Waiting: a.waiting,
 			Prefixes: len(a.last.guard.Ranges), NodeAddrs: len(a.last.guard.NodeAddrs),
 		},
-		Pods:     a.podCount,
-		MTU:      a.mtuStatus(),
-		Refused:  slices.Clone(a.refusals),
-		Problems: slices.Clone(a.problems),
+		Pods:      a.podCount,
+		MTU:       a.mtuStatus(),
+		Flowtable: a.flowtable,
+		Refused:   slices.Clone(a.refusals),
+		Problems:  slices.Clone(a.problems),
 	}
 	if a.configProblem != "" {
 		s.Problems = append(s.Problems, a.configProblem)

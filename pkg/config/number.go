@@ -93,6 +93,8 @@ const (
 	NFTPodTable = "kubeveil_pods"
 	// NFTOuterTable keeps outer packets whole.
 	NFTOuterTable = "kubeveil_outer"
+	// NFTFlowTable lets packets of flows between pods and tunnels take the kernel's short way.
+	NFTFlowTable = "kubeveil_flows"
 )
 
 // Parts of NFTPodTable that veild makes and the plugin looks for or fills.

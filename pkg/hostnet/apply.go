@@ -30,7 +30,9 @@ func (h *Host) Apply(ops []Op) error {
 			errs = append(errs, fmt.Errorf("%s: left, as a closing route is missing", op))
 			continue
 		}
-		if err := h.do(op); err != nil {
+		if err := h.do(op); errors.Is(err, errNoFlowtable) {
+			h.noFlows = err
+		} else if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", op, err))
 			open = open || op.phase() == phaseClose
 		}
@@ -50,13 +52,20 @@ func (h *Host) Sync(want State) ([]Op, error) {
 		h.have = &have
 	}
 	have := *h.have
+	if h.noFlows != nil {
+		want.Flows = nil
+	}
 	ops := Diff(have, want)
 	h.have = nil
 	if err := h.Apply(ops); err != nil {
 		return ops, err
 	}
+	if h.noFlows != nil {
+		want.Flows = nil
+	}
 	h.have = &State{
 		Rules: want.Rules, Routes: want.Routes, NAT: want.NAT, Outer: want.Outer, Devices: slices.Clone(have.Devices),
+		Flows: want.Flows, FlowLinks: have.FlowLinks, Joined: have.FlowLinks,
 		Forward4: have.Forward4 || want.Forward4, Forward6: have.Forward6 || want.Forward6,
 		Reflect4: reflectAfter(have.Reflect4, want.Reflect4), Reflect6: reflectAfter(have.Reflect6, want.Reflect6),
 	}
@@ -68,6 +77,9 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	}
 	return ops, nil
 }
+
+// NoFlowtable says why packets of known flows do not take the short way although it is wanted; nil is that they do.
+func (h *Host) NoFlowtable() error { return h.noFlows }
 
 // Forget makes the next Sync read the kernel.
 func (h *Host) Forget() { h.have = nil }

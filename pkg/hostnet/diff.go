@@ -46,6 +46,7 @@ func Diff(have, want State) []Op {
 	if !slices.Equal(have.NAT, want.NAT) {
 		ops = append(ops, tableOp{natTable(), want.NAT != nil})
 	}
+	ops = append(ops, diffFlows(have, want, devices)...)
 	slices.SortStableFunc(ops, func(a, b Op) int { return int(a.phase() - b.phase()) })
 	return ops
 }

@@ -27,6 +27,8 @@ type Host struct {
 	filtered *nl.Handle
 	// have is the state that Sync left, nil when it must read.
 	have *State
+	// noFlows is why the kernel has no flow table; asked once.
+	noFlows error
 	// links caches link indexes by name for the length of one Apply.
 	links map[string]int
 	// inject, when set by a test, is asked before each Op.
@@ -69,6 +71,9 @@ func (h *Host) Read() (State, error) {
 	for _, l := range links {
 		a := l.Attrs()
 		names[a.Index] = a.Name
+		if joins(a) {
+			s.FlowLinks = append(s.FlowLinks, a.Name)
+		}
 		if !isTunnel(a) {
 			continue
 		}
@@ -96,10 +101,12 @@ func (h *Host) Read() (State, error) {
 			return s, err
 		}
 	}
-	for name, lines := range map[string]*[]string{config.NFTNatTable: &s.NAT, config.NFTOuterTable: &s.Outer} {
-		if *lines, err = readNFT(name); err != nil {
+	for name, lines := range map[string]*[]string{config.NFTNatTable: &s.NAT, config.NFTOuterTable: &s.Outer, config.NFTFlowTable: &s.Flows} {
+		var links []string
+		if *lines, links, err = readNFT(name); err != nil {
 			return s, fmt.Errorf("read nft table %s: %w", name, err)
 		}
+		s.Joined = append(s.Joined, links...)
 	}
 	s.sort()
 	return s, nil

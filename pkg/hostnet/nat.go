@@ -11,7 +11,7 @@ import (
 
 // natTable masquerades at postrouting, where the kernel translates sources.
 func natTable() nftTable {
-	return nftTable{config.NFTNatTable, []nftChain{{
+	return nftTable{name: config.NFTNatTable, chains: []nftChain{{
 		Chain: nftables.Chain{
 			Name: "postrouting", Type: nftables.ChainTypeNAT,
 			Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,

@@ -5,16 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // nftTable is a table of ours, of family inet.
 type nftTable struct {
 	name   string
 	chains []nftChain
+	// flowtable, when not empty, is the name of the flow table in it, for packets that come in by links.
+	flowtable string
+	links     []string
 }
 
 // nftChain is a base chain and its rules.
@@ -30,6 +36,9 @@ func (t nftTable) kernel() *nftables.Table {
 // lines is the canonical text of what apply makes.
 func (t nftTable) lines() []string {
 	lines := []string{tableLine(t.name)}
+	if t.flowtable != "" {
+		lines = append(lines, flowtableLine(t.flowtable))
+	}
 	for _, c := range t.chains {
 		lines = append(lines, chainLine(&c.Chain))
 		for _, exprs := range c.rules {
@@ -40,6 +49,9 @@ func (t nftTable) lines() []string {
 }
 
 func tableLine(name string) string { return "table inet " + name }
+
+// flowtableLine leaves out the links, which come and go.
+func flowtableLine(name string) string { return "flowtable " + name }
 
 func chainLine(c *nftables.Chain) string {
 	hook, prio := "none", "none"
@@ -93,6 +105,8 @@ func metaText(e *expr.Meta) string {
 	switch e.Key {
 	case expr.MetaKeyMARK:
 		return " mark"
+	case expr.MetaKeyIIFGROUP:
+		return " iifgroup"
 	case expr.MetaKeyOIFGROUP:
 		return " oifgroup"
 	case expr.MetaKeyNFPROTO:
@@ -128,24 +142,34 @@ func word(b []byte) uint32 {
 	return binary.NativeEndian.Uint32(b)
 }
 
-// readNFT gives the canonical text of the table of that name; nil when there is none.
-func readNFT(name string) ([]string, error) {
+// readNFT gives the canonical text of the table of that name, nil when there is none, and the links of its flow table.
+func readNFT(name string) (lines, links []string, err error) {
 	c, err := nftables.New()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	t, err := c.ListTableOfFamily(name, nftables.TableFamilyINet)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	chains, err := c.ListChainsOfTableFamily(t.Family)
 	if err != nil {
-		return nil, fmt.Errorf("list chains: %w", err)
+		return nil, nil, fmt.Errorf("list chains: %w", err)
 	}
-	lines := []string{tableLine(name)}
+	lines = []string{tableLine(name)}
+	if name == config.NFTFlowTable { // Only there: a kernel without flow tables need not know how to list them.
+		tables, err := c.ListFlowtables(t)
+		if err != nil {
+			return nil, nil, fmt.Errorf("list flow tables: %w", err)
+		}
+		for _, f := range tables {
+			lines, links = append(lines, flowtableLine(f.Name)), append(links, f.Devices...)
+		}
+		slices.Sort(links)
+	}
 	for _, chain := range chains {
 		if chain.Table.Name != name {
 			continue
@@ -153,13 +177,13 @@ func readNFT(name string) ([]string, error) {
 		lines = append(lines, chainLine(chain))
 		rules, err := c.GetRules(t, chain)
 		if err != nil {
-			return nil, fmt.Errorf("list rules of chain %s: %w", chain.Name, err)
+			return nil, nil, fmt.Errorf("list rules of chain %s: %w", chain.Name, err)
 		}
 		for _, r := range rules {
 			lines = append(lines, ruleLine(chain.Name, r.Exprs))
 		}
 	}
-	return lines, nil
+	return lines, links, nil
 }
 
 // apply replaces the table in one transaction; without chains it only goes.
@@ -173,6 +197,9 @@ func (t nftTable) apply() error {
 	c.DelTable(table)
 	if len(t.chains) > 0 {
 		c.AddTable(table)
+	}
+	if t.flowtable != "" && len(t.chains) > 0 {
+		c.AddFlowtable(t.flows())
 	}
 	for _, chain := range t.chains {
 		made := chain.Chain

@@ -40,7 +40,7 @@ const (
 
 // outerTable sees to that for tunnels that send from this UDP port.
 func outerTable(port int) nftTable {
-	return nftTable{config.NFTOuterTable, []nftChain{
+	return nftTable{name: config.NFTOuterTable, chains: []nftChain{
 		{
 			Chain: nftables.Chain{
 				Name: "postrouting", Type: nftables.ChainTypeFilter,

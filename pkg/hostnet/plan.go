@@ -30,6 +30,8 @@ type Want struct {
 	// ReflectMarks makes what the kernel itself answers to a packet (resets, ICMP errors, echoes) carry the packet's mark,
 	// and be routed by it; in the families that are forwarded.
 	ReflectMarks bool
+	// Flowtable lets packets of flows between pods and tunnels that passed once take the kernel's short way, where it has one.
+	Flowtable bool
 	// TunnelPort is the UDP port from which tunnels send; 0 leaves their packets alone.
 	TunnelPort int
 }
@@ -75,6 +77,9 @@ func Plan(w Want) State {
 	}
 	if w.Masquerade {
 		s.NAT = natTable().lines()
+	}
+	if w.Flowtable {
+		s.Flows = flowTable(nil).lines()
 	}
 	if w.TunnelPort != 0 {
 		s.Outer, s.OuterPort = outerTable(w.TunnelPort).lines(), w.TunnelPort

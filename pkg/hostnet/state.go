@@ -31,6 +31,10 @@ type State struct {
 	NAT []string
 	// Outer is the same of NFTOuterTable.
 	Outer []string
+	// Flows is the same of NFTFlowTable.
+	Flows []string
+	// FlowLinks are the links that belong into its flow table, Joined those that are in it. Only read, never planned.
+	FlowLinks, Joined []string
 	// OuterPort is what Outer was planned for. Only planned, never read.
 	OuterPort int
 }
@@ -149,7 +153,7 @@ func (s State) String() string {
 	if s.Reflect4 != 0 || s.Reflect6 != 0 {
 		fmt.Fprintf(&b, "fwmark_reflect inet %d inet6 %d\n", s.Reflect4, s.Reflect6)
 	}
-	for _, line := range slices.Concat(s.NAT, s.Outer) {
+	for _, line := range slices.Concat(s.NAT, s.Outer, s.Flows) {
 		fmt.Fprintf(&b, "nft %s\n", line)
 	}
 	return b.String()
@@ -166,6 +170,7 @@ func (s *State) sortSmall() {
 	slices.SortFunc(s.Rules, compareRules)
 	slices.SortFunc(s.Devices, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })
 	slices.Sort(s.RALinks)
+	slices.Sort(s.FlowLinks)
 }
 
 func compareRules(a, b Rule) int {

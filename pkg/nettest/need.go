@@ -27,6 +27,8 @@ const (
 	NoTCX Reason = "no-tcx"
 	// NoWireGuard: the kernel has no WireGuard of its own.
 	NoWireGuard Reason = "no-kernel-wireguard"
+	// NoFlowtable: the kernel has no flow tables for nftables (CONFIG_NF_FLOW_TABLE_INET).
+	NoFlowtable Reason = "no-flowtable"
 	// NoProgram: a program that the test runs is not installed.
 	NoProgram Reason = "no-program"
 	// NoKernelFeature: another thing that this kernel does not have.
