@@ -172,7 +172,7 @@ func (s *Session) asPlanned(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// tunnelOf is an error unless a node's tunnel is of the kind that is wanted: the kernel's WireGuard or the worker's.
+// tunnelOf is an error unless a node's tunnel is of the kind that is wanted: the kernel's WireGuard, and in the flow table, or the worker's.
 func (s *Session) tunnelOf(ctx context.Context, node string, kernel bool) error {
 	link, err := s.Machines.Exec(ctx, node, "ip -d link show veil0")
 	if err != nil {
@@ -180,6 +180,13 @@ func (s *Session) tunnelOf(ctx context.Context, node string, kernel bool) error 
 	}
 	if strings.Contains(string(link), "wireguard") != kernel {
 		return fmt.Errorf("%s: by the kernel's WireGuard was to be %t, but the tunnel is\n%s", node, kernel, link)
+	}
+	if !kernel {
+		return nil
+	}
+	// veild lets a link join as it hears of it.
+	if out, err := s.Machines.Exec(ctx, node, "for i in $(seq 20); do nft list flowtables | grep -q veil0 && exit 0; sleep .5; done; nft list flowtables; exit 1"); err != nil {
+		return fmt.Errorf("%s: its tunnel did not join the flow table: %w: %s", node, err, out)
 	}
 	return nil
 }
