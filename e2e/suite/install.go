@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/framework"
@@ -148,9 +149,13 @@ func install(ctx context.Context, s *Session) error {
 }
 
 // asPlanned is an error when the lab's nodes are not of the kinds that its cases are about: kubelets of both generations of containerd with tunnels of
-// the kernel's WireGuard, and the control plane's host with one in userspace.
+// the kernel's WireGuard, and the control plane's host with one in userspace, which runs no pods. Each has said which key is its own.
 func (s *Session) asPlanned(ctx context.Context) error {
 	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	claims, err := s.claims("")
 	if err != nil {
 		return err
 	}
@@ -160,6 +165,14 @@ func (s *Session) asPlanned(ctx context.Context) error {
 		linux := n.Object.Labels[corev1.LabelOSStable] == "linux"
 		if linux {
 			runtimes = append(runtimes, n.Object.Status.NodeInfo.ContainerRuntimeVersion)
+		} else if !slices.ContainsFunc(n.Object.Spec.Taints, func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoSchedule }) {
+			errs = append(errs, fmt.Errorf("%s runs no pods, but has no taint that says so", n.Name))
+		}
+		claim, err := claims.Get(ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			errs = append(errs, err)
+		} else if keys, _, _ := unstructured.NestedSlice(claim.Object, "spec", "keys"); len(keys) == 0 {
+			errs = append(errs, fmt.Errorf("VeilNode %s has no key", n.Name))
 		}
 		errs = append(errs, s.tunnelOf(ctx, n.Name, linux))
 	}

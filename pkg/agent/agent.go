@@ -104,7 +104,7 @@ type Agent struct {
 	podCount int
 	// flowtable is what telemetry.Status says of it.
 	flowtable string
-	podTimed map[string]bool // pods whose ADD was observed; the loop's alone
+	podTimed  map[string]bool // pods whose ADD was observed; the loop's alone
 	// configProblem is what is wrong with the configuration's file while another is in force; empty is nothing.
 	configProblem string
 }

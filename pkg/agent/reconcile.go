@@ -197,7 +197,7 @@ func (a *Agent) syncHost(want hostnet.Want) error {
 	flowtable := "on"
 	if !want.Flowtable {
 		flowtable = "off: not with serviceProxy " + config.ServiceProxyEBPF
-	} else if err := a.host.NoFlowtable(); err != nil {
+	} else if err := a.host.FlowtableProblem(); err != nil {
 		flowtable = "off: " + err.Error()
 	}
 	a.mu.Lock()

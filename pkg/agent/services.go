@@ -192,6 +192,10 @@ func (a *Agent) beginServices() error {
 	if a.services == nil {
 		return nil
 	}
+	// Its programs judge by marks, which the short way of an earlier veild does not set.
+	if err := a.host.StopFlows(); err != nil {
+		return err
+	}
 	if a.lastGood != nil && a.lastGood.Self != nil {
 		if err := a.noteSelf(a.lastGood.Self.PodPrefixes, a.lastGood.Self.Addresses); err != nil {
 			return err

@@ -93,8 +93,9 @@ const (
 	NFTPodTable = "kubeveil_pods"
 	// NFTOuterTable keeps outer packets whole.
 	NFTOuterTable = "kubeveil_outer"
-	// NFTFlowTable lets packets of flows between pods and tunnels take the kernel's short way.
-	NFTFlowTable = "kubeveil_flows"
+	// NFTFlowTableTCP and NFTFlowTableUDP let packets of flows between pods and tunnels take the kernel's short way.
+	NFTFlowTableTCP = "kubeveil_flows_tcp"
+	NFTFlowTableUDP = "kubeveil_flows_udp"
 )
 
 // Parts of NFTPodTable that veild makes and the plugin looks for or fills.

@@ -30,9 +30,7 @@ func (h *Host) Apply(ops []Op) error {
 			errs = append(errs, fmt.Errorf("%s: left, as a closing route is missing", op))
 			continue
 		}
-		if err := h.do(op); errors.Is(err, errNoFlowtable) {
-			h.noFlows = err
-		} else if err != nil {
+		if err := h.do(op); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", op, err))
 			open = open || op.phase() == phaseClose
 		}
@@ -65,7 +63,7 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	}
 	h.have = &State{
 		Rules: want.Rules, Routes: want.Routes, NAT: want.NAT, Outer: want.Outer, Devices: slices.Clone(have.Devices),
-		Flows: want.Flows, FlowLinks: have.FlowLinks, Joined: have.FlowLinks,
+		Flows: want.Flows, Joins: have.Joins, Joined: have.Joins,
 		Forward4: have.Forward4 || want.Forward4, Forward6: have.Forward6 || want.Forward6,
 		Reflect4: reflectAfter(have.Reflect4, want.Reflect4), Reflect6: reflectAfter(have.Reflect6, want.Reflect6),
 	}
@@ -77,9 +75,6 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	}
 	return ops, nil
 }
-
-// NoFlowtable says why packets of known flows do not take the short way although it is wanted; nil is that they do.
-func (h *Host) NoFlowtable() error { return h.noFlows }
 
 // Forget makes the next Sync read the kernel.
 func (h *Host) Forget() { h.have = nil }

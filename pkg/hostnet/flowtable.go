@@ -1,9 +1,11 @@
 package hostnet
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 
 	"github.com/google/nftables"
@@ -23,20 +25,26 @@ import (
 //
 // What the guard holds packet by packet, the table holds flow by flow. An entry is the link by which the packet comes in, both
 // addresses, both ports and the protocol: so the source is the one that was judged, from the link it was judged for. The way out is
-// the route that was found, a tunnel's or a pod's; it is asked anew, by the whole way, once any route, rule or link has changed since (dst_check
-// in nf_flow_table_ip.c). Fragments, IP options, what is larger than the route's MTU, FIN and RST go the whole way.
+// the route that was found, a tunnel's or a pod's; it is asked anew, by the whole way, once that route has changed since (dst_check
+// in nf_flow_table_ip.c). Fragments, IP options and what is larger than the route's MTU go the whole way.
 //
 // A flow whose source is translated stays on the whole way: the guard judges that behind the hook at which flows are added (source_translated).
-// So does one without PodMark: the tables that set it are away.
+// So does one without PodMark: the tables that set it are away. And one of which only the answers are forwarded: IPVS takes what
+// opened it at another hook, and its translation is not in the entry.
+//
+// TCP from pods goes the whole way: the pod's sender waits for what it has sent to be freed (TCP small queues), which the whole way
+// does early (skb_orphan in ip_rcv_core) and the short one after encryption, so it sends in small pieces. What comes out of a tunnel goes the short way with both.
 
-// The flow table and its chain.
+// What is in an nft table of flows. There is one for each protocol, since a link joins one flow table of an nft table only.
 const (
 	flowtableName = "flows"
 	flowChain     = "forward"
 )
 
-// afterFilter is behind priority filter (0): a packet that others drop there adds nothing.
-const afterFilter = 10
+var flowTableNames = []string{config.NFTFlowTableTCP, config.NFTFlowTableUDP}
+
+// afterAll is behind whatever else is at forward: a packet that others drop there adds nothing.
+const afterAll = 300
 
 // flowOdds is one packet in how many adds its flow. Short connections, for which adding costs more than it saves, mostly end before it.
 const flowOdds = 16
@@ -44,11 +52,118 @@ const flowOdds = 16
 // sourceTranslated is IPS_SRC_NAT (include/uapi/linux/netfilter/nf_conntrack_common.h).
 const sourceTranslated = 1 << 4
 
-// errNoFlowtable is what a kernel without flow tables gives (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD).
-var errNoFlowtable = errors.New("the kernel has no flow tables (modules nf_flow_table_inet and nft_flow_offload): each packet goes the whole way")
+// maxFlowPods bounds the pods' links that join. The kernel lists a flow table in one message of less than 4 KiB, 20 bytes a link, and takes
+// 255 links at most (NFT_NETDEVICE_MAX); packets of the pods beyond go the whole way.
+const maxFlowPods = 150
 
-// flowTable is the table, for packets that come in by links.
-func flowTable(links []string) nftTable {
+// errNoFlowtable is what a kernel without flow tables gives (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD, CONFIG_NFT_NUMGEN).
+var errNoFlowtable = errors.New("the kernel has no flow tables (modules nf_flow_table_inet, nft_flow_offload and nft_numgen): each packet goes the whole way")
+
+// stableOf61 finds the stable release where a distribution's own has 6.1.0.
+var stableOf61 = regexp.MustCompile(`\b6\.1\.(\d+)\b`)
+
+// tooOldForFlows is why the flow tables of a kernel (release and version as in uname -rv) are not used; nil is that they are. Linux 5.15 sends on
+// a known flow without asking whether its route still holds, so a peer that goes would be sent to until the flow ends; and before 6.4, 6.3.6 and 6.1.32 a
+// connection that is in a flow table cannot be deleted (ctnetlink_del_conntrack), so nobody can move UDP from a backend that is gone.
+func tooOldForFlows(release, version string) error {
+	var major, minor, patch int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return fmt.Errorf("%w: which release %q is cannot be told", errNoFlowtable, release)
+	}
+	_, _ = fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch) // 6.4-rc1 has no third.
+	if m := stableOf61.FindStringSubmatch(version); patch == 0 && m != nil {
+		_, _ = fmt.Sscan(m[1], &patch)
+	}
+	number := [3]int{major, minor, patch}
+	since := func(major, minor, patch int) bool { return slices.Compare(number[:], []int{major, minor, patch}) >= 0 }
+	if since(6, 4, 0) || minor == 3 && since(6, 3, 6) || minor == 1 && since(6, 1, 32) {
+		return nil
+	}
+	return fmt.Errorf("Linux %d.%d.%d keeps flows whose route or connection is gone, those since 6.1.32 do not: each packet goes the whole way", major, minor, patch)
+}
+
+// Join is a link whose packets take the flow table in an nft table.
+type Join struct {
+	Table, Link string
+	// MTU is the link's, bytes; of one that has joined, as it was then: entries remember it.
+	MTU int
+}
+
+func compareJoins(a, b Join) int {
+	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Link, b.Link))
+}
+
+// readFlows gives s the nft tables of flows, and the links.
+func (h *Host) readFlows(s *State, links []nl.Link) error {
+	for _, name := range flowTableNames {
+		lines, joined, err := readNFT(name)
+		if err != nil {
+			return fmt.Errorf("read nft table %s: %w", name, err)
+		}
+		s.Flows = append(s.Flows, lines...)
+		for _, link := range joined {
+			s.Joined = append(s.Joined, Join{Table: name, Link: link})
+		}
+	}
+	h.readJoins(s, links)
+	return nil
+}
+
+// readJoins gives s what belongs into the flow tables, and what is in them their MTU.
+func (h *Host) readJoins(s *State, links []nl.Link) {
+	mtus := map[string]int{}
+	for _, j := range s.Joined {
+		mtus[j.Link] = h.joinedMTU[j.Link]
+	}
+	var pods []Join
+	for _, l := range links {
+		a := l.Attrs()
+		if mtu, ok := mtus[a.Name]; ok && mtu == 0 {
+			mtus[a.Name] = a.MTU
+		}
+		switch a.Group {
+		case config.TunnelGroup:
+			s.Joins = append(s.Joins, Join{config.NFTFlowTableTCP, a.Name, a.MTU}, Join{config.NFTFlowTableUDP, a.Name, a.MTU})
+		case config.PodGroup:
+			pods = append(pods, Join{config.NFTFlowTableUDP, a.Name, a.MTU})
+		}
+	}
+	for i, j := range s.Joined {
+		s.Joined[i].MTU = mtus[j.Link]
+	}
+	h.joinedMTU = mtus
+	// Those that are in it stay in it: nobody has to leave for a new one.
+	slices.SortStableFunc(pods, func(a, b Join) int {
+		_, has := mtus[a.Link]
+		_, had := mtus[b.Link]
+		return compareBool(had, has)
+	})
+	s.Joins = append(s.Joins, pods[:min(len(pods), maxFlowPods)]...)
+}
+
+// flowTables are the nft tables, one for each protocol, with flow tables for packets that come in by links.
+func flowTables(joins []Join) []nftTable {
+	tables := []nftTable{flowTable(config.NFTFlowTableTCP, unix.IPPROTO_TCP), flowTable(config.NFTFlowTableUDP, unix.IPPROTO_UDP)}
+	for i, t := range tables {
+		for _, j := range joins {
+			if j.Table == t.name {
+				tables[i].links = append(tables[i].links, j.Link)
+			}
+		}
+	}
+	return tables
+}
+
+// plannedFlows are the lines of all.
+func plannedFlows() (lines []string) {
+	for _, t := range flowTables(nil) {
+		lines = append(lines, t.lines()...)
+	}
+	return lines
+}
+
+// flowTable is the nft table for flows of a protocol, without links.
+func flowTable(name string, proto byte) nftTable {
 	group := func(key expr.MetaKey, group uint32) []expr.Any {
 		return []expr.Any{
 			&expr.Meta{Key: key, Register: 1},
@@ -57,6 +172,11 @@ func flowTable(links []string) nftTable {
 	}
 	back := &expr.Verdict{Kind: expr.VerdictReturn}
 	rules := [][]expr.Any{
+		{
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{proto}},
+			back,
+		},
 		{
 			&expr.Numgen{Register: 1, Type: unix.NFT_NG_RANDOM, Modulus: flowOdds},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
@@ -69,6 +189,11 @@ func flowTable(links []string) nftTable {
 			back,
 		},
 		{
+			&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0}}, // IP_CT_DIR_ORIGINAL
+			back,
+		},
+		{
 			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
 			bits(sourceTranslated),
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
@@ -76,18 +201,12 @@ func flowTable(links []string) nftTable {
 		},
 	}
 	for _, g := range [][2]uint32{{config.PodGroup, config.TunnelGroup}, {config.TunnelGroup, config.PodGroup}} {
-		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-			rules = append(rules, slices.Concat(group(expr.MetaKeyIIFGROUP, g[0]), group(expr.MetaKeyOIFGROUP, g[1]), []expr.Any{
-				&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
-				&expr.FlowOffload{Name: flowtableName},
-			}))
-		}
+		rules = append(rules, slices.Concat(group(expr.MetaKeyIIFGROUP, g[0]), group(expr.MetaKeyOIFGROUP, g[1]), []expr.Any{&expr.FlowOffload{Name: flowtableName}}))
 	}
-	return nftTable{name: config.NFTFlowTable, flowtable: flowtableName, links: links, chains: []nftChain{{
+	return nftTable{name: name, flowtable: true, chains: []nftChain{{
 		Chain: nftables.Chain{
 			Name: flowChain, Type: nftables.ChainTypeFilter,
-			Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityRef(afterFilter),
+			Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityRef(afterAll),
 		},
 		rules: rules,
 	}}}
@@ -100,92 +219,122 @@ func bits(mask uint32) *expr.Bitwise {
 
 // flows is the flow table of t.
 func (t nftTable) flows() *nftables.Flowtable {
-	return &nftables.Flowtable{Table: t.kernel(), Name: t.flowtable, Devices: t.links}
+	return &nftables.Flowtable{Table: t.kernel(), Name: flowtableName, Devices: t.links}
 }
 
-// joins is whether packets that come in by a link may take the short way.
-func joins(a *nl.LinkAttrs) bool { return a.Group == config.PodGroup || a.Group == config.TunnelGroup }
-
-// diffFlows gives what must be done for the flow table. A new MTU of a tunnel ends all entries, which remember that of their route.
+// diffFlows gives what must be done for the flow tables. They are made anew, which ends all entries, when a link has another MTU, which entries remember, and when
+// one is gone: since Linux 6.16 its name stays in the list.
 func diffFlows(have, want State, devices []deviceOp) []Op {
 	if len(want.Flows) == 0 {
 		if len(have.Flows) == 0 {
 			return nil
 		}
-		return []Op{tableOp{flowTable(nil), false}}
+		var ops []Op
+		for _, t := range flowTables(nil) {
+			ops = append(ops, tableOp{t, false})
+		}
+		return ops
 	}
-	anew := !slices.Equal(have.Flows, want.Flows) || len(without(have.Joined, have.FlowLinks)) > 0
+	anew := !slices.Equal(have.Flows, want.Flows) || len(without(have.Joined, have.Joins)) > 0
 	for _, d := range devices {
 		anew = anew || d.have.MTU != d.want.MTU
 	}
 	if anew {
-		return []Op{flowsOp{have.FlowLinks, true}}
+		return []Op{flowsOp{have.Joins, true}}
 	}
-	if missing := without(have.FlowLinks, have.Joined); len(missing) > 0 {
+	if missing := without(have.Joins, have.Joined); len(missing) > 0 {
 		return []Op{flowsOp{missing, false}}
 	}
 	return nil
 }
 
 // without gives what is in a and not in b.
-func without(a, b []string) []string {
-	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
+func without(a, b []Join) []Join {
+	return slices.DeleteFunc(slices.Clone(a), func(j Join) bool { return slices.Contains(b, j) })
 }
 
-// flowsOp makes the table, or lets links join it. The kernel takes links away by itself when they go.
+// flowsOp makes the flow tables, or lets links join them.
 type flowsOp struct {
-	links []string
+	joins []Join
 	anew  bool
 }
 
 func (o flowsOp) String() string {
 	if o.anew {
-		return "replace nft table " + config.NFTFlowTable
+		return fmt.Sprintf("replace nft tables %v", flowTableNames)
 	}
-	return fmt.Sprintf("add links %v to the flow table", o.links)
+	var links []string
+	for _, j := range o.joins {
+		links = append(links, j.Link)
+	}
+	return fmt.Sprintf("add links %v to the flow tables", slices.Compact(links))
 }
 
 func (o flowsOp) phase() phase { return phaseTable }
 
-// apply takes it for granted that a link is there when the kernel says that one is not: Watch tells of those that went.
-func (o flowsOp) apply(*Host) error {
-	t := flowTable(o.links)
-	if !o.anew {
-		return gone(t.join())
+// apply never fails: without flow tables all is slower and nothing is wrong. FlowtableProblem says what happened.
+func (o flowsOp) apply(h *Host) error {
+	h.flowsErr = nil
+	for _, t := range flowTables(o.joins) {
+		if !o.anew {
+			h.flowsErr = errors.Join(h.flowsErr, t.join())
+			continue
+		}
+		h.joinedMTU = nil
+		err := t.apply()
+		if noFlowtable(err) {
+			// Either there are no flow tables, or one of the links is gone.
+			links := t.links
+			t.links = nil
+			if err = t.apply(); noFlowtable(err) {
+				h.noFlows = errNoFlowtable
+				return nil
+			}
+			if t.links = links; err == nil {
+				err = t.join()
+			}
+		}
+		h.flowsErr = errors.Join(h.flowsErr, err)
 	}
-	err := t.apply()
-	if !noFlowtable(err) {
-		return err
-	}
-	// Either has no flow tables, or one of the links is gone.
-	t.links = nil
-	if err := t.apply(); noFlowtable(err) {
-		return errNoFlowtable
-	} else if err != nil {
-		return err
-	}
-	t.links = o.links
-	return gone(t.join())
+	return nil
 }
 
-// join lets the links of t join the flow table that is there. One that has joined stays.
+// join lets the links of t join. One that has joined stays. That one is gone, or the table, is no error: Watch tells of it, and the next
+// reading finds what is missing.
 func (t nftTable) join() error {
+	if len(t.links) == 0 {
+		return nil
+	}
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
 	c.AddFlowtable(t.flows())
-	return c.Flush()
-}
-
-// gone leaves out the error that a link, or the table, is there no more.
-func gone(err error) error {
-	if errors.Is(err, unix.ENOENT) {
-		return nil
+	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("add links %v to the flow table of %s: %w", t.links, t.name, err)
 	}
-	return err
+	return nil
 }
 
 func noFlowtable(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// FlowtableProblem says why packets of known flows do not all take the short way although it is wanted; nil is that they do.
+func (h *Host) FlowtableProblem() error {
+	if h.noFlows != nil {
+		return h.noFlows
+	}
+	return h.flowsErr
+}
+
+// StopFlows lets every packet go the whole way from now on, until the next Sync that wants otherwise.
+func (h *Host) StopFlows() error {
+	h.Forget()
+	var errs []error
+	for _, t := range flowTables(nil) {
+		t.chains = nil
+		errs = append(errs, t.apply())
+	}
+	return errors.Join(errs...)
 }

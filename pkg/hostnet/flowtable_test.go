@@ -2,6 +2,7 @@ package hostnet
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,13 +19,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 func TestDiffOfFlows(t *testing.T) {
-	lines := flowTable(nil).lines()
+	lines := plannedFlows()
 	want := State{Flows: lines}
 	wider := deviceOp{Device{Name: "veil0", MTU: 1420}, Device{Name: "veil0", MTU: 1300}}
+	tunnel, pod := []Join{{config.NFTFlowTableTCP, "veil0", 1420}, {config.NFTFlowTableUDP, "veil0", 1420}}, Join{config.NFTFlowTableUDP, "vpod1", 1420}
+	narrow := Join{config.NFTFlowTableUDP, "vpod1", 1300}
 	for _, tc := range []struct {
 		name    string
 		have    State
@@ -33,14 +37,15 @@ func TestDiffOfFlows(t *testing.T) {
 		ops     []string
 	}{
 		{name: "nothing wanted, nothing there"},
-		{"not there", State{FlowLinks: []string{"veil0", "vpod1"}}, want, nil, []string{"replace nft table kubeveil_flows"}},
-		{"another", State{Flows: lines[1:]}, want, nil, []string{"replace nft table kubeveil_flows"}},
-		{"there", State{Flows: lines, FlowLinks: []string{"veil0"}, Joined: []string{"veil0"}}, want, nil, nil},
-		{"a new link", State{Flows: lines, FlowLinks: []string{"veil0", "vpod1"}, Joined: []string{"veil0"}}, want, nil, []string{"add links [vpod1] to the flow table"}},
-		{"a link in it that is no pod's any more", State{Flows: lines, FlowLinks: []string{"veil0"}, Joined: []string{"veil0", "vpod1"}}, want, nil,
-			[]string{"replace nft table kubeveil_flows"}},
-		{"a tunnel's MTU", State{Flows: lines, FlowLinks: []string{"veil0"}, Joined: []string{"veil0"}}, want, []deviceOp{wider}, []string{"replace nft table kubeveil_flows"}},
-		{"no longer wanted", State{Flows: lines}, State{}, nil, []string{"delete nft table kubeveil_flows"}},
+		{"not there", State{Joins: append(tunnel, pod)}, want, nil, []string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
+		{"another", State{Flows: lines[1:]}, want, nil, []string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
+		{"there", State{Flows: lines, Joins: tunnel, Joined: tunnel}, want, nil, nil},
+		{"a new link", State{Flows: lines, Joins: append(tunnel, pod), Joined: tunnel}, want, nil, []string{"add links [vpod1] to the flow tables"}},
+		{"a link in it that is no pod's any more", State{Flows: lines, Joins: tunnel, Joined: append(tunnel, pod)}, want, nil,
+			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
+		{"a pod's MTU", State{Flows: lines, Joins: append(tunnel, narrow), Joined: append(tunnel, pod)}, want, nil, []string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
+		{"a tunnel's MTU", State{Flows: lines, Joins: tunnel, Joined: tunnel}, want, []deviceOp{wider}, []string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
+		{"no longer wanted", State{Flows: lines}, State{}, nil, []string{"delete nft table kubeveil_flows_tcp", "delete nft table kubeveil_flows_udp"}},
 	} {
 		var got []string
 		for _, op := range diffFlows(tc.have, tc.want, tc.devices) {
@@ -49,6 +54,54 @@ func TestDiffOfFlows(t *testing.T) {
 		if !slices.Equal(got, tc.ops) {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.ops)
 		}
+	}
+}
+
+func TestFlowsOfReleases(t *testing.T) {
+	for _, tc := range []struct {
+		release, version string
+		used             bool
+	}{
+		{"5.10.0-39-amd64", "#1 SMP Debian 5.10.251-1", false},
+		{"5.15.0-1057-azure", "#65-Ubuntu SMP", false},
+		{"6.1.0-9-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.27-1 (2023-05-08)", false},
+		{"6.1.0-56-cloud-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-11-01)", true},
+		{"6.1.0", "#1 SMP", false},
+		{"6.1.115-126.197.amzn2023.x86_64", "#1 SMP", true},
+		{"6.2.0-39-generic", "#40-Ubuntu", false},
+		{"6.3.5", "", false},
+		{"6.3.6", "", true},
+		{"6.4-rc1", "", true},
+		{"6.18.44", "#1 SMP 6.1.2", true},
+		{"7.0.0-rc1", "", true},
+		{"unknown", "", false},
+	} {
+		if err := tooOldForFlows(tc.release, tc.version); (err == nil) != tc.used {
+			t.Errorf("%s %s: %v", tc.release, tc.version, err)
+		}
+	}
+}
+
+// TestJoinsAreBounded has more pods than flow tables take: those that are in them stay.
+func TestJoinsAreBounded(t *testing.T) {
+	var links []nl.Link
+	add := func(name string, group uint32) {
+		attrs := nl.NewLinkAttrs()
+		attrs.Name, attrs.Group, attrs.MTU = name, group, 1420
+		links = append(links, &nl.Tuntap{LinkAttrs: attrs})
+	}
+	for i := range maxFlowPods + 20 {
+		add(fmt.Sprintf("vpod%03d", i), config.PodGroup)
+	}
+	add("veil0", config.TunnelGroup)
+	last := Join{config.NFTFlowTableUDP, fmt.Sprintf("vpod%03d", maxFlowPods+19), 1420}
+	s := State{Joined: []Join{{Table: config.NFTFlowTableUDP, Link: last.Link}}}
+	new(Host).readJoins(&s, links)
+	if !slices.Contains(s.Joins, last) || s.Joined[0] != last {
+		t.Errorf("%v, which had joined, is to leave for another; joined are %v", last, s.Joined)
+	}
+	if n := len(s.Joins); n != maxFlowPods+2 {
+		t.Errorf("%d are to join, want %d pods and the tunnel twice", n, maxFlowPods)
 	}
 }
 
@@ -93,7 +146,8 @@ func newFlowLab(t *testing.T) *flowLab {
 	l.run(fmt.Sprintf(`nft -f - <<EOF
 		table inet marker {
 			counter forged { }
-			counter forwarded { }
+			counter inward { }
+			counter outward { }
 			chain pre {
 				type filter hook prerouting priority -300;
 				iifname "vpod0" ip saddr != 198.18.129.5 counter name forged drop
@@ -102,7 +156,8 @@ func newFlowLab(t *testing.T) *flowLab {
 			}
 			chain forward {
 				type filter hook forward priority -300;
-				meta l4proto { tcp, udp } counter name forwarded
+				iifname "veil0" meta l4proto { tcp, udp } counter name inward
+				oifname "veil0" meta l4proto { tcp, udp } counter name outward
 			}
 		}
 EOF`, config.PodMark))
@@ -110,8 +165,8 @@ EOF`, config.PodMark))
 		answer(t, l.far, far)
 	}
 	l.sync(l.want)
-	if l.host.NoFlowtable() != nil {
-		nettest.Skip(t, nettest.NoFlowtable, l.host.NoFlowtable().Error())
+	if l.host.noFlows != nil {
+		nettest.Skip(t, nettest.NoFlowtable, l.host.noFlows.Error())
 	}
 	l.settle()
 	return l
@@ -249,12 +304,16 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 		if got := exchange(c, 100, "warming up", time.Second); got != 100 {
 			t.Fatalf("%d of 100 answered", got)
 		}
-		before := l.counter("forwarded")
+		inward, outward := l.counter("inward"), l.counter("outward")
 		if got := exchange(c, n, "canary inside", time.Second); got != n {
 			t.Errorf("%d of %d answered", got, n)
 		}
-		if passed := l.counter("forwarded") - before; passed > n/10 {
-			t.Errorf("%d of %d packets passed the rules one by one", passed, 2*n)
+		if inward = l.counter("inward") - inward; inward > n/10 {
+			t.Errorf("%d of %d packets from the tunnel passed the rules one by one", inward, n)
+		}
+		outward = l.counter("outward") - outward
+		if _, tcp := c.(*net.TCPConn); !tcp && outward > n/10 || tcp && outward < n {
+			t.Errorf("%d of %d packets from the pod passed the rules one by one", outward, n)
 		}
 	}
 	for _, network := range []string{"udp", "tcp"} {
@@ -298,6 +357,16 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 		}
 	})
 
+	t.Run("its connection is deleted", func(t *testing.T) {
+		c := l.dial("udp", farAddrs[0])
+		short(t, c)
+		before := l.counter("outward")
+		l.ns.Run(t, deleteConnections)
+		if exchange(c, 1, "canary of a new connection", time.Second) != 1 || l.counter("outward") == before {
+			t.Error("what follows is still of the connection that was deleted")
+		}
+	})
+
 	for _, far := range farAddrs {
 		t.Run("a lower MTU, "+far.String(), func(t *testing.T) {
 			c := l.dial("udp", far)
@@ -336,6 +405,33 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 	}
 }
 
+// deleteConnections does what conntrack -F does, over IPv4.
+func deleteConnections() error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	const subsystem, del = 1, 2 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE
+	msg := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+4)
+	msg = binary.NativeEndian.AppendUint16(msg, subsystem<<8|del)
+	msg = binary.NativeEndian.AppendUint16(msg, unix.NLM_F_REQUEST|unix.NLM_F_ACK)
+	msg = append(msg, make([]byte, 8)...)
+	msg = append(msg, unix.AF_INET, 0, 0, 0)
+	if err := unix.Sendto(fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	buf := make([]byte, 4096)
+	n, _, err := unix.Recvfrom(fd, buf, 0)
+	if err != nil || n < unix.SizeofNlMsghdr+4 {
+		return fmt.Errorf("%d bytes of an answer: %w", n, err)
+	}
+	if code := int32(binary.NativeEndian.Uint32(buf[unix.SizeofNlMsghdr:])); code != 0 {
+		return unix.Errno(-code)
+	}
+	return nil
+}
+
 // sendForged sends a UDP packet over IPv4 with a source of another's.
 func sendForged(src, dst netip.Addr, port int, text string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
@@ -351,22 +447,43 @@ func sendForged(src, dst netip.Addr, port int, text string) error {
 
 func TestFlowtableFollowsLinks(t *testing.T) {
 	l := newFlowLab(t)
-	if got := l.read().Joined; !slices.Equal(got, []string{"veil0", "vpod0", "vpod1"}) {
+	links := func() (udp []string) {
+		for _, j := range l.read().Joined {
+			if j.Table == config.NFTFlowTableUDP {
+				udp = append(udp, j.Link)
+			}
+		}
+		return udp
+	}
+	if got := links(); !slices.Equal(got, []string{"veil0", "vpod0", "vpod1"}) {
 		t.Fatalf("in the flow table are %v", got)
 	}
 	l.run("ip link del vpod1")
-	if got := l.read().Joined; !slices.Equal(got, []string{"veil0", "vpod0"}) {
+	l.settle()
+	if got := links(); !slices.Equal(got, []string{"veil0", "vpod0"}) {
 		t.Errorf("after a pod is gone: %v", got)
 	}
 	l.run(fmt.Sprintf("ip link add vpod2 group %d type dummy", config.PodGroup))
 	l.settle()
-	if got := l.read().Joined; !slices.Equal(got, []string{"veil0", "vpod0", "vpod2"}) {
+	if got := links(); !slices.Equal(got, []string{"veil0", "vpod0", "vpod2"}) {
 		t.Errorf("with a new pod: %v", got)
 	}
+	for i := range maxFlowPods {
+		l.run(fmt.Sprintf("ip link add vpod0000000%04d group %d type dummy", i, config.PodGroup))
+	}
+	l.settle()
+	if got := links(); len(got) != maxFlowPods+1 || !slices.Contains(got, "vpod2") {
+		t.Errorf("with too many pods: %d links, %v", len(got), got)
+	}
+	if err := l.host.FlowtableProblem(); err != nil {
+		t.Error(err)
+	}
+	l.ns.Run(t, l.host.StopFlows)
+	l.settle()
 	if err := l.ns.Do(func() error { _, err := l.host.Remove(); return err }); err != nil {
 		t.Fatal(err)
 	}
-	if tables := l.run("nft list tables"); strings.Contains(tables, config.NFTFlowTable) {
+	if tables := l.run("nft list tables"); strings.Contains(tables, "kubeveil_flows") {
 		t.Errorf("left after Remove: %s", tables)
 	}
 }
@@ -378,10 +495,10 @@ func TestFlowtableWhereTheKernelHasNone(t *testing.T) {
 	w.Flowtable = true
 	l.sync(w)
 	l.host.Forget()
-	if ops := l.sync(w); l.host.NoFlowtable() != nil && len(ops) > 0 {
+	if ops := l.sync(w); l.host.FlowtableProblem() != nil && len(ops) > 0 {
 		t.Errorf("tried again: %v", ops)
 	}
-	if !strings.Contains(fmt.Sprint(l.host.NoFlowtable(), l.read().Flows), "low") {
+	if !strings.Contains(fmt.Sprint(l.host.FlowtableProblem(), l.read().Flows), "low") {
 		t.Error("there is neither a flow table nor a reason")
 	}
 }

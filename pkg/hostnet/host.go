@@ -27,8 +27,10 @@ type Host struct {
 	filtered *nl.Handle
 	// have is the state that Sync left, nil when it must read.
 	have *State
-	// noFlows is why the kernel has no flow table; asked once.
-	noFlows error
+	// noFlows is why the kernel's flow tables are not used, which is found out once; flowsErr is why they are not as they should be.
+	noFlows, flowsErr error
+	// joinedMTU are the MTUs that links had when they joined a flow table, by name; links that are not in it have the one they have.
+	joinedMTU map[string]int
 	// links caches link indexes by name for the length of one Apply.
 	links map[string]int
 	// inject, when set by a test, is asked before each Op.
@@ -51,7 +53,13 @@ func Open() (*Host, error) {
 		filtered.Close()
 		return nil, fmt.Errorf("ask for filtered dumps: %w", err)
 	}
-	return &Host{nl: h, filtered: filtered}, nil
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		h.Close()
+		filtered.Close()
+		return nil, fmt.Errorf("ask for the kernel's release: %w", err)
+	}
+	return &Host{nl: h, filtered: filtered, noFlows: tooOldForFlows(unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]))}, nil
 }
 
 // Close closes the sockets; the kernel's state stays.
@@ -71,9 +79,6 @@ func (h *Host) Read() (State, error) {
 	for _, l := range links {
 		a := l.Attrs()
 		names[a.Index] = a.Name
-		if joins(a) {
-			s.FlowLinks = append(s.FlowLinks, a.Name)
-		}
 		if !isTunnel(a) {
 			continue
 		}
@@ -101,12 +106,13 @@ func (h *Host) Read() (State, error) {
 			return s, err
 		}
 	}
-	for name, lines := range map[string]*[]string{config.NFTNatTable: &s.NAT, config.NFTOuterTable: &s.Outer, config.NFTFlowTable: &s.Flows} {
-		var links []string
-		if *lines, links, err = readNFT(name); err != nil {
+	for name, lines := range map[string]*[]string{config.NFTNatTable: &s.NAT, config.NFTOuterTable: &s.Outer} {
+		if *lines, _, err = readNFT(name); err != nil {
 			return s, fmt.Errorf("read nft table %s: %w", name, err)
 		}
-		s.Joined = append(s.Joined, links...)
+	}
+	if err := h.readFlows(&s, links); err != nil {
+		return s, err
 	}
 	s.sort()
 	return s, nil

@@ -10,16 +10,14 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // nftTable is a table of ours, of family inet.
 type nftTable struct {
 	name   string
 	chains []nftChain
-	// flowtable, when not empty, is the name of the flow table in it, for packets that come in by links.
-	flowtable string
+	// flowtable is whether there is a flow table in it, for packets that come in by links.
+	flowtable bool
 	links     []string
 }
 
@@ -36,8 +34,8 @@ func (t nftTable) kernel() *nftables.Table {
 // lines is the canonical text of what apply makes.
 func (t nftTable) lines() []string {
 	lines := []string{tableLine(t.name)}
-	if t.flowtable != "" {
-		lines = append(lines, flowtableLine(t.flowtable))
+	if t.flowtable {
+		lines = append(lines, flowtableLine(flowtableName))
 	}
 	for _, c := range t.chains {
 		lines = append(lines, chainLine(&c.Chain))
@@ -160,7 +158,7 @@ func readNFT(name string) (lines, links []string, err error) {
 		return nil, nil, fmt.Errorf("list chains: %w", err)
 	}
 	lines = []string{tableLine(name)}
-	if name == config.NFTFlowTable { // Only there: a kernel without flow tables need not know how to list them.
+	if slices.Contains(flowTableNames, name) { // Only there: a kernel without flow tables need not know how to list them.
 		tables, err := c.ListFlowtables(t)
 		if err != nil {
 			return nil, nil, fmt.Errorf("list flow tables: %w", err)
@@ -168,7 +166,6 @@ func readNFT(name string) (lines, links []string, err error) {
 		for _, f := range tables {
 			lines, links = append(lines, flowtableLine(f.Name)), append(links, f.Devices...)
 		}
-		slices.Sort(links)
 	}
 	for _, chain := range chains {
 		if chain.Table.Name != name {
@@ -198,7 +195,7 @@ func (t nftTable) apply() error {
 	if len(t.chains) > 0 {
 		c.AddTable(table)
 	}
-	if t.flowtable != "" && len(t.chains) > 0 {
+	if t.flowtable && len(t.chains) > 0 {
 		c.AddFlowtable(t.flows())
 	}
 	for _, chain := range t.chains {

@@ -79,7 +79,7 @@ func Plan(w Want) State {
 		s.NAT = natTable().lines()
 	}
 	if w.Flowtable {
-		s.Flows = flowTable(nil).lines()
+		s.Flows = plannedFlows()
 	}
 	if w.TunnelPort != 0 {
 		s.Outer, s.OuterPort = outerTable(w.TunnelPort).lines(), w.TunnelPort

@@ -31,10 +31,10 @@ type State struct {
 	NAT []string
 	// Outer is the same of NFTOuterTable.
 	Outer []string
-	// Flows is the same of NFTFlowTable.
+	// Flows is the same of NFTFlowTableTCP and NFTFlowTableUDP.
 	Flows []string
-	// FlowLinks are the links that belong into its flow table, Joined those that are in it. Only read, never planned.
-	FlowLinks, Joined []string
+	// Joins are the links that belong into its flow tables, Joined those that are in them. Only read, never planned.
+	Joins, Joined []Join
 	// OuterPort is what Outer was planned for. Only planned, never read.
 	OuterPort int
 }
@@ -170,7 +170,8 @@ func (s *State) sortSmall() {
 	slices.SortFunc(s.Rules, compareRules)
 	slices.SortFunc(s.Devices, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })
 	slices.Sort(s.RALinks)
-	slices.Sort(s.FlowLinks)
+	slices.SortFunc(s.Joins, compareJoins)
+	slices.SortFunc(s.Joined, compareJoins)
 }
 
 func compareRules(a, b Rule) int {

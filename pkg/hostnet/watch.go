@@ -124,7 +124,7 @@ func concernsNFT(b []byte) bool {
 	const newElement = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSETELEM
 	return anyMessage(b, func(kind uint16, body []byte) bool {
 		names := func(table string) bool { return bytes.Contains(body, []byte(table+"\x00")) }
-		return names(config.NFTNatTable) || names(config.NFTOuterTable) || names(config.NFTFlowTable) || names(config.NFTGuardTable) || names(config.NFTPodTable) && kind != newElement
+		return names(config.NFTNatTable) || names(config.NFTOuterTable) || names(config.NFTFlowTableTCP) || names(config.NFTFlowTableUDP) || names(config.NFTGuardTable) || names(config.NFTPodTable) && kind != newElement
 	})
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
-// Detach removes an attachment: its addresses in the sets, so that the pod is mute, the
-// link with its routes and neighbours, then the record. It does as much as it
+// Detach removes an attachment: its addresses in the sets, so that nothing new comes from the pod, the
+// link with its known flows, its routes and neighbours, then the record. It does as much as it
 // can, and what is not there is no error: it may be repeated, and a record that
 // cannot be read does not stop it. The pod's namespace is not needed.
 //
