@@ -67,20 +67,25 @@ func loadOnThread(t Table, key *keyring.Secret) error {
 	if err != nil {
 		return fmt.Errorf("mapping %s: hand the key to the kernel: %w: add_key: %w; the process must be allowed add_key and keyctl", t.Name, ErrNotSupported, err)
 	}
-	err = loadTable(t, t.Class.flags())
-	if errors.Is(err, unix.EINVAL) && len(t.Class.flags()) > 0 {
-		// A kernel that lacks a flag says EINVAL, as for everything else it does not know: try once more without.
-		err = loadTable(t, nil)
-	}
+	err = loadTuned(t, dmRequest.call)
 	if _, gone := unix.KeyctlInt(unix.KEYCTL_REVOKE, id, 0, 0, 0); gone != nil {
 		err = errors.Join(err, fmt.Errorf("mapping %s: revoke the key: %w", t.Name, gone))
 	}
 	return err
 }
 
-func loadTable(t Table, flags []string) error {
-	q := dmRequest{command: dmTableLoad, name: t.Name, targets: []dmTarget{{0, uint64(t.Payload) >> sectorBits, "crypt", t.params(flags)}}}
-	_, err := q.call()
+// loadTuned loads the table with the flags of its class, or without them into a kernel that lacks one: it says EINVAL, as of everything that it does not know or take
+// (crypt_ctr_optional in drivers/md/dm-crypt.c). Nothing else is left out: what a kernel does not take of the rest it refuses again.
+func loadTuned(t Table, call func(dmRequest) (*dmReply, error)) error {
+	err := loadTable(t, t.Class.flags(), call)
+	if errors.Is(err, unix.EINVAL) && len(t.Class.flags()) > 0 {
+		err = loadTable(t, nil, call)
+	}
+	return err
+}
+
+func loadTable(t Table, flags []string, call func(dmRequest) (*dmReply, error)) error {
+	_, err := call(dmRequest{command: dmTableLoad, name: t.Name, targets: []dmTarget{{0, uint64(t.Payload) >> sectorBits, "crypt", t.params(flags)}}})
 	return err
 }
 

@@ -1,0 +1,118 @@
+package crypt
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// cryptTarget is device-mapper with the crypt target of a kernel that knows these optional arguments, and takes no more than most (crypt_ctr_optional in
+// drivers/md/dm-crypt.c): it says EINVAL of any other, and of another number than there are.
+type cryptTarget struct {
+	known []string
+	most  int
+	// fails, unless 0, is what it says of every table.
+	fails unix.Errno
+	// asked are the argument lines that it was given, taken the one that it took.
+	asked []string
+	taken string
+}
+
+func (c *cryptTarget) call(q dmRequest) (*dmReply, error) {
+	if q.command != dmTableLoad || q.name == "" || len(q.targets) != 1 || q.targets[0].kind != "crypt" {
+		return nil, errors.New("it loads no table of one crypt target")
+	}
+	params := q.targets[0].params
+	c.asked = append(c.asked, params)
+	if c.fails != 0 {
+		return nil, q.explain(c.fails)
+	}
+	const fixed = 5
+	f := strings.Fields(params)
+	n, err := strconv.Atoi(f[fixed])
+	if err != nil || n > c.most || n != len(f)-fixed-1 {
+		return nil, q.explain(unix.EINVAL)
+	}
+	for _, arg := range f[fixed+1:] {
+		if !slices.Contains(c.known, arg) {
+			return nil, q.explain(unix.EINVAL)
+		}
+	}
+	c.taken = params
+	return &dmReply{}, nil
+}
+
+// Flags of a class are left out where the kernel lacks one, all of them, and nothing else ever is: a table that is taken is the one that was asked for.
+func TestFlagsThatTheKernelLacks(t *testing.T) {
+	const sectors, discards, submit, read, write = "sector_size:4096", "allow_discards", "submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"
+	all := []string{sectors, discards, "same_cpu_crypt", submit, read, write}
+	before59 := cryptTarget{known: all[:4], most: 6} // Linux 5.9 has the last two.
+	for name, c := range map[string]struct {
+		kernel  cryptTarget
+		class   Class
+		discard bool
+		// want ends the line that is taken; empty: none is, for the error.
+		want  string
+		err   error
+		asked int
+	}{
+		"latency":                              {cryptTarget{known: all, most: 8}, Latency, false, " 3 " + sectors + " " + read + " " + write, nil, 1},
+		"throughput":                           {cryptTarget{known: all, most: 8}, Throughput, true, " 3 " + sectors + " " + submit + " " + discards, nil, 1},
+		"no class":                             {cryptTarget{known: all, most: 8}, "", true, " 2 " + sectors + " " + discards, nil, 1},
+		"latency before 5.9":                   {before59, Latency, false, " 1 " + sectors, nil, 2},
+		"latency before 5.9, with discards":    {before59, Latency, true, " 2 " + sectors + " " + discards, nil, 2},
+		"throughput before 5.9":                {before59, Throughput, false, " 2 " + sectors + " " + submit, nil, 1},
+		"one flag of two":                      {cryptTarget{known: all[:5], most: 8}, Latency, true, " 2 " + sectors + " " + discards, nil, 2},
+		"fewer arguments than the class wants": {cryptTarget{known: all, most: 2}, Latency, true, " 2 " + sectors + " " + discards, nil, 2},
+		"no sectors of 4096":                   {cryptTarget{known: all[1:], most: 8}, Latency, false, "", unix.EINVAL, 2},
+		"no discards":                          {cryptTarget{known: []string{sectors}, most: 8}, Throughput, true, "", unix.EINVAL, 2},
+		"no sectors, no class":                 {cryptTarget{known: all[1:], most: 8}, "", false, "", unix.EINVAL, 1},
+		"no memory":                            {cryptTarget{fails: unix.ENOMEM}, Latency, false, "", unix.ENOMEM, 1},
+		"no such cipher":                       {cryptTarget{fails: unix.ENOENT}, Latency, false, "", unix.ENOENT, 1},
+		"no such key":                          {cryptTarget{fails: unix.ENOKEY}, Latency, false, "", unix.ENOKEY, 1},
+		"device in use":                        {cryptTarget{fails: unix.EBUSY}, Throughput, false, "", unix.EBUSY, 1},
+		"mapping is gone":                      {cryptTarget{fails: unix.ENXIO}, Latency, false, "", ErrNoMapping, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := testTable()
+			table.Class, table.Discard = c.class, c.discard
+			err := loadTuned(table, c.kernel.call)
+			if !errors.Is(err, c.err) || len(c.kernel.asked) != c.asked {
+				t.Errorf("%v after %q; want %v after %d", err, c.kernel.asked, c.err, c.asked)
+			}
+			taken := c.kernel.taken
+			if c.want == "" {
+				if taken != "" {
+					t.Errorf("taken: %q", taken)
+				}
+				return
+			}
+			if !strings.HasSuffix(taken, c.want) {
+				t.Errorf("taken: %q, want %q at its end", taken, c.want)
+			}
+			// What a mapping is held to when it has been made, and each time that it is found.
+			m := table.Mapping()
+			m.Targets[0].params = taken
+			if d := table.Differs(m); d != "" {
+				t.Errorf("it is not the table: %s", d)
+			}
+		})
+	}
+}
+
+// What a class brings, and a fallback leaves out, is known to change how fast a mapping is and nothing else (Documentation/admin-guide/device-mapper/dm-crypt.rst).
+func TestClassesOnlyTune(t *testing.T) {
+	only := []string{"submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"}
+	for _, flag := range append(append(slices.Clone(tuning), Throughput.flags()...), Latency.flags()...) {
+		if !slices.Contains(only, flag) {
+			t.Errorf("%s is left out where the kernel does not know it, and is not compared", flag)
+		}
+	}
+	if flags := Class("").flags(); len(flags) != 0 {
+		t.Errorf("no class brings %q", flags)
+	}
+}
