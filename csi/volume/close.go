@@ -124,11 +124,11 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOp
 	if err := o.Backend.Expand(ctx, volume, crypt.DeviceSize(payload)); err != nil {
 		return o.State, err
 	}
-	if next := o.State; next.PendingPayload != payload {
-		next.PendingPayload = payload
-		if err := o.swap(ctx, next); err != nil {
-			return o.State, err
-		}
+	next := o.State
+	next.PendingPayload = payload
+	// Also when it does already, see step.
+	if err := o.swap(ctx, next); err != nil {
+		return o.State, err
 	}
 	err = o.expand(ctx, dev, keys, opts)
 	return o.State, err
@@ -147,7 +147,8 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys, o
 	if record.Epoch == o.Epoch && o.Writer == o.Node {
 		t := crypt.NewTable(record, dev.Number, opts.Class, opts.Discard)
 		if err := o.Engine.Resize(ctx, t, keys.Volume); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
-			return err
+			// The engine has tried that, once.
+			return errors.Join(err, o.letGo(ctx, func() error { return o.Engine.Suspend(context.WithoutCancel(ctx), t.Name, false) }))
 		}
 	}
 	next := o.State

@@ -29,8 +29,9 @@ type CopyOptions struct {
 	Request Request
 	// Keys is the provider that wraps the key of the copy; nil is the Set's. SourceKeys unwraps that of the source; nil is the Set's, or Keys.
 	Keys, SourceKeys keyring.Provider
-	// Freeze brings the source to a standstill, flushed, until thaw. Nil is for all that need no more than the mapping suspended, which freezes a file
-	// system on it, too, and is undone by Resume after a crash. It must not use the Set.
+	// Freeze brings the source to a standstill, flushed, until thaw, which is called again when it fails. Nil is for all that need no more than the mapping suspended,
+	// which freezes a file system on it, too, and is undone by Resume after a crash. It must not use the Set. What it does must end with the process: Resume
+	// knows nothing of it.
 	Freeze func(ctx context.Context) (thaw func() error, err error)
 	// Limit is how long the source may stand still, 0 is FreezeLimit; it is thawed then, whatever the copy does. A source that is not open stands still by itself, for as long as it takes.
 	Limit time.Duration
@@ -39,6 +40,7 @@ type CopyOptions struct {
 // Copy makes the volume dst from what is on src now, which may be open on this node or closed. It may be called again, and is then no error; one that was
 // made otherwise is ErrExists. A source that was never opened is formatted first. After an error there is nothing of dst, unless its formatting
 // was reached: then it is continued by calling again, also without the source. One that comes before anything was copied may leave its state, in NEW, which Delete takes.
+// After ErrStill the source does not go on: see ResumeVolume.
 func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (State, error) {
 	unlock, err := s.lock(dst)
 	if err != nil {
@@ -127,7 +129,8 @@ func (o *op) copyFrom(ctx context.Context, opts CopyOptions) error {
 	defer cancel()
 	// The state first: once it is gone no update of it that is still under way can make the backing one that is needed.
 	gone := o.Store.Remove(undo, o.Volume, o.revision)
-	if gone == nil {
+	// A backing that came to be there meanwhile was made by somebody else.
+	if gone == nil && !errors.Is(err, backend.ErrExists) {
 		gone = o.discardBacking(undo)
 	}
 	return errors.Join(err, gone)
@@ -285,19 +288,42 @@ func (o *op) copyStill(ctx context.Context, from *op, open string, size int64, o
 	}
 	still, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks", ErrTooLong, limit))
 	defer cancel()
-	thaw = sync.OnceValue(thaw)
+	goOn := sync.OnceValue(func() error { return from.letGo(ctx, thaw) })
 	// Also while the copy is stuck, perhaps in writing out what waits for the source.
-	stop := context.AfterFunc(still, func() { _ = thaw() })
+	stop := context.AfterFunc(still, func() { _ = goOn() })
 	err = o.Backend.Copy(still, o.Volume, from.Volume, size)
 	if stop(); context.Cause(still) != nil {
 		// Thawed before the copy was done, maybe: what it holds was not there at one moment.
 		err = fmt.Errorf("copy volume %s to %s: %w", from.Volume, o.Volume, errors.Join(context.Cause(still), err))
 	}
-	if thawed := thaw(); thawed != nil {
-		from.log.Error("volume stands still after it was copied: unmount it, or have its mapping resumed with dmsetup", "error", thawed)
-		err = errors.Join(err, fmt.Errorf("thaw volume %s: %w", from.Volume, thawed))
+	return errors.Join(err, goOn())
+}
+
+// thawPauses are how long to wait before each further attempt to let a volume go on that stands still: what fails for want of memory may soon not fail.
+var thawPauses = []time.Duration{
+	100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond, 3200 * time.Millisecond,
+}
+
+// letGo lets the volume go on, and tries again when that fails, a pod waiting for it; ErrStill when none of the attempts did. Once ctx has ended it waits no more between
+// them: a process that is to end leaves the volume to the next (Resume). A mapping that is gone stands no longer still: that error is given as it is.
+func (o *op) letGo(ctx context.Context, thaw func() error) error {
+	err := thaw()
+	for _, pause := range o.pauses {
+		if err == nil || errors.Is(err, crypt.ErrNoMapping) {
+			return err
+		}
+		o.log.Warn("volume stands still: trying again to let it go on", "next", pause, "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		err = thaw()
 	}
-	return err
+	if err == nil || errors.Is(err, crypt.ErrNoMapping) {
+		return err
+	}
+	o.log.Error("volume stands still, and went on by none of the attempts: if it stays so, have its mapping resumed with dmsetup", "error", err)
+	return fmt.Errorf("volume %s: %w: %w", o.Volume, ErrStill, err)
 }
 
 // freeze brings the source to a standstill. A nil thaw is one that stands still already.
@@ -313,7 +339,7 @@ func (o *op) freeze(ctx context.Context, open string, opts CopyOptions) (thaw fu
 	}
 	thaw = func() error { return o.Engine.Suspend(context.WithoutCancel(ctx), open, false) }
 	if err := o.Engine.Suspend(ctx, open, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("suspend volume %s: %w", o.Volume, err), thaw())
+		return nil, errors.Join(fmt.Errorf("suspend volume %s: %w", o.Volume, err), o.letGo(ctx, thaw))
 	}
 	return thaw, nil
 }
@@ -355,6 +381,18 @@ func (s *Set) Resume(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// ResumeVolume is Resume of one volume, for one whose copy gave ErrStill: call it again while it gives an error. A volume that is not open here is none.
+func (s *Set) ResumeVolume(ctx context.Context, volume string) error {
+	o, err := s.Find(ctx, volume)
+	if errors.Is(err, crypt.ErrNoMapping) || errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil || !o.Mapping.Suspended {
+		return err
+	}
+	return s.resume(ctx, volume, o.Mapping.Name)
+}
+
 func (s *Set) resume(ctx context.Context, volume, name string) error {
 	unlock, err := s.lock(volume)
 	if err != nil {
@@ -364,6 +402,6 @@ func (s *Set) resume(ctx context.Context, volume, name string) error {
 	if err := s.Engine.Suspend(ctx, name, false); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
 		return err
 	}
-	s.Log.Info("mapping resumed: a copy of its volume was cut short", "volume", volume, "mapping", name)
+	s.Log.Info("mapping resumed: a copy of its volume had left it suspended", "volume", volume, "mapping", name)
 	return nil
 }

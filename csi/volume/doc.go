@@ -15,7 +15,9 @@
 //   - What was refused has neither a mapping nor a backing's device that it had not before.
 //   - What Delete destroys is known to be the volume's. Anything else is left.
 //   - A copy is what its source was at one moment, which lasted no longer than a limit; it opens on no disk but its own, and its source on no copy's.
-//     A source that a dead process left standing still goes on (Set.Resume, Set.Open).
+//     A source that could not be let go on is tried again for some seconds (ErrStill, Set.ResumeVolume); one that a dead process left standing still goes on (Set.Resume,
+//     Set.Open).
+//   - A node from which a volume was taken over fences what it has mapped of it when it learns of that (Set.Yield), and changes neither disk nor state.
 //   - While the key service is away nothing is opened anew and nothing is formatted; what is open stays so.
 //
 // A copy and its source have one volume key: deleting one destroys its wrapped key, and what is left of its disk can still be read by who has the key of the

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
@@ -17,6 +18,9 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
+
+// attempts is how often a process tries to let a volume go on; without pauses, which no test is to wait for.
+const attempts = 4
 
 // errDead is what every operation of a process gives that was killed.
 var errDead = errors.New("killed")
@@ -81,10 +85,12 @@ func (n *node) process(kill int) *Set {
 	n.mu.Lock()
 	n.steps, n.kill, n.goesOn, n.trace = 0, kill, false, nil
 	n.mu.Unlock()
-	return NewSet(Config{
+	s := NewSet(Config{
 		Cluster: cluster, Node: n.name, Store: stepStore{n}, Engine: n.engine, Backend: stepBackend{n}, Keys: stepKeys{n, n.keys},
 		OpenDisk: func(path string, _ bool) (blk.Disk, error) { return n.disk(path), n.step("open disk") },
 	})
+	s.pauses = make([]time.Duration, attempts-1)
+	return s
 }
 
 func (n *node) disk(path string) *blktest.Disk { return n.disks[strings.TrimPrefix(path, "/dev/")] }

@@ -299,10 +299,9 @@ func (o *op) step(ctx context.Context, dev backend.Device, keys *crypt.Keys, wri
 	err := o.verified(ctx, dev, keys, false, func(disk blk.Disk, metadata *crypt.Metadata, record crypt.Record) error {
 		next := o.State
 		next.PendingEpoch, next.Writer = o.Epoch+1, o.Node
-		if next.PendingEpoch != o.PendingEpoch || next.Writer != o.Writer {
-			if err := o.swap(ctx, next); err != nil {
-				return err
-			}
+		// Also when the state says all of it already: another node may have taken the volume over since it was read, and then the disk is not ours to write.
+		if err := o.swap(ctx, next); err != nil {
+			return err
 		}
 		// An expansion that was cut short before the disk knew of it is left to be asked for again.
 		sealed = record.Next(o.PendingEpoch, record.Payload)

@@ -22,6 +22,9 @@ import (
 // until it is collected. A disk's flushes take longer than what is done in memory, so more would gain little.
 const readers = 4
 
+// turnPatience is how long a volume may keep others waiting: a disk that hangs keeps its memory and nothing else.
+const turnPatience = 30 * time.Second
+
 // Config is what a Set stands on. All but OpenDisk, Locks and Log must be set.
 type Config struct {
 	// Cluster is the id of the cluster, Node the name of this node.
@@ -43,6 +46,8 @@ type Config struct {
 type Set struct {
 	Config
 	reading chan struct{}
+	// pauses are thawPauses.
+	pauses []time.Duration
 
 	mu   sync.Mutex
 	busy map[string]bool
@@ -63,7 +68,7 @@ func NewSet(c Config) *Set {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Set{Config: c, reading: make(chan struct{}, readers), busy: map[string]bool{}, sealing: map[string]*crypt.Keys{}}
+	return &Set{Config: c, reading: make(chan struct{}, readers), pauses: thawPauses, busy: map[string]bool{}, sealing: map[string]*crypt.Keys{}}
 }
 
 // Create is CreateFor without a request.
@@ -239,10 +244,13 @@ func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
 }
 
 // turn waits until there is memory for one more volume's metadata, and gives it back with done. Nothing is to be waited for meanwhile but the volume's disk and its state.
+// One whose disk does not answer is overtaken after turnPatience: there may be as many of them as there are volumes that hang.
 func (o *op) turn(ctx context.Context) (done func(), err error) {
 	select {
 	case o.reading <- struct{}{}:
-		return func() { <-o.reading }, nil
+		give := sync.OnceFunc(func() { <-o.reading })
+		overtaken := time.AfterFunc(turnPatience, give)
+		return func() { overtaken.Stop(); give() }, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("volume %s: wait for the disks of others: %w", o.Volume, ctx.Err())
 	}
@@ -323,10 +331,10 @@ func (o *op) claim(takeOver string) error {
 	if o.Phase == Deleted {
 		return fmt.Errorf("volume %s: %w", o.Volume, ErrDeleted)
 	}
-	if o.Writer != "" && o.Writer != o.Node && o.Writer != takeOver {
-		return &BusyError{o.Volume, o.Writer, o.Node}
+	if o.Writer == takeOver {
+		return nil
 	}
-	return nil
+	return o.Busy(o.Node)
 }
 
 // usable refuses what is no volume for a pod: a snapshot, and a copy that was not finished.

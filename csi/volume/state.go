@@ -31,16 +31,30 @@ var (
 	ErrSmaller = errors.New("a copy is at least as large as its source")
 	// ErrTooLong matches when a copy was given up because its source stood still for too long.
 	ErrTooLong = errors.New("the source stood still for too long")
+	// ErrStill matches when a volume could not be let go on after it was brought to a standstill: what uses it waits.
+	ErrStill = errors.New("it stands still")
 	// ErrState matches a state that no operation leaves behind: it was edited, or written by another version.
 	ErrState = errors.New("state of the volume does not hang together")
 )
 
-// BusyError is a volume that another node has.
-type BusyError struct{ Volume, Holder, Node string }
+// BusyError is a volume that Holder has, and so Node has not. Home is the node that it was made for; empty when it was for any.
+type BusyError struct{ Volume, Holder, Node, Home string }
 
 func (e *BusyError) Error() string {
+	if e.Home != "" && e.Home == e.Node {
+		return fmt.Sprintf("volume %s was taken over from this node, %s, by node %s, and its pods belong there; its PersistentVolume goes on naming this node, "+
+			"and cannot be changed: make another one: docs/storage.md, A node that is gone", e.Volume, e.Node, e.Holder)
+	}
 	return fmt.Sprintf("volume %s is open on node %s, so not on %s; when that node is gone for good, a person lets this one take the volume over: "+
 		"docs/storage.md, A node that is gone", e.Volume, e.Holder, e.Node)
+}
+
+// TakenError is a volume that a person gives from the node From, which is said to be gone, to the node To. It is for From, which is there after all.
+type TakenError struct{ Volume, From, To string }
+
+func (e *TakenError) Error() string {
+	return fmt.Sprintf("volume %s is given from this node, %s, which is said to be gone for good, to node %s, and its pods belong there; its PersistentVolume goes on naming this node, "+
+		"and cannot be changed: make another one, or remove spec.takeOver while %s has not opened it: docs/storage.md, A node that is gone", e.Volume, e.From, e.To, e.To)
 }
 
 // Phase is how far a volume has come.
@@ -100,6 +114,14 @@ type Origin struct {
 func (s State) origin() crypt.Origin {
 	id := crypt.Identity{Binding: keyring.Binding{Cluster: s.Cluster, Volume: s.Request.Source}, UUID: s.Origin.UUID}
 	return crypt.Origin{Identity: id, Sequence: s.Origin.Sequence, Epoch: s.Origin.Epoch, Payload: s.Origin.Payload}
+}
+
+// Busy is the error for node where another one has the volume; nil where none has.
+func (s State) Busy(node string) error {
+	if s.Writer == "" || s.Writer == node {
+		return nil
+	}
+	return &BusyError{Volume: s.Volume, Holder: s.Writer, Node: node, Home: s.Request.Node}
 }
 
 // isCopy is whether the volume is made from another.

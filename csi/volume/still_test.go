@@ -1,0 +1,250 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// failing has an operation of the engine fail that often, as for want of memory, and not any more then. It gives how often it was asked for.
+func (n *node) failing(op string, times int) (asked *int) {
+	asked = new(int)
+	hook := n.engine.Hook
+	n.engine.Hook = func(what, name string) error {
+		if what != op {
+			return hook(what, name)
+		}
+		if *asked++; *asked <= times {
+			return unix.ENOMEM
+		}
+		return hook(what, name)
+	}
+	return asked
+}
+
+// A source that does not go on at once is tried again, and the copy is none the worse for it.
+func TestSourceGoesOnAgain(t *testing.T) {
+	for times := 1; times < attempts; times++ {
+		n := opened(t)
+		n.failing("resume", times)
+		if st := copyVolume(t, n.process(0), copyID, id, CopyOptions{}); st.Phase != Ready || len(n.suspended()) != 0 {
+			t.Errorf("failed %d times: %+v, suspended %v", times, st, n.suspended())
+		}
+		n.intact()
+	}
+	n := opened(t)
+	thawed := 0
+	copyVolume(t, n.process(0), copyID, id, CopyOptions{Freeze: func(context.Context) (func() error, error) {
+		return func() error {
+			if thawed++; thawed == 1 {
+				return unix.ENOMEM
+			}
+			return nil
+		}, nil
+	}})
+	if thawed != 2 {
+		t.Errorf("thawed by the caller %d times, want 2", thawed)
+	}
+}
+
+// One that does not go on by any attempt is said to stand still, nothing is left of its copy, and it goes on when it is asked for again: by this process, or the next.
+func TestSourceThatStandsStill(t *testing.T) {
+	for name, goOn := range map[string]func(n *node, s *Set) error{
+		"this process": func(n *node, s *Set) error { return s.ResumeVolume(n.t.Context(), id) },
+		"the next":     func(n *node, _ *Set) error { return n.process(0).Resume(n.t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := opened(t)
+			s := n.process(0)
+			asked := n.failing("resume", attempts+1)
+			if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) || !errors.Is(err, unix.ENOMEM) || *asked != attempts {
+				t.Errorf("%v after %d attempts, want %d", err, *asked, attempts)
+			}
+			n.nothingOf(copyID)
+			if len(n.suspended()) != 1 {
+				t.Errorf("suspended %v", n.suspended())
+			}
+			if err := goOn(n, s); !errors.Is(err, unix.ENOMEM) || len(n.suspended()) != 1 {
+				t.Errorf("it fails once more: %v, suspended %v", err, n.suspended())
+			}
+			for range 2 {
+				if err := goOn(n, s); err != nil || len(n.suspended()) != 0 {
+					t.Errorf("%v, suspended %v", err, n.suspended())
+				}
+			}
+			copyVolume(t, n.process(0), copyID, id, CopyOptions{})
+		})
+	}
+	n := opened(t)
+	closeVolume(t, n)
+	for _, v := range []string{id, "none"} {
+		if err := n.process(0).ResumeVolume(t.Context(), v); err != nil {
+			t.Errorf("%s, which is not open: %v", v, err)
+		}
+	}
+}
+
+// The attempts take as long as is said, and no time once the process is to end.
+func TestAttemptsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := opened(t)
+		s := n.process(0)
+		s.pauses = thawPauses
+		n.failing("resume", 100)
+		var want time.Duration
+		for _, pause := range thawPauses {
+			want += pause
+		}
+		began := time.Now()
+		if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) || time.Since(began) != want {
+			t.Errorf("%v after %v, want %v", err, time.Since(began), want)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		s.Backend = told{stepBackend{n}, cancel}
+		began = time.Now()
+		if _, err := s.Copy(ctx, copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) || time.Since(began) != 0 {
+			t.Errorf("while the process ends: %v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// told is a backend in which the process is told to end.
+type told struct {
+	stepBackend
+	end context.CancelFunc
+}
+
+func (b told) Copy(ctx context.Context, _, _ string, _ int64) error {
+	b.end()
+	return ctx.Err()
+}
+
+// A copy that is stuck does not keep its source, also when that does not go on by the first attempt.
+func TestSourceOfAStuckCopyGoesOnAgain(t *testing.T) {
+	n := opened(t)
+	n.failing("resume", 2)
+	s := n.process(0)
+	s.Backend = stuck{stepBackend{n}}
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{Limit: time.Millisecond}); !errors.Is(err, ErrTooLong) || errors.Is(err, ErrStill) {
+		t.Errorf("%v", err)
+	}
+	if n.nothingOf(copyID); len(n.suspended()) != 0 {
+		t.Errorf("suspended %v", n.suspended())
+	}
+}
+
+// halfway is an engine that fails once what it does has suspended the mapping.
+type halfway struct{ crypt.Engine }
+
+func (h halfway) Suspend(ctx context.Context, name string, suspended bool) error {
+	err := h.Engine.Suspend(ctx, name, suspended)
+	if suspended {
+		err = errors.Join(err, unix.EIO)
+	}
+	return err
+}
+
+// What fails when it has brought a volume to a standstill leaves none, though that has to be tried twice.
+func TestHalfwayToAStandstill(t *testing.T) {
+	n := opened(t)
+	n.failing("resume", 1)
+	s := n.process(0)
+	s.Engine = halfway{s.Engine}
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, unix.EIO) || errors.Is(err, ErrStill) || len(n.suspended()) != 0 {
+		t.Errorf("copy: %v, suspended %v", err, n.suspended())
+	}
+	n.nothingOf(copyID)
+
+	n = opened(t)
+	n.failing("resume", 2)
+	s = n.process(0)
+	s.Engine = resizing{s.Engine}
+	if _, err := s.Expand(t.Context(), id, 2*size, OpenOptions{}); !errors.Is(err, unix.EIO) || len(n.suspended()) != 0 {
+		t.Errorf("expand: %v, suspended %v", err, n.suspended())
+	}
+}
+
+// resizing is an engine whose Resize leaves the mapping suspended, having tried to let it go on.
+type resizing struct{ crypt.Engine }
+
+func (r resizing) Resize(ctx context.Context, t crypt.Table, _ *keyring.Secret) error {
+	return errors.Join(r.Engine.Suspend(ctx, t.Name, true), unix.EIO, r.Engine.Suspend(ctx, t.Name, false))
+}
+
+// rebooting is a backend during whose copies all mappings go.
+type rebooting struct{ stepBackend }
+
+func (b rebooting) Copy(ctx context.Context, dst, src string, size int64) error {
+	b.engine.Reboot()
+	return b.stepBackend.Copy(ctx, dst, src, size)
+}
+
+// A mapping that is gone stands no longer still.
+func TestSourceIsGoneMeanwhile(t *testing.T) {
+	n := opened(t)
+	asked := n.failing("resume", 0)
+	s := n.process(0)
+	s.Backend = rebooting{stepBackend{n}}
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, crypt.ErrNoMapping) || errors.Is(err, ErrStill) || *asked != 1 {
+		t.Errorf("%v after %d attempts", err, *asked)
+	}
+	n.nothingOf(copyID)
+}
+
+// racing is a backend in which somebody puts a backing where a copy is about to be.
+type racing struct{ stepBackend }
+
+func (b racing) Copy(ctx context.Context, dst, src string, size int64) error {
+	return errors.Join(b.stepBackend.Copy(ctx, dst, src, size), backend.ErrExists)
+}
+
+// A backing that a copy did not make is not taken with it.
+func TestBackingThatCameMeanwhile(t *testing.T) {
+	n := opened(t)
+	s := n.process(0)
+	s.Backend = racing{stepBackend{n}}
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("%v", err)
+	}
+	if n.disks[copyID] == nil {
+		t.Error("somebody's backing was deleted")
+	}
+}
+
+// Disks that hang keep others waiting for a while only, and give nothing back twice.
+func TestDisksThatHangAreOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := opened(t)
+		closeVolume(t, n)
+		s := n.process(0)
+		var hung []func()
+		for range readers {
+			done, err := (&op{Set: s}).turn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			hung = append(hung, done)
+		}
+		began := time.Now()
+		if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || time.Since(began) != turnPatience {
+			t.Errorf("%v after %v, want %v", err, time.Since(began), turnPatience)
+		}
+		for range readers {
+			s.reading <- struct{}{}
+		}
+		for _, done := range hung {
+			done()
+		}
+		if len(s.reading) != readers {
+			t.Errorf("%d turns are taken, want %d", len(s.reading), readers)
+		}
+	})
+}

@@ -1,0 +1,138 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+)
+
+// heir is another node that sees the same states and disks.
+func (n *node) heir() *node {
+	n.t.Helper()
+	other := newNode(n.t)
+	other.name, other.store, other.disks, other.numbers = "node-2", n.store, n.disks, n.numbers
+	return other
+}
+
+// edit changes the state of the volume as another node does.
+func (n *node) edit(change func(*State)) {
+	store := n.store.(*memoryStore)
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	s := store.states[id]
+	change(&s.State)
+	s.Revision++
+	store.states[id] = s
+}
+
+// A node from which a volume was taken while it has it open: it writes there no more once it looks, changes nothing else, and can close it.
+func TestYield(t *testing.T) {
+	for name, take := range map[string]func(n *node){
+		"taken": func(n *node) {
+			if _, err := n.heir().process(0).Open(n.t.Context(), id, OpenOptions{TakeOver: "node-1"}); err != nil {
+				n.t.Fatal(err)
+			}
+		},
+		"about to be": func(n *node) { n.edit(func(s *State) { s.Writer, s.PendingEpoch = "node-2", s.Epoch+1 }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := opened(t)
+			n.t = t
+			n.edit(func(s *State) { s.Request.Node = "node-1" })
+			mapping := n.engine.Live()[0]
+			n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+			if err := n.process(0).Yield(t.Context(), id); err != nil || len(n.engine.Live()) != 1 {
+				t.Fatalf("what it has itself: %v, mappings %v", err, n.engine.Live())
+			}
+			take(n)
+			before, writes := n.state(), n.disks[id].Writes()
+			s := n.process(0)
+			for range 2 {
+				if err := s.Yield(t.Context(), id); err != nil || len(n.engine.Live()) != 0 {
+					t.Errorf("%v, mappings %v", err, n.engine.Live())
+				}
+			}
+			_, err := s.Open(t.Context(), id, OpenOptions{})
+			if !errors.As(err, new(*BusyError)) || !strings.Contains(err.Error(), "taken over from this node, node-1, by node node-2") || !strings.Contains(err.Error(), "PersistentVolume") {
+				t.Errorf("opened again: %v", err)
+			}
+			n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
+			if _, err := s.Close(t.Context(), id, nil); err != nil {
+				t.Errorf("closed: %v", err)
+			}
+			if _, err := n.engine.Lookup(t.Context(), mapping); !errors.Is(err, crypt.ErrNoMapping) || !equal(n.state(), before) || n.disks[id].Writes() != writes {
+				t.Errorf("%v, state %+v, %d writes", err, n.state(), n.disks[id].Writes()-writes)
+			}
+			n.intact()
+		})
+	}
+}
+
+// What no other node has is left, and so is what is ahead of the state.
+func TestYieldLeaves(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(*State)
+		want error
+	}{
+		"nobody's":              {func(s *State) { s.Writer = "" }, nil},
+		"a state from a backup": {func(s *State) { s.Writer, s.Epoch = "node-2", 1 }, crypt.NewerThanState},
+	} {
+		n := opened(t)
+		n.edit(c.edit)
+		if err := n.process(0).Yield(t.Context(), id); !errors.Is(err, c.want) || len(n.engine.Live()) != 1 {
+			t.Errorf("%s: %v, mappings %v", name, err, n.engine.Live())
+		}
+	}
+}
+
+// takes is a backend during whose enlargement another node takes the volume over.
+type takes struct {
+	backend.Backend
+	take func()
+}
+
+func (b takes) Expand(ctx context.Context, v string, size int64) error {
+	b.take()
+	return b.Backend.Expand(ctx, v, size)
+}
+
+// A node that goes on with what was cut short asks the state once more before it writes: another one may have taken the volume over meanwhile, and the disk with it.
+func TestTakenOverMeanwhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		cut func(*State)
+		do  func(ctx context.Context, s *Set, take func()) error
+	}{
+		"close": {func(s *State) { s.PendingEpoch = s.Epoch + 1 }, func(ctx context.Context, s *Set, take func()) error {
+			disk := s.Backend.(stepBackend).disks[id]
+			hook := disk.Hook
+			disk.Hook = func(op string, off int64, n int) error {
+				if op == "read" && take != nil {
+					take()
+					take = nil
+				}
+				return hook(op, off, n)
+			}
+			_, err := s.Close(ctx, id, nil)
+			return err
+		}},
+		"expand": {func(s *State) { s.PendingPayload = 2 * size }, func(ctx context.Context, s *Set, take func()) error {
+			s.Backend = takes{s.Backend, take}
+			_, err := s.Expand(ctx, id, 2*size, OpenOptions{})
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := opened(t)
+			n.edit(c.cut)
+			writes := n.disks[id].Writes()
+			err := c.do(t.Context(), n.process(0), func() { n.edit(func(s *State) { s.Writer = "node-2" }) })
+			if !errors.Is(err, ErrConflict) || n.disks[id].Writes() != writes || n.state().Writer != "node-2" {
+				t.Errorf("%v, %d writes, writer %s", err, n.disks[id].Writes()-writes, n.state().Writer)
+			}
+		})
+	}
+}
