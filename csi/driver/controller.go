@@ -87,15 +87,26 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 		return volume.State{}, err
 	}
 	id, set := r.GetName(), d.Sets[p.Backend]
-	st, err := set.CreateFor(ctx, id, size, volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()})
+	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
+	st, err := set.CreateFor(ctx, id, size, request)
+	if errors.Is(err, volume.ErrDeleted) && st.Request.Node == d.Node {
+		// Taken back for want of room, and not to the end.
+		if err = d.remove(ctx, set, id); err == nil {
+			st, err = set.CreateFor(ctx, id, size, request)
+		}
+	}
 	if err != nil || st.Phase != volume.New {
 		return st, err
 	}
 	err = set.Backend.Provision(ctx, id, crypt.DeviceSize(st.Payload))
-	if errors.Is(err, backend.ErrFull) {
-		return st, errors.Join(err, d.remove(ctx, set, id))
+	if !errors.Is(err, backend.ErrFull) {
+		return st, err
 	}
-	return st, err
+	// Where there is a backing all the same the state may be from a backup, and what is there all there is of the volume.
+	if _, there := set.Backend.Attach(ctx, id); !errors.Is(there, backend.ErrMissing) {
+		return st, errors.Join(err, there, set.Backend.Detach(ctx, id))
+	}
+	return st, errors.Join(err, d.remove(ctx, set, id))
 }
 
 // remove deletes a volume and forgets it: its name is never given to another.
@@ -188,7 +199,7 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 	case st.Request.Snapshot:
 		return nil, invalid("%s is a snapshot, not a volume", st.Volume)
 	}
-	if err := d.unused(ctx, set, st); err != nil {
+	if err := errors.Join(d.mayDelete(ctx, st), d.unused(ctx, set, st)); err != nil {
 		return nil, err
 	}
 	if err := d.remove(ctx, set, st.Volume); err != nil {
@@ -209,12 +220,22 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 			return st, nil, err
 		}
 		if from == "" || from != st.Request.Node && from != st.Writer {
-			return st, nil, failed("volume %s is on node %s, this is %s; when that node is gone for good and its disk is here, "+
-				"a person lets this one take the volume over: docs/storage.md, A node that is gone", id, st.Request.Node, d.Node)
+			return st, nil, failed("volume %s is on node %s, this is %s; when that node is gone for good and its disk is here, a person lets this one take the volume over; "+
+				"when it was taken over from here, its PersistentVolume goes on naming this node, and cannot be changed: make another one: "+
+				"docs/storage.md, A node that is gone", id, st.Request.Node, d.Node)
 		}
 	}
 	set, err := d.set(st)
 	return st, set, err
+}
+
+// mayDelete refuses a volume that was taken over, or is to be: what another node has goes with its key. The node that took it may delete it once it is that node's by name.
+func (d *Driver) mayDelete(ctx context.Context, st volume.State) error {
+	if st.Request.Node != "" && st.Request.Node != d.Node {
+		return failed("volume %s was taken over from node %s: say that it is of node %s before it is deleted: docs/storage.md, A node that is gone", st.Volume, st.Request.Node, d.Node)
+	}
+	_, err := d.TakeOver(ctx, st.Volume)
+	return err
 }
 
 // ValidateVolumeCapabilities implements csi.ControllerServer.

@@ -32,7 +32,7 @@ type Config struct {
 	// Defaults are what parameters are when a class leaves them out. The zero value of a field is the first of those that are configured.
 	Defaults Parameters
 	Mounts   mount.System
-	// TakeOver names the node that a volume may be taken over from, because it is gone; empty when there is none.
+	// TakeOver names the node that a volume may be taken over from, because it is gone; empty when there is none. A *volume.TakenError is for the node that is said to be.
 	TakeOver func(ctx context.Context, volume string) (string, error)
 	// Log may be nil.
 	Log *slog.Logger
@@ -53,11 +53,13 @@ type Driver struct {
 
 	mu   sync.Mutex
 	busy map[string]bool
+	// reads are those of mappings that are under way, by name.
+	reads map[string]*reading
 }
 
 // New checks c and gives a driver. It touches nothing.
 func New(c Config) (*Driver, error) {
-	d := &Driver{Config: c, busy: map[string]bool{}, ending: make(chan struct{})}
+	d := &Driver{Config: c, busy: map[string]bool{}, reads: map[string]*reading{}, ending: make(chan struct{})}
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}

@@ -50,13 +50,32 @@ func checkTarget(what, path string) error {
 func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters, error) {
 	o, err := d.any.Find(ctx, id)
 	if errors.Is(err, crypt.ErrNoMapping) {
-		err = failed("volume %s is not staged on node %s: stage it first", id, d.Node)
+		if err = d.yield(ctx, o.State); err == nil {
+			err = failed("volume %s is not staged on node %s: stage it first", id, d.Node)
+		}
 	}
 	if err != nil {
 		return o, Parameters{}, err
 	}
 	p, err := d.kept(o.State.Request.Parameters)
 	return o, p, err
+}
+
+// yield fences what is here of a volume that another node has, and gives the *volume.BusyError that says so; nil where none has. Each call that learns of it does that: the kubelet
+// asks for statistics of what it has mounted every minute.
+func (d *Driver) yield(ctx context.Context, st volume.State) error {
+	busy := st.Busy(d.Node)
+	if busy == nil {
+		return nil
+	}
+	set, err := d.set(st)
+	if err == nil {
+		err = set.Yield(ctx, st.Volume)
+	}
+	if err != nil {
+		return err
+	}
+	return busy
 }
 
 // unused refuses a volume that is mounted or published, and says where.

@@ -57,6 +57,8 @@ type machine struct {
 	// steps counts what was done; the process dies when it would do step number kill, or goes on after that step failed.
 	steps, kill int
 	goesOn      bool
+	// end has the process give up waiting: one that is killed waits for nothing.
+	end func()
 }
 
 func newMachine(t testing.TB) *machine {
@@ -123,6 +125,9 @@ func (m *machine) step(string) error {
 	defer m.mu.Unlock()
 	m.steps++
 	if m.kill > 0 && (m.steps == m.kill || m.steps > m.kill && !m.goesOn) {
+		if !m.goesOn {
+			m.end()
+		}
 		return errDead
 	}
 	return nil
@@ -156,7 +161,7 @@ func (m *machine) process(kill int) *Driver {
 		m.t.Fatal(err)
 	}
 	m.mu.Lock()
-	m.steps, m.kill = 0, kill
+	m.steps, m.kill, m.end = 0, kill, d.End
 	m.mu.Unlock()
 	return d
 }

@@ -38,6 +38,7 @@ func TestCodes(t *testing.T) {
 		{&crypt.RefusedError{Kind: crypt.Changed}, codes.DataLoss},
 		{keyring.ErrCorrupt, codes.FailedPrecondition},
 		{&volume.BusyError{Volume: "v", Holder: "a", Node: "b"}, codes.FailedPrecondition},
+		{&volume.TakenError{Volume: "v", From: "a", To: "b"}, codes.FailedPrecondition},
 		{&keyring.BindingError{}, codes.FailedPrecondition},
 		{fmt.Errorf("%w: %w", keyring.ErrUnavailable, context.DeadlineExceeded), codes.Unavailable},
 		{keyring.ErrWrongKey, codes.InvalidArgument},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -31,12 +32,16 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 		return nil, err
 	}
 	defer unlock()
-	st, set, err := d.own(ctx, r.GetSourceVolumeId())
+	src := r.GetSourceVolumeId()
+	st, set, err := d.own(ctx, src)
+	if errors.Is(err, volume.ErrNotFound) {
+		st, set, err = d.begun(ctx, r.GetName(), src, err)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if st.Request.Snapshot {
-		return nil, invalid("%s is a snapshot itself", st.Volume)
+	if st.Volume == src && st.Request.Snapshot {
+		return nil, invalid("%s is a snapshot itself", src)
 	}
 	p, err := d.kept(st.Request.Parameters)
 	if err != nil {
@@ -47,7 +52,7 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 		return nil, err
 	}
 	request := volume.Request{Node: d.Node, Backend: st.Request.Backend, Parameters: st.Request.Parameters}
-	snap, err := d.copy(ctx, set, r.GetName(), st.Volume, volume.CopyOptions{Snapshot: true, Request: request, Keys: d.chain(keys)})
+	snap, err := d.copy(ctx, set, r.GetName(), src, volume.CopyOptions{Snapshot: true, Request: request, Keys: d.chain(keys)})
 	if err != nil {
 		return nil, err
 	}
@@ -57,8 +62,12 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 // errEnding is why a copy was given up when the driver ended.
 var errEnding = errors.New("the driver ends: ask again")
 
+// stillEvery is how often a source is tried again that could not be let go on after it was copied.
+const stillEvery = 5 * time.Second
+
 // copy copies the volume src, which it locks. It is not ended with the request, whose patience is shorter than a copy may take: the next request waits for it. It is ended
-// with the process (End).
+// with the process (End). A source that stands still has it wait until that goes on, whatever became of the copy: a pod waits, and nothing else can be done with the volume. With the
+// process that ends, too, and then the next one lets it go on (Recover).
 func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string, opts volume.CopyOptions) (volume.State, error) {
 	unlock, err := d.lock(src)
 	if err != nil {
@@ -74,7 +83,20 @@ func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string, opt
 		case <-ctx.Done():
 		}
 	}()
-	return set.Copy(ctx, dst, src, opts)
+	st, err := set.Copy(ctx, dst, src, opts)
+	if errors.Is(err, volume.ErrStill) {
+		d.Until(ctx, stillEvery, "let a volume go on that was copied", func(ctx context.Context) error { return set.ResumeVolume(ctx, src) })
+	}
+	return st, err
+}
+
+// begun gives the copy of that name, where its source is gone (the error) and it needs that no more: who asks for it again, not having heard that it was made, gets it.
+func (d *Driver) begun(ctx context.Context, name, src string, gone error) (volume.State, *volume.Set, error) {
+	st, set, err := d.own(ctx, name)
+	if errors.Is(err, volume.ErrNotFound) || err == nil && (st.Request.Source != src || st.Phase == volume.New || st.Phase == volume.Deleted) {
+		err = gone
+	}
+	return st, set, err
 }
 
 // snapshot is a snapshot as CSI has it.
@@ -107,6 +129,9 @@ func (d *Driver) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReques
 		return nil, err
 	case !st.Request.Snapshot:
 		return nil, invalid("%s is a volume, not a snapshot", id)
+	}
+	if err := d.mayDelete(ctx, st); err != nil {
+		return nil, err
 	}
 	if err := d.remove(ctx, set, id); err != nil {
 		return nil, err
@@ -152,10 +177,13 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 		src, isSnapshot = s.GetSnapshotId(), true
 	}
 	from, err := d.any.Get(ctx, src)
+	if errors.Is(err, volume.ErrNotFound) {
+		from, _, err = d.begun(ctx, r.GetName(), src, err)
+	}
 	switch {
 	case err != nil:
 		return from, err
-	case from.Request.Snapshot != isSnapshot || from.Phase == volume.Deleted:
+	case from.Volume == src && (from.Request.Snapshot != isSnapshot || from.Phase == volume.Deleted):
 		return from, notFound("%s is not there to be copied, or is a snapshot and was named as a volume, or a volume and was named as a snapshot", src)
 	case from.Request.Node != "" && from.Request.Node != d.Node:
 		// This code has the scheduler try another node.

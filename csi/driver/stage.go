@@ -57,11 +57,12 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if err != nil {
 		return err
 	}
-	from := ""
-	if st.Writer != "" && st.Writer != d.Node {
-		if from, err = d.TakeOver(ctx, st.Volume); err != nil {
-			return err
-		}
+	from, err := d.TakeOver(ctx, st.Volume)
+	if err == nil && from != st.Writer {
+		err = d.yield(ctx, st)
+	}
+	if err != nil {
+		return err
 	}
 	opts := d.openOptions(p, keys)
 	opts.TakeOver = from
@@ -256,11 +257,16 @@ func (d *Driver) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolume
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }
 
+// unstage asks not whose the volume is: what is here of one that another node took over goes, too.
 func (d *Driver) unstage(ctx context.Context, id, target string) error {
-	st, set, err := d.own(ctx, id)
+	st, err := d.any.Get(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) {
 		return d.Mounts.Unmount(target)
 	}
+	if err != nil {
+		return err
+	}
+	set, err := d.set(st)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,9 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSta
 	}
 	o, err := d.any.Find(ctx, r.GetVolumeId())
 	if errors.Is(err, crypt.ErrNoMapping) {
-		err = notFound("volume %s is not staged on node %s", r.GetVolumeId(), d.Node)
+		if err = d.yield(ctx, o.State); err == nil {
+			err = notFound("volume %s is not staged on node %s", r.GetVolumeId(), d.Node)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -54,6 +56,7 @@ const probePatience = 10 * time.Second
 // Reasons in a volume's health.
 const (
 	reasonNotMapped = "NoMapping"
+	reasonTaken     = "TakenOver"
 	reasonSuspended = "MappingSuspended"
 	reasonDiskDead  = "DiskDoesNotAnswer"
 	reasonReadOnly  = "FileSystemReadOnly"
@@ -70,7 +73,14 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHe
 		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
 	}
 	o, err := d.any.Find(ctx, r.GetVolumeId())
+	if errors.Is(err, crypt.ErrNoMapping) {
+		if taken := d.yield(ctx, o.State); taken != nil {
+			err = taken
+		}
+	}
 	switch {
+	case errors.As(err, new(*volume.BusyError)):
+		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonTaken, "%v", err)
 	case errors.Is(err, crypt.ErrNoMapping):
 		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonNotMapped, "the volume is not open on node %s", d.Node)
 	case err != nil:
@@ -94,15 +104,34 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHe
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
 }
 
-// probe reads the mapping. A disk that hangs does not make the caller hang.
+// reading is a read of a mapping that is under way; err is set when done is closed.
+type reading struct {
+	done chan struct{}
+	err  error
+}
+
+// probe reads the mapping. A disk that hangs does not make the caller hang, and has one read hang, however often it is asked for: each takes a thread.
 func (d *Driver) probe(ctx context.Context, o volume.Opened) error {
+	name := o.Mapping.Name
+	d.mu.Lock()
+	r := d.reads[name]
+	if r == nil {
+		r = &reading{done: make(chan struct{})}
+		d.reads[name] = r
+		go func() {
+			r.err = d.any.Engine.Probe(context.WithoutCancel(ctx), name)
+			d.mu.Lock()
+			delete(d.reads, name)
+			d.mu.Unlock()
+			close(r.done)
+		}()
+	}
+	d.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, probePatience)
 	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- d.any.Engine.Probe(ctx, o.Mapping.Name) }()
 	select {
-	case err := <-done:
-		return err
+	case <-r.done:
+		return r.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}

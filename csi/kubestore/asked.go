@@ -61,15 +61,22 @@ func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
 	return explain("end request of volume "+name, err)
 }
 
-// TakeOver is the node from which this one may take the volume; empty when nobody asks for that. It is what volume.OpenOptions.TakeOver wants.
+// TakeOver is the node from which this one may take the volume; empty when nobody asks for that. It is what volume.OpenOptions.TakeOver wants. A *volume.TakenError says
+// that another node may take it from this one.
 func (s *Store) TakeOver(ctx context.Context, name string) (from string, err error) {
 	o, err := s.get(ctx, name)
 	if err != nil {
 		return "", err
 	}
 	_, spec, err := parse(o)
-	if err != nil || spec.TakeOver == nil || spec.TakeOver.To != s.node {
+	t := spec.TakeOver
+	switch {
+	case err != nil || t == nil:
 		return "", err
+	case t.To == s.node:
+		return t.From, nil
+	case t.From == s.node:
+		return "", &volume.TakenError{Volume: name, From: t.From, To: t.To}
 	}
-	return spec.TakeOver.From, nil
+	return "", nil
 }

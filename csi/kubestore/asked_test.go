@@ -1,6 +1,7 @@
 package kubestore
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -85,5 +86,28 @@ func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 				t.Errorf("lists by %q, want %q", asked, wantAsked)
 			}
 		})
+	}
+}
+
+// Whom a takeover is for: the node that may take the volume, the one that is said to be gone, and all others.
+func TestTakeOver(t *testing.T) {
+	const one, two, three = "node-1", "node-2", "node-3"
+	st := full()
+	spec := specOf(st)
+	spec.Asked = Asked{TakeOver: &TakeOver{one, two}}
+	asked := must(encode(st.Volume, "1", spec, must(statusOf(st))))
+	st.Volume = "pvc-2"
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{VeilVolumes: Kind + "List"},
+		asked, must(encode(st.Volume, "1", specOf(st), must(statusOf(st)))))
+	for node, want := range map[string]string{one: "", two: one, three: ""} {
+		s := NewForClient(client, node)
+		from, err := s.TakeOver(t.Context(), "pvc-1")
+		var taken *volume.TakenError
+		if from != want || errors.As(err, &taken) != (node == one) || err != nil && taken == nil || taken != nil && *taken != (volume.TakenError{Volume: "pvc-1", From: one, To: two}) {
+			t.Errorf("%s: from %q, %v", node, from, err)
+		}
+		if from, err := s.TakeOver(t.Context(), "pvc-2"); from != "" || err != nil {
+			t.Errorf("%s, of which nobody asks it: from %q, %v", node, from, err)
+		}
 	}
 }

@@ -1,0 +1,236 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// unresumable has that many attempts to resume a mapping fail.
+func (m *machine) unresumable(times int) {
+	hook := m.engine.Hook
+	m.engine.Hook = func(op, name string) error {
+		if op == "resume" && times > 0 {
+			times--
+			return unix.ENOMEM
+		}
+		return hook(op, name)
+	}
+}
+
+func (m *machine) suspended() bool {
+	m.t.Helper()
+	mapping, err := m.engine.Lookup(context.Background(), m.engine.Live()[0])
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return mapping.Suspended
+}
+
+// A volume that does not go on after its snapshot, by none of the attempts that are made at once, is tried again until it does.
+func TestSourceGoesOnAfterAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, d := running(t, mounted(""), nil)
+		const times = 12
+		m.unresumable(times)
+		began := time.Now()
+		if err := snapshotted(m, d); !errors.Is(err, volume.ErrStill) || m.suspended() {
+			t.Errorf("%v, suspended %v", err, m.suspended())
+		}
+		if took := time.Since(began); took < stillEvery || took > times*stillEvery {
+			t.Errorf("it took %v", took)
+		}
+		if err := snapshotted(m, d); err != nil || m.suspended() {
+			t.Errorf("asked for again: %v, suspended %v", err, m.suspended())
+		}
+	})
+}
+
+// Meanwhile the volume is nobody else's, and a process that ends does not wait: the next one lets it go on when it starts.
+func TestEndWhileASourceStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, d := running(t, mounted(""), nil)
+		m.unresumable(1000)
+		done := make(chan error, 1)
+		go func() { done <- snapshotted(m, d) }()
+		time.Sleep(time.Minute)
+		if err := m.stage(d, mounted("")); Code(err) != codes.Aborted {
+			t.Errorf("staged meanwhile: %v: %v", Code(err), err)
+		}
+		d.End()
+		if err := <-done; !errors.Is(err, volume.ErrStill) || !m.suspended() {
+			t.Errorf("%v, suspended %v", err, m.suspended())
+		}
+		m.engine.Hook = func(string, string) error { return nil }
+		m.process(0)
+		if m.suspended() {
+			t.Error("it stands still after a new process started")
+		}
+	})
+}
+
+// mute is an engine whose reads do not end until they may.
+type mute struct {
+	crypt.Engine
+	reads atomic.Int64
+	goOn  chan struct{}
+}
+
+func (h *mute) Probe(ctx context.Context, name string) error {
+	h.reads.Add(1)
+	<-h.goOn
+	return h.Engine.Probe(ctx, name)
+}
+
+// A disk that hangs is found out within a time, and takes one thread however often it is asked for.
+func TestHealthOfADiskThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, d := running(t, mounted(""), nil)
+		h := &mute{Engine: d.any.Engine, goOn: make(chan struct{})}
+		d.any.Engine = h
+		health := func(want ...string) {
+			t.Helper()
+			r, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: pvc})
+			var got []string
+			for _, s := range r.GetVolumeHealth().GetHealthStatuses() {
+				got = append(got, s.Reason)
+			}
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%v, %v; want %v", got, err, want)
+			}
+		}
+		for range 3 {
+			began := time.Now()
+			if health(reasonDiskDead); time.Since(began) != probePatience {
+				t.Errorf("it took %v", time.Since(began))
+			}
+		}
+		if n := h.reads.Load(); n != 1 {
+			t.Errorf("%d reads hang, want 1", n)
+		}
+		close(h.goOn)
+		synctest.Wait()
+		health()
+		m.greets("target")
+	})
+}
+
+// full is a backend without room for what there is.
+type full struct{ memory }
+
+func (full) Provision(context.Context, string, int64) error { return backend.ErrFull }
+
+// A volume with data, under a state from a backup that says that it is new, is not taken back because there is no room for it.
+func TestNoRoomForWhatIsThere(t *testing.T) {
+	m, d := closed(t)
+	now, disk := m.state(pvc), m.disk(pvc)
+	writes := disk.Writes()
+	m.edit(func(st *volume.State) {
+		*st = volume.State{Volume: st.Volume, Cluster: st.Cluster, Request: st.Request, Phase: volume.New, Payload: st.Payload, Content: volume.Unmade}
+	})
+	d.any.Backend = full{memory{m}}
+	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+	})
+	if Code(err) != codes.ResourceExhausted || m.disk(pvc) != disk || disk.Writes() != writes || m.state(pvc).Phase != volume.New {
+		t.Errorf("%v: %v; the disk is there: %v, %d writes, phase %s", Code(err), err, m.disk(pvc) == disk, disk.Writes()-writes, m.state(pvc).Phase)
+	}
+	m.edit(func(st *volume.State) { *st = now })
+	if err := staged(m, m.process(0)); err != nil {
+		t.Fatal(err)
+	}
+	m.greets("target")
+}
+
+// keeping is a store that forgets nothing, for a while.
+type keeping struct {
+	volume.Store
+	keeps bool
+}
+
+func (k *keeping) Remove(ctx context.Context, v string, r volume.Revision) error {
+	if k.keeps {
+		return fmt.Errorf("volume %s: %w", v, volume.ErrUnavailable)
+	}
+	return k.Store.Remove(ctx, v, r)
+}
+
+// A volume for which there was no room, and that could not be taken back to the end, is made when there is.
+func TestTakenBackAndMadeAfterAll(t *testing.T) {
+	m := newMachine(t)
+	d := m.process(0)
+	store := &keeping{d.any.Store, true}
+	d.any.Store = store
+	room := m.room
+	m.room = 0
+	create := func() error {
+		_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+			Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+		})
+		return err
+	}
+	for range 2 {
+		if err := create(); Code(err) != codes.Unavailable || m.state(pvc).Phase != volume.Deleted {
+			t.Errorf("%v: %v, phase %s", Code(err), err, m.state(pvc).Phase)
+		}
+	}
+	store.keeps = false
+	if err := create(); Code(err) != codes.ResourceExhausted {
+		t.Errorf("without room: %v: %v", Code(err), err)
+	}
+	if states, err := m.store.List(t.Context()); len(states) != 0 || err != nil {
+		t.Errorf("left: %+v, %v", states, err)
+	}
+	m.room = room
+	if err := errors.Join(create(), staged(m, d)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Who asks for a copy again, not having heard that it was made, gets it, also when its source is gone since.
+func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
+	m, d := closed(t)
+	if err := snapshotted(m, d); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc}); err != nil {
+		t.Fatal(err)
+	}
+	if err := snapshotted(m, d); err != nil {
+		t.Errorf("snapshot: %v", err)
+	}
+	if _, err := restore(m, d, size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: snap}); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := restore(m, d, size); err != nil || v.CapacityBytes != size {
+		t.Errorf("volume: %v, %v", v, err)
+	}
+	if _, err := restore(m, d, 2*size); Code(err) != codes.AlreadyExists {
+		t.Errorf("larger: %v: %v", Code(err), err)
+	}
+	for name, r := range map[string]*csi.CreateSnapshotRequest{
+		"of another name":   {Name: "snapshot-2", SourceVolumeId: pvc},
+		"of another source": {Name: restored, SourceVolumeId: pvc},
+	} {
+		if _, err := d.CreateSnapshot(t.Context(), r); Code(err) != codes.NotFound {
+			t.Errorf("%s: %v: %v", name, Code(err), err)
+		}
+	}
+	shows(m, d)
+}
