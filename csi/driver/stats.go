@@ -112,14 +112,14 @@ type reading struct {
 
 // probe reads the mapping. A disk that hangs does not make the caller hang, and has one read hang, however often it is asked for: each takes a thread.
 func (d *Driver) probe(ctx context.Context, o volume.Opened) error {
-	name := o.Mapping.Name
+	name, lasting := o.Mapping.Name, context.WithoutCancel(ctx)
 	d.mu.Lock()
 	r := d.reads[name]
 	if r == nil {
 		r = &reading{done: make(chan struct{})}
 		d.reads[name] = r
 		go func() {
-			r.err = d.any.Engine.Probe(context.WithoutCancel(ctx), name)
+			r.err = d.any.Engine.Probe(lasting, name)
 			d.mu.Lock()
 			delete(d.reads, name)
 			d.mu.Unlock()

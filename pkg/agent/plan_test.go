@@ -62,7 +62,7 @@ func TestDecideForTwoNodes(t *testing.T) {
 			Name: "b", PodPrefixes: prefixes("198.19.2.0/24", "fd42:1:0:2::/64"), NodeAddrs: addrs("198.18.0.12", "fd42::c"), Devices: []string{"veil0"},
 		}},
 		ClusterRanges: in.cfg.ClusterRanges, ServiceRanges: in.cfg.ServiceRanges,
-		NodeAddrs: in.table.NodeAddrs, SelfAddrs: addrs("198.18.0.11", "fd42::b"), Masquerade: true, TunnelPort: config.TunnelPort,
+		NodeAddrs: in.table.NodeAddrs, SelfAddrs: addrs("198.18.0.11", "fd42::b"), Masquerade: true, Flowtable: true, TunnelPort: config.TunnelPort,
 	}
 	ip := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})
 	if diff := cmp.Diff(want, d.host, ip); diff != "" {

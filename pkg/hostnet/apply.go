@@ -58,8 +58,9 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	if err := h.Apply(ops); err != nil {
 		return ops, err
 	}
-	if h.noFlows != nil {
+	if h.noFlows != nil { // It was found out by trying, which changed nothing.
 		want.Flows = nil
+		ops = slices.DeleteFunc(ops, func(op Op) bool { _, flows := op.(flowsOp); return flows })
 	}
 	h.have = &State{
 		Rules: want.Rules, Routes: want.Routes, NAT: want.NAT, Outer: want.Outer, Devices: slices.Clone(have.Devices),

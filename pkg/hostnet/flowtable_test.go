@@ -493,7 +493,11 @@ func TestFlowtableWhereTheKernelHasNone(t *testing.T) {
 	l := newLab(t)
 	w := dual()
 	w.Flowtable = true
-	l.sync(w)
+	for _, op := range l.sync(w) {
+		if _, flows := op.(flowsOp); flows && l.host.noFlows != nil {
+			t.Errorf("done, where nothing can be: %s", op)
+		}
+	}
 	l.host.Forget()
 	if ops := l.sync(w); l.host.FlowtableProblem() != nil && len(ops) > 0 {
 		t.Errorf("tried again: %v", ops)
