@@ -19,16 +19,21 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// unresumable has that many attempts to resume a mapping fail.
-func (m *machine) unresumable(times int) {
+// unresumable has that many attempts to resume a mapping fail. held is closed when the copy has made all of its own: from then on it is the driver that tries.
+func (m *machine) unresumable(times int) (held <-chan struct{}) {
+	const ofTheCopy = 7
+	failed, later := 0, make(chan struct{})
 	hook := m.engine.Hook
 	m.engine.Hook = func(op, name string) error {
-		if op == "resume" && times > 0 {
-			times--
+		if op == "resume" && failed < times {
+			if failed++; failed == ofTheCopy+1 {
+				close(later)
+			}
 			return unix.ENOMEM
 		}
 		return hook(op, name)
 	}
+	return later
 }
 
 func (m *machine) suspended() bool {
@@ -63,10 +68,10 @@ func TestSourceGoesOnAfterAll(t *testing.T) {
 func TestEndWhileASourceStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
-		m.unresumable(1000)
+		held := m.unresumable(1000)
 		done := make(chan error, 1)
 		go func() { done <- snapshotted(m, d) }()
-		time.Sleep(time.Minute)
+		<-held
 		if err := m.stage(d, mounted("")); Code(err) != codes.Aborted {
 			t.Errorf("staged meanwhile: %v: %v", Code(err), err)
 		}

@@ -1,0 +1,147 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+)
+
+// FreezeLimit is how long the source of a copy stands still at most, when the options say nothing else.
+const FreezeLimit = 30 * time.Second
+
+// copyStill copies the backing while nobody writes to it.
+func (o *op) copyStill(ctx context.Context, from *op, open string, size int64, opts CopyOptions) error {
+	thaw, err := from.freeze(ctx, open, opts)
+	if err != nil {
+		return err
+	}
+	if thaw == nil {
+		return o.Backend.Copy(ctx, o.Volume, from.Volume, size)
+	}
+	limit := opts.Limit
+	if limit == 0 {
+		limit = FreezeLimit
+	}
+	still, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks", ErrTooLong, limit))
+	defer cancel()
+	goOn := sync.OnceValue(func() error { return from.letGo(ctx, thaw) })
+	// Also while the copy is stuck, perhaps in writing out what waits for the source.
+	stop := context.AfterFunc(still, func() { _ = goOn() })
+	err = o.Backend.Copy(still, o.Volume, from.Volume, size)
+	if stop(); context.Cause(still) != nil {
+		// Thawed before the copy was done, maybe: what it holds was not there at one moment.
+		err = fmt.Errorf("copy volume %s to %s: %w", from.Volume, o.Volume, errors.Join(context.Cause(still), err))
+	}
+	return errors.Join(err, goOn())
+}
+
+// thawPauses are how long to wait before each further attempt to let a volume go on that stands still: what fails for want of memory may soon not fail.
+var thawPauses = []time.Duration{
+	100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond, 3200 * time.Millisecond,
+}
+
+// letGo lets the volume go on, and tries again when that fails, a pod waiting for it; ErrStill when none of the attempts did. Once ctx has ended it waits no more between
+// them: a process that is to end leaves the volume to the next (Resume). A mapping that is gone stands no longer still: that error is given as it is.
+func (o *op) letGo(ctx context.Context, thaw func() error) error {
+	err := thaw()
+	for _, pause := range o.pauses {
+		if err == nil || errors.Is(err, crypt.ErrNoMapping) {
+			return err
+		}
+		o.log.Warn("volume stands still: trying again to let it go on", "next", pause, "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		err = thaw()
+	}
+	if err == nil || errors.Is(err, crypt.ErrNoMapping) {
+		return err
+	}
+	o.log.Error("volume stands still, and went on by none of the attempts: if it stays so, have its mapping resumed with dmsetup", "error", err)
+	return fmt.Errorf("volume %s: %w: %w", o.Volume, ErrStill, err)
+}
+
+// freeze brings the source to a standstill. A nil thaw is one that stands still already.
+func (o *op) freeze(ctx context.Context, open string, opts CopyOptions) (thaw func() error, err error) {
+	if opts.Freeze != nil {
+		if thaw, err = opts.Freeze(ctx); err != nil {
+			err = fmt.Errorf("freeze volume %s: %w", o.Volume, err)
+		}
+		return thaw, err
+	}
+	if open == "" {
+		return nil, nil
+	}
+	thaw = func() error { return o.Engine.Suspend(context.WithoutCancel(ctx), open, false) }
+	if err := o.Engine.Suspend(ctx, open, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("suspend volume %s: %w", o.Volume, err), o.letGo(ctx, thaw))
+	}
+	return thaw, nil
+}
+
+// Resume lets mappings of volumes go on which a copy that died left suspended. Call it when the driver starts, and again when it gives an error: ErrInProgress
+// for a volume on which another process works, which may die yet. A state that cannot be read is in nobody's way but its own volume's.
+func (s *Set) Resume(ctx context.Context) error {
+	names, err := s.Engine.List(ctx, crypt.NamePrefixAll)
+	if err != nil {
+		return err
+	}
+	var suspended []string
+	for _, name := range names {
+		if m, err := s.Engine.Lookup(ctx, name); err == nil && m.Suspended {
+			suspended = append(suspended, name)
+		}
+	}
+	if len(suspended) == 0 {
+		return nil
+	}
+	states, unread := s.Store.List(ctx)
+	volumeByName := map[string]string{}
+	for _, st := range states {
+		volumeByName[crypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
+	}
+	var errs []error
+	for _, name := range suspended {
+		volume, ok := volumeByName[name]
+		if !ok && unread != nil {
+			errs = append(errs, fmt.Errorf("resume mapping %s: its volume is not among the states that can be read: %w", name, unread))
+			continue
+		}
+		if !ok {
+			s.Log.Warn("suspended mapping is left: it is of no volume here", "mapping", name)
+			continue
+		}
+		errs = append(errs, s.resume(ctx, volume, name))
+	}
+	return errors.Join(errs...)
+}
+
+// ResumeVolume is Resume of one volume, for one whose copy gave ErrStill: call it again while it gives an error. A volume that is not open here is none.
+func (s *Set) ResumeVolume(ctx context.Context, volume string) error {
+	o, err := s.Find(ctx, volume)
+	if errors.Is(err, crypt.ErrNoMapping) || errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil || !o.Mapping.Suspended {
+		return err
+	}
+	return s.resume(ctx, volume, o.Mapping.Name)
+}
+
+func (s *Set) resume(ctx context.Context, volume, name string) error {
+	unlock, err := s.lock(volume)
+	if err != nil {
+		return fmt.Errorf("resume mapping %s: %w", name, err)
+	}
+	defer unlock()
+	if err := s.Engine.Suspend(ctx, name, false); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
+		return err
+	}
+	s.Log.Info("mapping resumed: a copy of its volume had left it suspended", "volume", volume, "mapping", name)
+	return nil
+}
