@@ -166,7 +166,7 @@ e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, 
 
 .PHONY: e2e-storage
 e2e-storage: cluster-image image-csi ## claims of each class on a virtual machine, and what is done to them, out/e2e-storage/result.json
-	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/e2e-storage ./e2e/cmd/e2e-storage
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/ ./e2e/cmd/e2e-storage ./e2e/storage/kmsplugin
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/e2e-storage -out $(OUT)/e2e-storage
 
 .PHONY: e2e-full

@@ -34,7 +34,7 @@ type Options struct {
 	Images []string
 	// Bare leaves out Kubernetes and Kubeveil: machines that answer ssh.
 	Bare bool
-	// QEMU are more arguments of every machine's qemu, such as further disks.
+	// QEMU are more arguments of the first machine's qemu, such as further disks.
 	QEMU []string
 	// NoVeil leaves out Kubeveil: nodes that wait for a network.
 	NoVeil bool

@@ -126,7 +126,10 @@ func (m *Machine) arguments() []string {
 	if !c.opts.Bare {
 		args = append(args, disk("shared", "cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "shared.qcow2"))...)
 	}
-	return append(args, c.opts.QEMU...)
+	if m.Number == 1 {
+		args = append(args, c.opts.QEMU...)
+	}
+	return args
 }
 
 // disk gives qemu's arguments for a disk. They are devices of their own, because qemu gives those the first places, and the first is /dev/vda.

@@ -10,6 +10,7 @@ qemu-system-x86|command -v qemu-system-x86_64|runs the machines
 qemu-utils|command -v qemu-img|makes their disks
 openssh-client|command -v ssh|reaches them
 e2fsprogs|command -v mke2fs|makes the disk that they share
+jq|command -v jq|turns an object into the next one, as docs/storage.md does
 netbase|test -e /etc/protocols|names protocols to nft, which kube-proxy asks
 "
 

@@ -17,6 +17,8 @@ var (
 	device   = claim{Name: "device", kind: block, MiB: 64}
 	restored = claim{Name: "restored", kind: ext4, MiB: 160, SourceKind: "VolumeSnapshot", Source: "snap"}
 	cloned   = claim{Name: "cloned", kind: ext4, MiB: 160, SourceKind: "PersistentVolumeClaim", Source: "files"}
+	waits    = claim{Name: "waits", kind: kind{class: "kubeveil"}, MiB: 32}
+	data     = claim{Name: "data", kind: ext4, MiB: 64}
 )
 
 const (
@@ -36,14 +38,19 @@ func cases() []one {
 		{"raw-block", 5 * time.Minute, func(s *Session, ctx context.Context) error { return s.use(ctx, device) }},
 		{"unknown-parameter", 2 * time.Minute, (*Session).unknownParameter},
 		{"key-service-away", 5 * time.Minute, (*Session).keyServiceAway},
+		{"key-service-comes", 5 * time.Minute, (*Session).keyServiceComes},
+		{"new-key-encryption-key", 5 * time.Minute, (*Session).rewrap},
+		{"key-service-goes", 8 * time.Minute, (*Session).keyServiceGoes},
 		{"nothing-in-clear", 2 * time.Minute, func(s *Session, ctx context.Context) error { return s.nothingInClear(ctx, "while volumes are open", 3) }},
 		{"expand-mounted", 5 * time.Minute, (*Session).expand},
 		{"snapshot", 5 * time.Minute, (*Session).snapshot},
 		{"restore", 5 * time.Minute, func(s *Session, ctx context.Context) error { return s.copied(ctx, restored, false) }},
 		{"clone", 5 * time.Minute, func(s *Session, ctx context.Context) error { return s.copied(ctx, cloned, true) }},
+		{"bench", 10 * time.Minute, (*Session).measure},
 		{"driver-killed", 5 * time.Minute, (*Session).killed},
 		{"unstage-while-busy", 5 * time.Minute, (*Session).busy},
 		{"reboot", 15 * time.Minute, (*Session).reboot},
+		{"taken-over", 20 * time.Minute, (*Session).takeOver},
 		{"nothing-in-clear-at-the-end", 2 * time.Minute, func(s *Session, ctx context.Context) error { return s.nothingInClear(ctx, "after all cases", 6) }},
 		{"delete", 5 * time.Minute, (*Session).deleted},
 		{"uninstall", 5 * time.Minute, (*Session).uninstall},
@@ -74,24 +81,27 @@ func (s *Session) install(ctx context.Context) error {
 			return err
 		}
 	}
-	// Not the rollout: the control plane's host is a node without a kubelet, where the driver's pod never starts.
-	err := until(ctx, "the driver", func() error {
-		out, err := s.driver(ctx, `{.items[*].status.conditions[?(@.type=="Ready")].status}`)
-		if err == nil && out != "True" {
-			err = fmt.Errorf("not Ready: %q", out)
-		}
-		return err
-	})
-	if err != nil {
+	if err := s.driverReady(ctx, s.Cluster.Machines[0].Name); err != nil {
 		return err
 	}
 	return s.setUp(ctx)
 }
 
-// driver says something of the driver's pod on the node, by a path of kubectl.
-func (s *Session) driver(ctx context.Context, path string) (string, error) {
+// driverReady waits for the driver on a node. Not for the rollout: the control plane's host is a node without a kubelet, where the driver's pod never starts.
+func (s *Session) driverReady(ctx context.Context, node string) error {
+	return until(ctx, "the driver on "+node, func() error {
+		out, err := s.driver(ctx, node, `{.items[*].status.conditions[?(@.type=="Ready")].status}`)
+		if err == nil && out != "True" {
+			err = fmt.Errorf("not Ready: %q", out)
+		}
+		return err
+	})
+}
+
+// driver says something of the driver's pod on a node, by a path of kubectl.
+func (s *Session) driver(ctx context.Context, node, path string) (string, error) {
 	return s.kubectl(ctx, "-n", "kube-system", "get", "pods", "--selector=app.kubernetes.io/component=veil-csi",
-		"--field-selector=spec.nodeName="+s.Cluster.Machines[0].Name, "-o", "jsonpath="+path)
+		"--field-selector=spec.nodeName="+node, "-o", "jsonpath="+path)
 }
 
 // use starts a claim's pod, writes the canary through its volume, and reads it back.
@@ -253,9 +263,14 @@ func (s *Session) killed(ctx context.Context) error {
 	return s.again(ctx, files, "third")
 }
 
-// again starts the pod of a claim that has been used, and wants the file.
+// again is has for the claim that was expanded.
 func (s *Session) again(ctx context.Context, c claim, file string) error {
 	c.MiB = grown
+	return s.has(ctx, c, file)
+}
+
+// has starts the pod of a claim that has been used, and wants the file.
+func (s *Session) has(ctx context.Context, c claim, file string) error {
 	if err := s.start(ctx, c); err != nil {
 		return err
 	}
@@ -263,7 +278,11 @@ func (s *Session) again(ctx context.Context, c claim, file string) error {
 	if err != nil {
 		return err
 	}
-	out, err := s.node(ctx, fmt.Sprintf("grep -c %s %s/%s", s.canary, path, file))
+	node, err := s.kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.spec.nodeName}")
+	if err != nil {
+		return err
+	}
+	out, err := s.on(ctx, node, fmt.Sprintf("grep -c %s %s/%s", s.canary, path, file))
 	if err == nil && out == "0" {
 		err = fmt.Errorf("%s is not what was written", file)
 	}
@@ -292,7 +311,7 @@ func (s *Session) busy(ctx context.Context) error {
 	err = s.stop(ctx, files.Name)
 	if err == nil {
 		err = until(ctx, "the driver says that it is in use", func() error {
-			pod, err := s.driver(ctx, "{.items[0].metadata.name}")
+			pod, err := s.driver(ctx, s.Cluster.Machines[0].Name, "{.items[0].metadata.name}")
 			if err != nil {
 				return err
 			}

@@ -38,6 +38,7 @@ func TestObjects(t *testing.T) {
 		"setup": {setup, map[string]any{"Key": "aGVsbG8=", "Classes": []class{{"a", "ext4"}, {"b", ""}}, "Secrets": []string{"provisioner", "node-stage"}},
 			[]string{"Secret", "Role", "RoleBinding", "StorageClass", "StorageClass", "VolumeSnapshotClass"}},
 		"a copy":   {claimAndPod, map[string]any{"Name": "n", "Class": "c", "Block": false, "MiB": 9, "SourceKind": "VolumeSnapshot", "Source": "s", "Image": "i"}, []string{"PersistentVolumeClaim", "Pod"}},
+		"in clear": {clear, map[string]any{"MiB": 1, "Path": "/p", "Node": "n"}, []string{"StorageClass", "PersistentVolume"}},
 		"a device": {claimAndPod, map[string]any{"Name": "n", "Class": "c", "Block": true, "MiB": 9, "SourceKind": "", "Source": "", "Image": "i"}, []string{"PersistentVolumeClaim", "Pod"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,5 +83,31 @@ func TestConformanceCopiesOurClasses(t *testing.T) {
 		if !strings.Contains(made.String(), "kind: "+kind+"\nmetadata: {name: "+m[2]+"}") {
 			t.Errorf("there is no %s %s", kind, m[2])
 		}
+	}
+}
+
+// The documentation's commands are found, and name what they are to.
+func TestTakeOverSteps(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/" + document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	move, done, err := takeOverSteps(string(text), "pvc-x", "one", "two")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"kubectl delete node one", "patch veilvolume pvc-x", `"to":"two"`, "delete pv pvc-x", `.values = ["two"]`} {
+		if !strings.Contains(move, want) {
+			t.Errorf("no %s in\n%s", want, move)
+		}
+	}
+	if want := `"takeOver":null`; !strings.Contains(done, want) || strings.Contains(move, want) {
+		t.Errorf("%s is not in the last step:\n%s", want, done)
+	}
+	if left := regexp.MustCompile(`\bV\b|node-\d`).FindString(move + done); left != "" {
+		t.Errorf("%q is left", left)
+	}
+	if _, _, err := takeOverSteps("no such text", "v", "a", "b"); err == nil {
+		t.Error("no steps are no error")
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 )
@@ -50,40 +49,6 @@ func (s *Session) nothingInClear(ctx context.Context, when string, volumes int) 
 		if !g.OK {
 			err = errors.Join(err, fmt.Errorf("%s: want %s, got %s", g.Name, g.Want, g.Got))
 		}
-	}
-	return err
-}
-
-// keyServiceAway starts the pod of a claim of the shipped class, whose KMS plugin this node does not have: it waits, an event says for what, and nothing
-// is formatted.
-func (s *Session) keyServiceAway(ctx context.Context) error {
-	waits := claim{Name: "waits", kind: kind{class: "kubeveil"}, MiB: 32}
-	if err := s.create(ctx, waits); err != nil {
-		return err
-	}
-	err := until(ctx, "an event says that the key service is away", func() error {
-		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name="+waits.Name, "-o", "jsonpath={.items[*].message}")
-		if err == nil && !strings.Contains(out, "key service unavailable") {
-			err = fmt.Errorf("events say %q", out)
-		}
-		return err
-	})
-	if err == nil {
-		err = s.unformatted(ctx, waits)
-	}
-	_, gone := s.kubectl(ctx, "delete", "pod/"+waits.Name, "pvc/"+waits.Name)
-	return errors.Join(err, gone)
-}
-
-// unformatted wants the state of the claim's volume to say that nothing was written yet.
-func (s *Session) unformatted(ctx context.Context, c claim) error {
-	volume, err := s.volume(ctx, c)
-	if err != nil {
-		return err
-	}
-	phase, err := s.kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.phase}")
-	if err == nil && phase != "New" {
-		err = fmt.Errorf("volume %s is in phase %q, want New", volume, phase)
 	}
 	return err
 }

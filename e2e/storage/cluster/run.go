@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -79,10 +82,33 @@ func (s *Session) describe(ctx context.Context) {
 	}
 }
 
-// node runs a line of shell on the machine and gives what it printed, without white space around it.
+// node is on for the machine that takes all pods.
 func (s *Session) node(ctx context.Context, line string) (string, error) {
-	out, err := s.Cluster.Machines[0].Exec(ctx, line)
+	return s.on(ctx, s.Cluster.Machines[0].Name, line)
+}
+
+// on runs a line of shell on a node and gives what it printed, without white space around it.
+func (s *Session) on(ctx context.Context, node, line string) (string, error) {
+	out, err := s.Cluster.Exec(ctx, node, line)
 	return strings.TrimSpace(string(out)), err
+}
+
+// shell runs what a person types on a machine of his own, with kubectl, veilctl and the administrator's kubeconfig, and gives what it printed. The first command
+// that fails ends it.
+func (s *Session) shell(ctx context.Context, script string) (string, error) {
+	dir, err := os.MkdirTemp("", "e2e-storage-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	cmd := exec.CommandContext(ctx, "sh", "-ec", script)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Cluster.Kubeconfig(), "PATH="+filepath.Dir(s.Cluster.Lab.Program("veilctl"))+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", script, err, out)
+	}
+	return string(out), err
 }
 
 // kubectl gives what kubectl printed.

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	"k8s.io/kms/pkg/service"
+)
+
+func TestKeys(t *testing.T) {
+	line := func(c string) string { return base64.StdEncoding.EncodeToString([]byte(strings.Repeat(c, 32))) }
+	former, err := parse(line("a") + "\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrapped, err := former.Encrypt(t.Context(), "", []byte("data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, err := parse(line("a") + "\n" + line("b") + "\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &service.DecryptRequest{Ciphertext: wrapped.Ciphertext, KeyID: wrapped.KeyID}
+	if plain, err := both.Decrypt(t.Context(), "", r); err != nil || string(plain) != "data" {
+		t.Errorf("the former key opens %q, %v", plain, err)
+	}
+	if status, err := both.Status(t.Context()); err != nil || status.KeyID == wrapped.KeyID {
+		t.Errorf("%+v, %v: the last key wraps", status, err)
+	}
+	r.KeyID = both.wraps().id
+	if _, err := both.Decrypt(t.Context(), "", r); err == nil {
+		t.Error("the other key opens it")
+	}
+	for _, bad := range []string{"", "\n", "YQ==", "?" + line("a")} {
+		if _, err := parse(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
