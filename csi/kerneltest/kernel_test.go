@@ -166,7 +166,7 @@ func wantAt(t *testing.T, path string, at int64, want []byte) {
 	}
 }
 
-// count says how often text is in the file, past the page cache.
+// count says how often the canary's text is in the file, past the page cache. One that lies across two of its pieces is not counted: it is in each sector whole.
 func count(t *testing.T, path, text string) int {
 	t.Helper()
 	d, err := blk.Open(path)
@@ -178,11 +178,16 @@ func count(t *testing.T, path, text string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := blk.Buffer(int(n))
-	if _, err := d.ReadAt(b, 0); err != nil {
-		t.Fatal(err)
+	// A file that is read whole would be in the memory that TestManyVolumesInLittleMemory measures.
+	b, found := blk.Buffer(1<<20), 0
+	for at := int64(0); at < n; at += int64(len(b)) {
+		piece := b[:min(int64(len(b)), n-at)]
+		if _, err := d.ReadAt(piece, at); err != nil {
+			t.Fatal(err)
+		}
+		found += bytes.Count(piece, []byte(text))
 	}
-	return bytes.Count(b, []byte(text))
+	return found
 }
 
 func (n *node) image(name string) string { return filepath.Join(n.files.Dir, name+".img") }

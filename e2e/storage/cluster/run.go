@@ -53,12 +53,12 @@ func Run(ctx context.Context, s *Session, r *bench.Result) error {
 		cancel()
 		if err == nil {
 			t.Passed++
-			fmt.Fprintf(s.Out, "%2d/%d %-20s passed  %6.1f s\n", i+1, len(cases()), c.name, time.Since(began).Seconds())
+			fmt.Fprintf(s.Out, "%2d/%d %-27s passed  %6.1f s\n", i+1, len(cases()), c.name, time.Since(began).Seconds())
 			continue
 		}
 		t.Failed++
 		t.Failures = append(t.Failures, bench.Failure{Name: c.name, Reason: err.Error()})
-		fmt.Fprintf(s.Out, "%2d/%d %-20s FAILED  %6.1f s\n      %s\n", i+1, len(cases()), c.name, time.Since(began).Seconds(), strings.ReplaceAll(err.Error(), "\n", "\n      "))
+		fmt.Fprintf(s.Out, "%2d/%d %-27s FAILED  %6.1f s\n      %s\n", i+1, len(cases()), c.name, time.Since(began).Seconds(), strings.ReplaceAll(err.Error(), "\n", "\n      "))
 		s.describe(context.WithoutCancel(ctx))
 	}
 	r.Gates = s.gates
