@@ -1,14 +1,19 @@
 package backend
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -219,6 +224,116 @@ func TestDisksBesideADeadOne(t *testing.T) {
 	if err := d.Expand(ctx, "v", 2*size); !errors.Is(err, unix.EIO) {
 		t.Errorf("its own is dead: %v", err)
 	}
+}
+
+// A disk that hangs holds up nobody: it is passed over, and takes one thread, however often it is asked for.
+func TestDisksBesideOneThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDisks(t)
+		ctx := t.Context()
+		whole, asked, goOn := d.Size, atomic.Int64{}, make(chan struct{})
+		d.Size = func(path string) (int64, error) {
+			if path == "b" {
+				asked.Add(1)
+				<-goOn
+			}
+			return whole(path)
+		}
+		began := time.Now()
+		var all sync.WaitGroup
+		for volume, want := range map[string]int64{"v": 2 * size, "w": size} {
+			all.Go(func() {
+				if err := d.Provision(ctx, volume, want); err != nil {
+					t.Errorf("%s: %v", volume, err)
+				}
+			})
+		}
+		all.Wait()
+		if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "c" || time.Since(began) != lookPatience {
+			t.Errorf("attached %+v, %v after %v", dev, err, time.Since(began))
+		}
+		if n, err := d.Capacity(ctx); n != 0 || err != nil {
+			t.Errorf("capacity %d, %v", n, err)
+		}
+		if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "serial:S2") {
+			t.Errorf("nothing but the one that hangs: %v", err)
+		}
+		over, cancel := context.WithCancel(ctx)
+		cancel()
+		if err := d.Provision(over, "x", size); !errors.Is(err, context.Canceled) || errors.Is(err, ErrFull) {
+			t.Errorf("a request that is over: %v", err)
+		}
+		if n := asked.Load(); n != 1 {
+			t.Errorf("%d threads hang", n)
+		}
+		close(goOn)
+		synctest.Wait()
+		if err := d.Provision(ctx, "x", size); err != nil {
+			t.Error(err)
+		}
+		goOn = make(chan struct{})
+		if err := d.Expand(ctx, "x", size); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("its own hangs: %v", err)
+		}
+		close(goOn)
+	})
+}
+
+// Disks are looked at without the lock, and chosen with it: what others took meanwhile is not taken again, and a volume that was given one meanwhile has that.
+func TestDisksTakenMeanwhile(t *testing.T) {
+	d, _ := newDisks(t)
+	other := &Disks{Paths: d.Paths, Claims: d.Claims, Sys: d.Sys, Size: d.Size, Number: d.Number}
+	ctx := t.Context()
+	whole, take := d.Size, ""
+	var one sync.Mutex
+	d.Size = func(path string) (int64, error) {
+		one.Lock()
+		defer one.Unlock()
+		unlock, err := other.lockNow()
+		if err != nil {
+			t.Errorf("%s is looked at under the lock: %v", path, err)
+			return whole(path)
+		}
+		unlock()
+		if path == "a" && take != "" {
+			if err := other.Provision(ctx, take, size); err != nil {
+				t.Error(err)
+			}
+		}
+		return whole(path)
+	}
+	take = "other"
+	if err := d.Provision(ctx, "v", size); err != nil {
+		t.Fatal(err)
+	}
+	for volume, want := range map[string]string{"other": "a", "v": "b"} {
+		if dev, err := d.Attach(ctx, volume); err != nil || dev.Path != want {
+			t.Errorf("%s has %+v, %v; want %s", volume, dev, err, want)
+		}
+	}
+	if err := d.Delete(ctx, "other"); err != nil {
+		t.Fatal(err)
+	}
+	take = "w"
+	if err := d.Provision(ctx, "w", size); err != nil {
+		t.Errorf("it was given one meanwhile: %v", err)
+	}
+	if claims, err := d.claims(); len(claims) != 2 || err != nil {
+		t.Errorf("claims %v, %v", claims, err)
+	}
+}
+
+// lockNow is lock for a test that is not to wait.
+func (d *Disks) lockNow() (unlock func(), err error) {
+	f, err := os.Open(d.Claims)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
 }
 
 // Claims that cannot be read are not none: the disks of others would be taken for free ones.

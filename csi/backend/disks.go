@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,44 +31,69 @@ type Disks struct {
 	// Size gives the size of a device, bytes, and Number its device number; nil asks the kernel.
 	Size   func(path string) (int64, error)
 	Number func(path string) (uint64, error)
+
+	mu sync.Mutex
+	// looks are those that are under way.
+	looks map[Device]*look
 }
+
+// lookPatience is how long a disk may take to say its size: one that hangs is passed over.
+const lookPatience = 5 * time.Second
 
 // claim is the content of a claim file.
 type claim struct {
 	ID string `json:"id"`
 }
 
-// Provision implements Backend: the smallest unclaimed disk that is large enough.
-func (d *Disks) Provision(_ context.Context, volume string, size int64) error {
+// Provision implements Backend: the smallest unclaimed disk that is large enough. One that does not say its size in time is passed over.
+func (d *Disks) Provision(ctx context.Context, volume string, size int64) error {
 	if err := CheckName(volume); err != nil {
 		return err
 	}
-	unlock, err := d.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	claims, err := d.claims()
 	if err != nil {
 		return err
 	}
 	if _, ok := claims[volume]; ok {
-		return d.enough(claims, volume, size)
+		return d.enough(ctx, claims, volume, size)
 	}
-	free, dead, err := d.free(claims)
+	free, dead, err := d.free(ctx, claims)
 	if err != nil {
 		return err
 	}
-	var best *room
-	for i, r := range free {
-		if r.size >= size && (best == nil || r.size < best.size) {
-			best = &free[i]
+	free = slices.DeleteFunc(free, func(r room) bool { return r.size < size })
+	slices.SortStableFunc(free, func(a, b room) int { return cmp.Compare(a.size, b.size) })
+	err = d.take(volume, free)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		// Another process took one for it meanwhile.
+		if claims, err = d.claims(); err == nil {
+			err = d.enough(ctx, claims, volume, size)
 		}
+	case errors.Is(err, ErrFull):
+		err = fmt.Errorf("provision %s: %w", volume, errors.Join(fmt.Errorf("%w: no free disk of %d bytes among %v", err, size, d.Paths), dead))
 	}
-	if best == nil {
-		return fmt.Errorf("provision %s: %w", volume, errors.Join(fmt.Errorf("%w: no free disk of %d bytes among %v", ErrFull, size, d.Paths), dead))
+	return err
+}
+
+// take claims the first of those disks that no volume has, for one that has none; ErrFull when others have all of them, fs.ErrExist when the volume has one. Only this is
+// done under the lock: no disk is touched, so that one that hangs holds up nobody.
+func (d *Disks) take(volume string, free []room) error {
+	unlock, err := d.lock()
+	if err != nil {
+		return err
 	}
-	text, err := json.Marshal(claim{best.id})
+	defer unlock()
+	// Those that the disks were chosen by are from before.
+	claims, err := d.claims()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(free, func(r room) bool { return !claimed(claims, r.id) })
+	if i < 0 {
+		return ErrFull
+	}
+	text, err := json.Marshal(claim{free[i].id})
 	if err != nil {
 		return err
 	}
@@ -72,12 +101,14 @@ func (d *Disks) Provision(_ context.Context, volume string, size int64) error {
 }
 
 // enough checks the size of the disk that a volume has.
-func (d *Disks) enough(claims map[string]string, volume string, size int64) error {
+func (d *Disks) enough(ctx context.Context, claims map[string]string, volume string, size int64) error {
 	c, err := d.claimedBy(claims, volume)
 	if err != nil {
 		return err
 	}
-	have, err := d.sizeOf(c.Path)
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	have, err := d.look(c).wait(ctx)
 	if err == nil && have < size {
 		err = fmt.Errorf("%w: disk %s has %d bytes, %d are wanted", ErrFull, c.ID, have, size)
 	}
@@ -111,23 +142,80 @@ type room struct {
 	size int64
 }
 
-// free gives the disks that no volume has. Those that do not say their size are left out, and are in dead.
-func (d *Disks) free(claims map[string]string) (free []room, dead, err error) {
+// free gives the disks that no volume has. Those that do not say their size, or not in time, are left out, and are in dead.
+func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room, dead, err error) {
 	disks, err := d.candidates()
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, c := range disks {
-		if claimed(claims, c.ID) {
-			continue
-		}
-		if n, err := d.sizeOf(c.Path); err != nil {
+	disks = slices.DeleteFunc(disks, func(c Device) bool { return claimed(claims, c.ID) })
+	looks := make([]*look, len(disks))
+	for i, c := range disks {
+		looks[i] = d.look(c)
+	}
+	all, cancel := patient(ctx)
+	defer cancel()
+	for i, c := range disks {
+		if n, err := looks[i].wait(all); err != nil {
 			dead = errors.Join(dead, err)
 		} else {
 			free = append(free, room{c.ID, n})
 		}
 	}
-	return free, dead, nil
+	// What did not answer by then is not known to be dead.
+	return free, dead, ctx.Err()
+}
+
+// look is a look at the size of a disk. size and err are set when done is closed.
+type look struct {
+	id   string
+	done chan struct{}
+	size int64
+	err  error
+}
+
+// look begins a look at a disk, or gives the one that is under way: a disk that hangs takes one thread, however often it is asked for.
+func (d *Disks) look(disk Device) *look {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l := d.looks[disk]; l != nil {
+		return l
+	}
+	if d.looks == nil {
+		d.looks = map[Device]*look{}
+	}
+	l := &look{id: disk.ID, done: make(chan struct{})}
+	d.looks[disk] = l
+	go func() {
+		l.size, l.err = d.sizeOf(disk.Path)
+		d.mu.Lock()
+		delete(d.looks, disk)
+		d.mu.Unlock()
+		close(l.done)
+	}()
+	return l
+}
+
+// wait gives what was found, also when ctx has ended since.
+func (l *look) wait(ctx context.Context) (int64, error) {
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+		select {
+		case <-l.done:
+		default:
+			return 0, fmt.Errorf("disk %s: %w", l.id, context.Cause(ctx))
+		}
+	}
+	if l.err != nil {
+		return 0, fmt.Errorf("disk %s: %w", l.id, l.err)
+	}
+	return l.size, nil
+}
+
+// patient is ctx for as long as a disk may take to answer.
+func patient(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, lookPatience, fmt.Errorf("no answer within %v: %w", lookPatience, context.DeadlineExceeded))
 }
 
 func (d *Disks) sizeOf(path string) (int64, error) {
@@ -162,12 +250,12 @@ func (d *Disks) Attach(_ context.Context, volume string) (Device, error) {
 func (d *Disks) Detach(context.Context, string) error { return nil }
 
 // Expand implements Backend: a disk is as large as it is.
-func (d *Disks) Expand(_ context.Context, volume string, size int64) error {
+func (d *Disks) Expand(ctx context.Context, volume string, size int64) error {
 	claims, err := d.claims()
 	if err != nil {
 		return err
 	}
-	return d.enough(claims, volume, size)
+	return d.enough(ctx, claims, volume, size)
 }
 
 // Copy implements Backend: refused. A snapshot would take a whole disk, and the volume would stand still while all of another one is read.
@@ -187,12 +275,12 @@ func (d *Disks) Delete(_ context.Context, volume string) error {
 func (d *Disks) Destroys() bool { return false }
 
 // Capacity implements Backend.
-func (d *Disks) Capacity(context.Context) (int64, error) {
+func (d *Disks) Capacity(ctx context.Context) (int64, error) {
 	claims, err := d.claims()
 	if err != nil {
 		return 0, err
 	}
-	free, _, err := d.free(claims)
+	free, _, err := d.free(ctx, claims)
 	var largest int64
 	for _, r := range free {
 		largest = max(largest, r.size)
