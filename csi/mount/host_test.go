@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -312,4 +314,36 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%q: %v", option, err)
 		}
 	}
+}
+
+// Programs that never end keep others waiting for a while only, and give nothing back twice.
+func TestProgramsThatHangAreOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := make(slots, 2)
+		var hung []func()
+		for range cap(s) {
+			free, err := s.take(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			hung = append(hung, free)
+		}
+		over, cancel := context.WithTimeout(t.Context(), slotPatience/2)
+		defer cancel()
+		if _, err := s.take(over); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a request that is over: %v", err)
+		}
+		began := time.Now()
+		for range cap(s) {
+			if _, err := s.take(t.Context()); err != nil || time.Since(began) != slotPatience/2 {
+				t.Errorf("%v after %v", err, time.Since(began))
+			}
+		}
+		for _, free := range hung {
+			free()
+		}
+		if len(s) != cap(s) {
+			t.Errorf("%d slots are taken, want %d", len(s), cap(s))
+		}
+	})
 }

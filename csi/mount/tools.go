@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -21,8 +22,25 @@ const (
 	patience = 10 * time.Second
 )
 
-// running bounds how many programs run at once: their memory is this container's.
-var running = make(chan struct{}, 8)
+// slots bound how many programs run at once: their memory is this container's.
+type slots chan struct{}
+
+var running = make(slots, 8)
+
+// slotPatience is how long a program may keep others waiting: one that waits for a disk that hangs never ends, and cannot be killed.
+const slotPatience = 5 * time.Minute
+
+// take waits for a slot, which free gives back.
+func (s slots) take(ctx context.Context) (free func(), err error) {
+	select {
+	case s <- struct{}{}:
+		give := sync.OnceFunc(func() { <-s })
+		overtaken := time.AfterFunc(slotPatience, give)
+		return func() { overtaken.Stop(); give() }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
 
 // folders are where the programs are looked for, whatever the environment says.
 var folders = []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"}
@@ -60,12 +78,11 @@ func silent(ctx context.Context, name string, args ...string) (code int, said []
 	if err != nil {
 		return 0, nil, err
 	}
-	select {
-	case running <- struct{}{}:
-		defer func() { <-running }()
-	case <-ctx.Done():
-		return 0, nil, fmt.Errorf("%s: %w", name, ctx.Err())
+	free, err := running.take(ctx)
+	if err != nil {
+		return 0, nil, fmt.Errorf("%s: %w", name, err)
 	}
+	defer free()
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = []string{"PATH=" + strings.Join(folders, ":"), "LC_ALL=C"}
 	cmd.WaitDelay = patience
