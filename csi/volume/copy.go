@@ -70,18 +70,21 @@ func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (Stat
 	return o.State, o.Backend.Detach(ctx, dst)
 }
 
-// createCopy makes the state of a copy, unless there is one of the same request.
+// createCopy makes the state of a copy, unless there is one of the same request. What is in NEW is nothing yet: it becomes as large as is asked for now, its source may
+// have grown since.
 func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions) error {
 	request := opts.Request
 	request.Source, request.Snapshot = src, opts.Snapshot
-	have, _, err := s.get(ctx, dst)
+	have, _, unread := s.get(ctx, dst)
 	switch {
-	case errors.Is(err, ErrNotFound):
-	case err != nil:
-		return err
+	case errors.Is(unread, ErrNotFound):
+	case errors.Is(unread, ErrState):
+		// Perhaps its creation was cut short: then the store goes on with that (kubestore). Of any other it says that it exists.
+	case unread != nil:
+		return unread
 	case !have.Request.same(request):
 		return fmt.Errorf("volume %s: %w: it was asked for otherwise: %+v, and now %+v", dst, ErrExists, have.Request, request)
-	case opts.Size > 0 && have.Payload != crypt.PayloadSize(opts.Size):
+	case opts.Size > 0 && have.Phase != New && have.Payload != crypt.PayloadSize(opts.Size):
 		return fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", dst, ErrExists, have.Payload, opts.Size)
 	default:
 		return nil
@@ -98,7 +101,11 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	if err := st.Check(); err != nil {
 		return err
 	}
-	return s.Store.Create(ctx, st)
+	err = s.Store.Create(ctx, st)
+	if errors.Is(err, ErrExists) && errors.Is(unread, ErrState) {
+		err = unread
+	}
+	return err
 }
 
 // copySize is the payload of a copy of a volume that has payload bytes.
@@ -264,6 +271,10 @@ func (o *op) even(ctx context.Context, dev backend.Device, shared bool) (payload
 	defer keys.Wipe()
 	err = o.verified(ctx, dev, keys, shared, func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
 		payload = r.Payload
+		// The state says all of this already, but another node may have taken the volume over since it was read, see step.
+		if err := o.swap(ctx, o.State); err != nil {
+			return err
+		}
 		return metadata.Seal(disk, keys, r.Next(r.Epoch, r.Payload))
 	})
 	return payload, err

@@ -37,12 +37,11 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	if err != nil {
 		return err
 	}
-	if o.Writer != o.Node {
-		next := o.State
-		next.Writer = o.Node
-		if err := o.swap(ctx, next); err != nil {
-			return err
-		}
+	next := o.State
+	next.Writer = o.Node
+	// Also when the state says so already, see step.
+	if err := o.swap(ctx, next); err != nil {
+		return err
 	}
 	m, err := o.unmade(ctx, dev, opts)
 	if err != nil {
@@ -52,7 +51,7 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	if err := errors.Join(mkfs(m.Path), o.remove(ctx, m.Name)); err != nil {
 		return err
 	}
-	next := o.State
+	next = o.State
 	next.Content = Made
 	return o.swap(ctx, next)
 }

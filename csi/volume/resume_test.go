@@ -72,3 +72,17 @@ func TestResumeBesideAStateThatIsRefused(t *testing.T) {
 		t.Errorf("of that volume: %v, suspended %v", err, n.suspended())
 	}
 }
+
+// What another node took over, or is about to, does not go on: it would write.
+func TestResumeLeavesWhatAnotherNodeHas(t *testing.T) {
+	n := opened(t)
+	n.engine.Edit(n.engine.Live()[0], func(m *crypt.Mapping) { m.Suspended = true })
+	n.edit(func(s *State) { s.Writer, s.PendingEpoch = "node-2", s.Epoch+1 })
+	s := n.process(0)
+	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 1 {
+		t.Errorf("%v, suspended %v", err, n.suspended())
+	}
+	if err := s.Yield(t.Context(), id); err != nil || len(n.engine.Live()) != 0 {
+		t.Errorf("fenced: %v, mappings %v", err, n.engine.Live())
+	}
+}

@@ -103,7 +103,10 @@ func (s *Set) Resume(ctx context.Context) error {
 	states, unread := s.Store.List(ctx)
 	volumeByName := map[string]string{}
 	for _, st := range states {
-		volumeByName[crypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
+		// What another node took over goes on as a fence at the most, see Yield.
+		if st.Busy(s.Node) == nil {
+			volumeByName[crypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
+		}
 	}
 	var errs []error
 	for _, name := range suspended {
@@ -113,7 +116,7 @@ func (s *Set) Resume(ctx context.Context) error {
 			continue
 		}
 		if !ok {
-			s.Log.Warn("suspended mapping is left: it is of no volume here", "mapping", name)
+			s.Log.Warn("suspended mapping is left: it is of no volume that this node has", "mapping", name)
 			continue
 		}
 		errs = append(errs, s.resume(ctx, volume, name))

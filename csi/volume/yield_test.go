@@ -89,15 +89,70 @@ func TestYieldLeaves(t *testing.T) {
 	}
 }
 
-// takes is a backend during whose enlargement another node takes the volume over.
+// The other node has closed the volume again before this one looks: nobody has it, and what is mapped here would write to it all the same.
+func TestYieldOfFormerEpochs(t *testing.T) {
+	n := opened(t)
+	other := n.heir().process(0)
+	if _, err := other.Open(t.Context(), id, OpenOptions{TakeOver: "node-1"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Close(t.Context(), id, nil); err != nil {
+		t.Fatal(err)
+	}
+	before, writes := n.state(), n.disks[id].Writes()
+	s := n.process(0)
+	for range 2 {
+		if err := s.Yield(t.Context(), id); err != nil || len(n.engine.Live()) != 0 {
+			t.Errorf("%v, mappings %v", err, n.engine.Live())
+		}
+	}
+	if before.Writer != "" || !equal(n.state(), before) || n.disks[id].Writes() != writes {
+		t.Errorf("state %+v, %d writes", n.state(), n.disks[id].Writes()-writes)
+	}
+	if _, err := other.Open(t.Context(), id, OpenOptions{}); err != nil {
+		t.Error(err)
+	}
+	n.intact()
+}
+
+// The key that seals a volume goes with the volume, and not before.
+func TestYieldAndTheKeyThatIsKept(t *testing.T) {
+	n := opened(t)
+	s := n.process(0)
+	if _, err := s.Open(t.Context(), id, OpenOptions{KeepSealing: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Yield(t.Context(), id); err != nil || s.sealing[id] == nil {
+		t.Errorf("of a volume that it has: %v, kept %v", err, s.sealing[id] != nil)
+	}
+	n.edit(func(s *State) { s.Writer = "node-2" })
+	if err := s.Yield(t.Context(), id); err != nil || s.sealing[id] != nil {
+		t.Errorf("of one that was taken: %v, kept %v", err, s.sealing[id] != nil)
+	}
+}
+
+// takes is a backend during whose work another node takes the volume over.
 type takes struct {
 	backend.Backend
 	take func()
 }
 
-func (b takes) Expand(ctx context.Context, v string, size int64) error {
+func (b takes) Attach(ctx context.Context, v string) (backend.Device, error) {
 	b.take()
-	return b.Backend.Expand(ctx, v, size)
+	return b.Backend.Attach(ctx, v)
+}
+
+// takenWhenRead has another node take the volume over when its disk is read.
+func takenWhenRead(s *Set, take func()) {
+	disk := s.Backend.(stepBackend).disks[id]
+	hook := disk.Hook
+	disk.Hook = func(op string, off int64, n int) error {
+		if op == "read" && take != nil {
+			take()
+			take = nil
+		}
+		return hook(op, off, n)
+	}
 }
 
 // A node that goes on with what was cut short asks the state once more before it writes: another one may have taken the volume over meanwhile, and the disk with it.
@@ -107,21 +162,26 @@ func TestTakenOverMeanwhile(t *testing.T) {
 		do  func(ctx context.Context, s *Set, take func()) error
 	}{
 		"close": {func(s *State) { s.PendingEpoch = s.Epoch + 1 }, func(ctx context.Context, s *Set, take func()) error {
-			disk := s.Backend.(stepBackend).disks[id]
-			hook := disk.Hook
-			disk.Hook = func(op string, off int64, n int) error {
-				if op == "read" && take != nil {
-					take()
-					take = nil
-				}
-				return hook(op, off, n)
-			}
+			takenWhenRead(s, take)
 			_, err := s.Close(ctx, id, nil)
+			return err
+		}},
+		"copy": {func(s *State) { s.PendingEpoch = s.Epoch + 1 }, func(ctx context.Context, s *Set, take func()) error {
+			takenWhenRead(s, take)
+			_, err := s.Copy(ctx, copyID, id, CopyOptions{})
 			return err
 		}},
 		"expand": {func(s *State) { s.PendingPayload = 2 * size }, func(ctx context.Context, s *Set, take func()) error {
 			s.Backend = takes{s.Backend, take}
 			_, err := s.Expand(ctx, id, 2*size, OpenOptions{})
+			return err
+		}},
+		"make": {func(s *State) { s.Content = Unmade }, func(ctx context.Context, s *Set, take func()) error {
+			s.Backend = takes{s.Backend, take}
+			_, err := s.Make(ctx, id, OpenOptions{}, func(string) error {
+				t.Error("a file system was made on what another node has")
+				return nil
+			})
 			return err
 		}},
 	} {

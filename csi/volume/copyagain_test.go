@@ -1,0 +1,61 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// A copy that was begun, and not more, becomes as large as its source is when it is asked for again.
+func TestCopyOfASourceThatHasGrown(t *testing.T) {
+	n := opened(t)
+	s := n.process(0)
+	if err := n.store.Create(t.Context(), s.newState(copyID, size, Request{Source: id})); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Expand(t.Context(), id, 2*size, OpenOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if st := copyVolume(t, s, copyID, id, CopyOptions{Size: 2 * size}); st.Payload != 2*size || st.Phase != Ready {
+		t.Errorf("%+v", st)
+	}
+}
+
+// halfMade is a store with a state of copyID that cannot be read: as its creation left it that was cut short, which a second one completes, or for good.
+type halfMade struct {
+	*memoryStore
+	whole, spoilt bool
+}
+
+func (h *halfMade) Get(ctx context.Context, v string) (State, Revision, error) {
+	if v == copyID && !h.whole {
+		return State{}, "", fmt.Errorf("volume %s: %w: no status", v, ErrState)
+	}
+	return h.memoryStore.Get(ctx, v)
+}
+
+func (h *halfMade) Create(ctx context.Context, st State) error {
+	if st.Volume == copyID && h.spoilt {
+		return ErrExists
+	}
+	h.whole = true
+	return h.memoryStore.Create(ctx, st)
+}
+
+// A copy whose state was made by half is made when it is asked for again. One that cannot be read is left.
+func TestCopyWhoseStateWasCutShort(t *testing.T) {
+	for _, spoilt := range []bool{false, true} {
+		n := opened(t)
+		s := n.process(0)
+		s.Store = &halfMade{memoryStore: n.store.(*memoryStore), spoilt: spoilt}
+		st, err := s.Copy(t.Context(), copyID, id, CopyOptions{Snapshot: true})
+		if spoilt && (!errors.Is(err, ErrState) || n.disks[copyID] != nil) {
+			t.Errorf("spoilt: %v, disk %v", err, n.disks[copyID] != nil)
+		}
+		if !spoilt && (err != nil || st.Phase != Ready) {
+			t.Errorf("cut short: %+v, %v", st, err)
+		}
+		n.intact()
+	}
+}
