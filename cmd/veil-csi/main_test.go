@@ -2,11 +2,25 @@ package main
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/driver"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/hack/deptest"
 )
 
@@ -79,4 +93,36 @@ func TestKeys(t *testing.T) {
 	if err != nil || len(keys) != 1 || keys["file"].Name() != "file" {
 		t.Errorf("%v, %v", keys, err)
 	}
+}
+
+// A volume that another node took over is fenced by a driver that nobody calls.
+func TestUpkeepFencesWhatWasTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine, store, id := crypttest.New(), &volume.FileStore{Dir: t.TempDir()}, crypt.UUID{1}
+		set := volume.NewSet(volume.Config{Cluster: "c", Node: "node-1", Store: store, Engine: engine, Backend: &backend.Files{Dir: t.TempDir()}})
+		d, err := driver.New(driver.Config{Node: "node-1", Sets: map[string]*volume.Set{driver.BackendFile: set}, Mounts: mount.Host{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, made := engine.Create(t.Context(), crypt.Expected(id, 2, crypt.SectorSize, 1, "", false), nil)
+		err = store.Create(t.Context(), volume.State{
+			Volume: "pvc-1", Cluster: "c", Request: volume.Request{Node: "node-1", Backend: driver.BackendFile}, Phase: volume.Ready, Payload: crypt.SectorSize,
+			Key: keyring.Wrapped{Provider: keyring.NameFile, KeyID: "k", Blob: []byte{1}}, UUID: id, Content: volume.Made, Writer: "node-2", Epoch: 3,
+		})
+		if err := errors.Join(err, made); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var g errgroup.Group
+		o := options{rewrapEvery: time.Hour, trimEvery: time.Hour}
+		o.upkeep(ctx, &g, d, driver.NewMetrics(d, func() bool { return true }, prometheus.NewRegistry()), states{}, slog.New(slog.DiscardHandler))
+		synctest.Wait()
+		if live := engine.Live(); len(live) != 0 {
+			t.Errorf("mappings %v", live)
+		}
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
 }

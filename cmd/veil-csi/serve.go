@@ -34,8 +34,12 @@ const (
 	storeFile       = "file:"
 )
 
-// again is how long to wait for an API server that is away.
-const again = 5 * time.Second
+const (
+	// again is how long to wait for an API server that is away.
+	again = 5 * time.Second
+	// yieldEvery is how often volumes are looked for that other nodes took over from this one.
+	yieldEvery = time.Minute
+)
 
 // check says what does not go together, and what to write instead.
 func (o *options) check() error {
@@ -198,32 +202,35 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 		d.Register(server)
 		return driver.Serve(ctx, server, l)
 	})
-	// Beside serving, and again until it is done: what it waits for may be mended only by a call that is served.
-	g.Go(func() error {
-		d.Until(ctx, again, "let go on what a process that died left suspended", d.Recover)
-		return nil
-	})
 	if o.registration != "" {
 		g.Go(func() error { return r.Serve(ctx, o.registration) })
 	}
 	if o.metrics != "" {
 		g.Go(func() error { return o.serveMetrics(ctx, registry, r, log) })
 	}
-	g.Go(func() error {
-		d.Every(ctx, o.rewrapEvery, "wrap keys anew", func(ctx context.Context) error { return metrics.Rewrap(ctx, d) })
-		return nil
-	})
-	g.Go(func() error {
-		d.Every(ctx, o.trimEvery, "tell disks of free blocks", func(ctx context.Context) error { return metrics.Trim(ctx, d) })
-		return nil
-	})
-	if s.rewraps != nil {
+	o.upkeep(ctx, g, d, metrics, s, log)
+	return g.Wait()
+}
+
+// upkeep starts what is done beside serving, until ctx ends.
+func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Driver, metrics *driver.Metrics, s states, log *slog.Logger) {
+	every := func(interval time.Duration, what string, do func(context.Context) error) {
 		g.Go(func() error {
-			d.Every(ctx, o.requestsEvery, "do what veilctl volume asked for", func(ctx context.Context) error { return requests(ctx, d, s, log) })
+			d.Every(ctx, interval, what, do)
 			return nil
 		})
 	}
-	return g.Wait()
+	// Beside serving, and again until it is done: what it waits for may be mended only by a call that is served.
+	g.Go(func() error {
+		d.Until(ctx, again, "let go on what a process that died left suspended", d.Recover)
+		return nil
+	})
+	every(yieldEvery, "fence what other nodes took over", func(ctx context.Context) error { return metrics.Yield(ctx, d) })
+	every(o.rewrapEvery, "wrap keys anew", func(ctx context.Context) error { return metrics.Rewrap(ctx, d) })
+	every(o.trimEvery, "tell disks of free blocks", func(ctx context.Context) error { return metrics.Trim(ctx, d) })
+	if s.rewraps != nil {
+		every(o.requestsEvery, "do what veilctl volume asked for", func(ctx context.Context) error { return requests(ctx, d, s, log) })
+	}
 }
 
 // requests does what people asked for. One that cannot be done stays, and is said.

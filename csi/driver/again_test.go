@@ -205,6 +205,45 @@ func TestTakenBackAndMadeAfterAll(t *testing.T) {
 	}
 }
 
+// Who asks for a copy again gets what was made, though its source has grown since. What does not go with what was made is refused.
+func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
+	m, d := running(t, mounted(""), nil)
+	clone := func(name string, required, limit int64) (*csi.Volume, error) {
+		r, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+			Name: name, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit},
+			VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: pvc}}},
+		})
+		return r.GetVolume(), err
+	}
+	if _, err := clone(restored, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
+		VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name            string
+		required, limit int64
+		code            codes.Code
+		bytes           int64
+	}{
+		{restored, 0, 0, codes.OK, size},
+		{restored, size, 0, codes.OK, size},
+		{restored, 0, size, codes.OK, size},
+		{restored, 2 * size, 0, codes.AlreadyExists, 0},
+		{restored, 0, size - 4096, codes.AlreadyExists, 0},
+		{"pvc-3", 0, size, codes.OutOfRange, 0},
+		{"pvc-3", 0, 0, codes.OK, 2 * size},
+	} {
+		if v, err := clone(c.name, c.required, c.limit); Code(err) != c.code || v.GetCapacityBytes() != c.bytes {
+			t.Errorf("%+v: %v, %v", c, v, err)
+		}
+	}
+	shows(m, d)
+}
+
 // Who asks for a copy again, not having heard that it was made, gets it, also when its source is gone since.
 func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	m, d := closed(t)

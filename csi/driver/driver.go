@@ -55,6 +55,8 @@ type Driver struct {
 	busy map[string]bool
 	// reads are those of mappings that are under way, by name.
 	reads map[string]*reading
+	// volumes are those of mappings, by name, as far as they are known. The map is replaced and not changed.
+	volumes map[string]string
 }
 
 // New checks c and gives a driver. It touches nothing.

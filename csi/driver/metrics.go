@@ -22,6 +22,7 @@ type Metrics struct {
 const (
 	workRewrap = "rewrap"
 	workTrim   = "trim"
+	workYield  = "yield"
 )
 
 // NewMetrics registers the metrics of d.
@@ -52,7 +53,7 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 			}
 			return 0
 		}))
-	for _, work := range []string{workRewrap, workTrim} {
+	for _, work := range []string{workRewrap, workTrim, workYield} {
 		m.failed.WithLabelValues(work)
 	}
 	return m
@@ -79,6 +80,15 @@ func (m *Metrics) Trim(ctx context.Context, d *Driver) error {
 	m.trimmed.Add(float64(n))
 	if err != nil {
 		m.failed.WithLabelValues(workTrim).Inc()
+	}
+	return err
+}
+
+// Yield is the driver's, counted.
+func (m *Metrics) Yield(ctx context.Context, d *Driver) error {
+	err := d.Yield(ctx)
+	if err != nil {
+		m.failed.WithLabelValues(workYield).Inc()
 	}
 	return err
 }

@@ -23,6 +23,10 @@ func TestMetrics(t *testing.T) {
 	if err := metrics.Rewrap(t.Context(), m.process(0)); err == nil {
 		t.Error("no error of a provider that is away")
 	}
+	d.any.Store = &listed{Store: d.any.Store, away: true}
+	if err := metrics.Yield(t.Context(), d); err == nil {
+		t.Error("no error of states that are away")
+	}
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +39,7 @@ func TestMetrics(t *testing.T) {
 	}
 	for name, want := range map[string]float64{
 		"kubeveil_csi_call_seconds": 1, "kubeveil_csi_mappings": 1, "kubeveil_csi_registered": 1, "kubeveil_csi_trimmed_bytes_total": 4096,
-		"kubeveil_csi_keys_rewrapped_total": 0, "kubeveil_csi_upkeep_failures_total": 1,
+		"kubeveil_csi_keys_rewrapped_total": 0, "kubeveil_csi_upkeep_failures_total": 2,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s: %v, want %v", name, v, want)

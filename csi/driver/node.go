@@ -62,7 +62,7 @@ func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters
 }
 
 // yield fences what is here of a volume that another node has, and gives the *volume.BusyError that says so; nil where none has. Each call that learns of it does that: the kubelet
-// asks for statistics of what it has mounted every minute.
+// asks for statistics of what it has mounted every minute. See also Yield, which needs no call.
 func (d *Driver) yield(ctx context.Context, st volume.State) error {
 	busy := st.Busy(d.Node)
 	if busy == nil {

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -191,9 +192,7 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	case from.Request.Backend != p.Backend:
 		return from, invalid("parameter %s: %s is on backend %s, and so is a copy of it", paramBackend, src, from.Request.Backend)
 	}
-	// Without a size it is as large as its source, or as that is about to be.
-	source := max(from.Payload, from.PendingPayload)
-	size, err := sizeOf(&csi.CapacityRange{RequiredBytes: max(r.GetCapacityRange().GetRequiredBytes(), source), LimitBytes: r.GetCapacityRange().GetLimitBytes()}, least)
+	size, err := d.copySize(ctx, r, max(from.Payload, from.PendingPayload), least)
 	if err != nil {
 		return from, err
 	}
@@ -203,4 +202,20 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	}
 	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
 	return d.copy(ctx, d.Sets[p.Backend], r.GetName(), src, volume.CopyOptions{Size: size, Request: request, Keys: d.chain(keys)})
+}
+
+// copySize is the size of the copy that r asks for, bytes: at least source, which is that of its source, or what that is about to have. One that was made is as large as it
+// is: its source may have grown since, and to ask again is no error.
+func (d *Driver) copySize(ctx context.Context, r *csi.CreateVolumeRequest, source, least int64) (int64, error) {
+	limit := r.GetCapacityRange().GetLimitBytes()
+	have, err := d.any.Get(ctx, r.GetName())
+	switch {
+	case err == nil && have.Phase != volume.New:
+		if source = have.Payload; limit > 0 && source > limit {
+			return 0, fmt.Errorf("volume %s: %w: it has %d bytes, the limit is %d", have.Volume, volume.ErrExists, source, limit)
+		}
+	case err != nil && !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrState):
+		return 0, err
+	}
+	return sizeOf(&csi.CapacityRange{RequiredBytes: max(r.GetCapacityRange().GetRequiredBytes(), source), LimitBytes: limit}, least)
 }

@@ -3,8 +3,11 @@ package driver
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -87,6 +90,155 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 				t.Errorf("mappings %v, %v, state %+v", names, err, m.state(pvc))
 			}
 		})
+	}
+}
+
+// stageVolume stages a volume of any name.
+func (m *machine) stageVolume(d *Driver, v string) error {
+	_, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{VolumeId: v, StagingTargetPath: m.folder("staging of " + v), VolumeCapability: mounted("")})
+	return err
+}
+
+// two is a machine with two volumes that are mounted.
+func two(t *testing.T) (*machine, *Driver) {
+	t.Helper()
+	m, d := running(t, mounted(""), nil)
+	if _, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.stageVolume(d, restored); err != nil {
+		t.Fatal(err)
+	}
+	return m, d
+}
+
+// live is the mappings of a volume that can write.
+func (m *machine) live(v string) []string {
+	m.t.Helper()
+	return slices.DeleteFunc(m.engine.Live(), func(name string) bool { return !strings.HasPrefix(name, crypt.NamePrefix(m.state(v).UUID)) })
+}
+
+// A node that nobody calls, its kubelet being gone, fences what was taken from it all the same, also when that is closed again elsewhere, and nothing else.
+func TestTakenFromANodeThatNobodyCalls(t *testing.T) {
+	for name, again := range map[string]bool{"open on the other": false, "closed there again": true} {
+		t.Run(name, func(t *testing.T) {
+			m, d := two(t)
+			if err := d.Yield(t.Context()); err != nil || len(m.engine.Live()) != 2 {
+				t.Fatalf("before it was taken: %v, mappings %v", err, m.engine.Live())
+			}
+			other, heir := m.heir()
+			if err := other.stageVolume(heir, pvc); err != nil {
+				t.Fatal(err)
+			}
+			if again {
+				if _, err := heir.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: other.path("staging of " + pvc)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := m.state(pvc)
+			for range 2 {
+				if err := d.Yield(t.Context()); err != nil || len(m.live(pvc)) != 0 || len(m.live(restored)) != 1 {
+					t.Errorf("%v, mappings %v", err, m.engine.Live())
+				}
+			}
+			if !sameStates([]volume.State{before}, []volume.State{m.state(pvc)}) {
+				t.Errorf("state %+v", m.state(pvc))
+			}
+		})
+	}
+}
+
+// mired is an engine in which the fence of some mappings waits for their disk.
+type mired struct {
+	crypt.Engine
+	prefix string
+	goOn   chan struct{}
+}
+
+func (e mired) Fence(ctx context.Context, name string) error {
+	if strings.HasPrefix(name, e.prefix) {
+		<-e.goOn
+	}
+	return e.Engine.Fence(ctx, name)
+}
+
+// A disk that hangs while its volume is fenced keeps others from being fenced for a time, once.
+func TestFenceThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, d := two(t)
+		other, heir := m.heir()
+		if err := errors.Join(other.stageVolume(heir, pvc), other.stageVolume(heir, restored)); err != nil {
+			t.Fatal(err)
+		}
+		e := mired{d.any.Engine, crypt.NamePrefix(m.state(pvc).UUID), make(chan struct{})}
+		d.any.Engine = e
+		began := time.Now()
+		if err := d.Yield(t.Context()); err == nil || !strings.Contains(err.Error(), pvc) || time.Since(began) != fencePatience || len(m.live(restored)) != 0 {
+			t.Errorf("%v after %v, mappings %v", err, time.Since(began), m.engine.Live())
+		}
+		began = time.Now()
+		if err := d.Yield(t.Context()); err != nil || time.Since(began) != 0 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		close(e.goOn)
+		synctest.Wait()
+		if len(m.engine.Live()) != 0 {
+			t.Errorf("mappings %v", m.engine.Live())
+		}
+	})
+}
+
+// listed is a store that counts how often all states are read, and of which some are refused, or that is away.
+type listed struct {
+	volume.Store
+	lists, gets int
+	refused     error
+	away        bool
+}
+
+func (l *listed) List(ctx context.Context) ([]volume.State, error) {
+	l.lists++
+	all, err := l.Store.List(ctx)
+	return all, errors.Join(err, l.refused)
+}
+
+func (l *listed) Get(ctx context.Context, v string) (volume.State, volume.Revision, error) {
+	if l.gets++; l.away {
+		return volume.State{}, "", volume.ErrUnavailable
+	}
+	return l.Store.Get(ctx, v)
+}
+
+// All states are read when there is a mapping that is not known yet, and not each time. One that is refused matters when it may be that mapping's.
+func TestWhoseMappingsThereAre(t *testing.T) {
+	m, d := two(t)
+	store := &listed{Store: d.any.Store, refused: volume.ErrState}
+	d.any.Store = store
+	for range 3 {
+		if err := d.Yield(t.Context()); err != nil || store.lists != 1 {
+			t.Errorf("%v, %d lists", err, store.lists)
+		}
+	}
+	store.away, store.gets = true, 0
+	if err := d.Yield(t.Context()); !errors.Is(err, volume.ErrUnavailable) || store.gets != 1 || len(m.engine.Live()) != 2 {
+		t.Errorf("away: %v, asked %d times, mappings %v", err, store.gets, m.engine.Live())
+	}
+	store.away = false
+	if _, err := m.engine.Create(t.Context(), crypt.Expected(crypt.UUID{1}, 1, size, 1, "", false), nil); err != nil {
+		t.Fatal(err)
+	}
+	other, heir := m.heir()
+	if err := other.stageVolume(heir, pvc); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Yield(t.Context()); !errors.Is(err, volume.ErrState) || len(m.live(pvc)) != 0 {
+		t.Errorf("a mapping of a volume that is not known: %v, mappings %v", err, m.engine.Live())
+	}
+	store.refused = nil
+	if err := d.Yield(t.Context()); err != nil {
+		t.Errorf("a mapping of no volume: %v", err)
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
@@ -121,6 +123,87 @@ func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
 		return n, err
 	}
 	return 0, nil
+}
+
+// fencePatience is how long one volume may keep others from being fenced: a fence waits for what its disk has been given.
+const fencePatience = 10 * time.Second
+
+// Yield fences what is mapped here of volumes that this node has no more (volume.Set.Yield). A call about such a volume does that, too, but the node that is said to be gone may be one
+// whose kubelet is, and nobody calls. It goes on after an error, and gives all of them; without the API server nothing is heard, and nothing is fenced.
+func (d *Driver) Yield(ctx context.Context) error {
+	volumes, err := d.mapped(ctx)
+	errs := []error{err}
+	for _, id := range volumes {
+		err := d.yieldLost(ctx, id)
+		errs = append(errs, err)
+		if errors.Is(err, volume.ErrUnavailable) {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mapped gives the volumes that have mappings here. Whose a mapping is, only the states say: all of them are read when there is one that is not known yet.
+func (d *Driver) mapped(ctx context.Context) ([]string, error) {
+	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	volumes := d.volumes
+	d.mu.Unlock()
+	unknown := func(name string) bool { return volumes[name] == "" }
+	if slices.ContainsFunc(names, unknown) {
+		states, unread := d.any.Store.List(ctx)
+		volumes = map[string]string{}
+		for _, st := range states {
+			for _, name := range names {
+				if _, ok := crypt.EpochOf(st.UUID, name); ok {
+					volumes[name] = st.Volume
+				}
+			}
+		}
+		d.mu.Lock()
+		d.volumes = volumes
+		d.mu.Unlock()
+		if slices.ContainsFunc(names, unknown) {
+			err = unread // It may be of one of those.
+		}
+	}
+	var out []string
+	for _, name := range slices.DeleteFunc(names, unknown) {
+		out = append(out, volumes[name])
+	}
+	slices.Sort(out)
+	return slices.Compact(out), err
+}
+
+// yieldLost fences what is mapped of one volume, unless this node has it. A fence that hangs goes on, and the volume is passed over meanwhile.
+func (d *Driver) yieldLost(ctx context.Context, id string) error {
+	st, err := d.any.Get(ctx, id)
+	if errors.Is(err, volume.ErrNotFound) || err == nil && st.Writer == d.Node {
+		return nil
+	}
+	var set *volume.Set
+	if err == nil {
+		set, err = d.set(st)
+	}
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- set.Yield(context.WithoutCancel(ctx), id) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-time.After(fencePatience):
+		err = fmt.Errorf("volume %s: what is mapped of it here is to be fenced, and its disk has not answered for %v", id, fencePatience)
+	}
+	if errors.Is(err, volume.ErrInProgress) {
+		err = nil
+	}
+	return err
 }
 
 // Every calls do now, and again after each interval, until ctx ends. An error is logged, and what is asked for is asked for again.
