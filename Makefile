@@ -165,9 +165,9 @@ e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, 
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/e2e $(if $(CORE),-core) $(if $(RUN),-run '$(RUN)')
 
 .PHONY: e2e-storage
-e2e-storage: cluster-image image-csi ## claims of each class on a virtual machine, and what is done to them, out/e2e-storage/result.json
+e2e-storage: cluster-image image-csi ## claims of each class on a virtual machine, and what is done to them, out/e2e-storage/result.json (RUN=REGEXP)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/ ./e2e/cmd/e2e-storage ./e2e/storage/kmsplugin
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/e2e-storage -out $(OUT)/e2e-storage
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/e2e-storage -out $(OUT)/e2e-storage $(if $(RUN),-run '$(RUN)')
 
 .PHONY: e2e-full
 e2e-full: cluster-image ## the same with what mostly waits

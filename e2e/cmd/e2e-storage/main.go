@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -34,8 +35,9 @@ const usage = `e2e-storage runs the cases of the CSI driver on a virtual machine
 
 Usage: e2e-storage [flags]
 
-Example:
+Examples:
   e2e-storage -out /tmp/volumes        result.json and the machine's logs go there
+  e2e-storage -run 'taken-over'        one case, after those that install the driver
 
 Flags:
 `
@@ -43,13 +45,18 @@ Flags:
 func main() {
 	flags := flag.NewFlagSet("e2e-storage", flag.ContinueOnError)
 	out := flags.String("out", "out/e2e-storage", "`folder` for result.json and the machine's logs; emptied first")
+	only := flags.String("run", "", "`regexp` that the names of cases have to match; those that install the driver are always run")
 	limit := flags.Duration("limit", 60*time.Minute, "ends a run that hangs")
 	program.Main(flags, usage, func() (program.Run, error) {
-		return program.Within(*limit, func(ctx context.Context) error { return run(ctx, *out) }), nil
+		pattern, err := regexp.Compile(*only)
+		if err != nil {
+			return nil, fmt.Errorf("-run: %w", err)
+		}
+		return program.Within(*limit, func(ctx context.Context) error { return run(ctx, *out, pattern) }), nil
 	})
 }
 
-func run(ctx context.Context, out string) (err error) {
+func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 	root, err := lab.Root()
 	if err != nil {
 		return err
@@ -83,11 +90,13 @@ func run(ctx context.Context, out string) (err error) {
 		_, end := c.Close()
 		err = errors.Join(err, end)
 	}()
-	return cases(ctx, c, disk, root, filepath.Join(out, "result.json"))
+	s := &cluster.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"), Only: only, Out: os.Stdout}
+	return cases(ctx, s, root, filepath.Join(out, "result.json"))
 }
 
 // cases runs them on the cluster and writes what came of them to path.
-func cases(ctx context.Context, c *vm.Cluster, disk storage.Disk, root, path string) error {
+func cases(ctx context.Context, s *cluster.Session, root, path string) error {
+	c := s.Cluster
 	r, err := bench.New(c.Platform(), root)
 	if err != nil {
 		return err
@@ -97,7 +106,7 @@ func cases(ctx context.Context, c *vm.Cluster, disk storage.Disk, root, path str
 		return err
 	}
 	r.Kernel = strings.TrimSpace(string(kernel))
-	err = cluster.Run(ctx, &cluster.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}, r)
+	err = cluster.Run(ctx, s, r)
 	err = errors.Join(err, r.Write(path))
 	for _, g := range r.Gates {
 		fmt.Printf("%s: want %s, got %s\n", g.Name, g.Want, g.Got)

@@ -29,6 +29,9 @@ const (
 	grown = 160
 )
 
+// installing is how many of the cases, the first ones, install the driver.
+const installing = 2
+
 func cases() []one {
 	return []one{
 		{"disk", 3 * time.Minute, (*Session).disk},
@@ -59,7 +62,7 @@ func cases() []one {
 
 // Prepare installs the driver with its classes on the cluster, as the cases do, and does nothing else.
 func Prepare(ctx context.Context, s *Session) error {
-	for _, step := range []one{{"disk", 3 * time.Minute, (*Session).disk}, {"install", 10 * time.Minute, (*Session).install}} {
+	for _, step := range cases()[:installing] {
 		limited, cancel := context.WithTimeoutCause(ctx, step.limit, fmt.Errorf("not done within %v", step.limit))
 		err := step.run(s, limited)
 		cancel()
@@ -369,7 +372,7 @@ func (s *Session) deleted(ctx context.Context) error {
 		}
 	}
 	return until(ctx, "nothing is left", func() error {
-		out, err := s.node(ctx, "ls "+images+"; dmsetup ls | grep kubeveil; losetup -nO BACK-FILE | grep "+images+"; true")
+		out, err := s.node(ctx, "ls "+images+"; dmsetup ls | grep kubeveil; losetup -nO BACK-FILE | grep /volumes/; true")
 		if err != nil {
 			return err
 		}

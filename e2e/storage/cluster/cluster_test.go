@@ -27,6 +27,22 @@ func TestCases(t *testing.T) {
 	}
 }
 
+// Those that install the driver are run, whatever is chosen.
+func TestChosen(t *testing.T) {
+	for pattern, want := range map[string]string{"^reboot$": "disk install reboot", "nothing-like-this": "disk install"} {
+		var got []string
+		for _, c := range (&Session{Only: regexp.MustCompile(pattern)}).chosen() {
+			got = append(got, c.name)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %q", pattern, got, want)
+		}
+	}
+	if all := (&Session{}).chosen(); len(all) != len(cases()) {
+		t.Errorf("%d of %d cases", len(all), len(cases()))
+	}
+}
+
 // What the templates give is YAML of as many objects as there should be, each with a kind and a name.
 func TestObjects(t *testing.T) {
 	type class struct{ Name, FS string }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -22,6 +23,8 @@ type Session struct {
 	Disk storage.Disk
 	// Manifests is the folder of the repository's manifests.
 	Manifests string
+	// Only is what a case's name must match to be run, nil being all; the first two, which install the driver, are run always.
+	Only *regexp.Regexp
 	// Out gets progress for people.
 	Out io.Writer
 	// canary is in all that is written to volumes; control is in a file beside their ciphertext, in clear.
@@ -42,7 +45,8 @@ func Run(ctx context.Context, s *Session, r *bench.Result) error {
 	mark := fmt.Sprintf("%08x", time.Now().UnixNano()&0xffffffff)
 	s.canary, s.control = "kubeveil-canary-"+mark, "kubeveil-control-"+mark
 	t := &r.Tests
-	for i, c := range cases() {
+	chosen := s.chosen()
+	for i, c := range chosen {
 		if ctx.Err() != nil {
 			t.Skipped = append(t.Skipped, bench.Skip{Name: c.name, Reason: "the run was ended: " + context.Cause(ctx).Error()})
 			continue
@@ -53,16 +57,27 @@ func Run(ctx context.Context, s *Session, r *bench.Result) error {
 		cancel()
 		if err == nil {
 			t.Passed++
-			fmt.Fprintf(s.Out, "%2d/%d %-27s passed  %6.1f s\n", i+1, len(cases()), c.name, time.Since(began).Seconds())
+			fmt.Fprintf(s.Out, "%2d/%d %-27s passed  %6.1f s\n", i+1, len(chosen), c.name, time.Since(began).Seconds())
 			continue
 		}
 		t.Failed++
 		t.Failures = append(t.Failures, bench.Failure{Name: c.name, Reason: err.Error()})
-		fmt.Fprintf(s.Out, "%2d/%d %-27s FAILED  %6.1f s\n      %s\n", i+1, len(cases()), c.name, time.Since(began).Seconds(), strings.ReplaceAll(err.Error(), "\n", "\n      "))
+		fmt.Fprintf(s.Out, "%2d/%d %-27s FAILED  %6.1f s\n      %s\n", i+1, len(chosen), c.name, time.Since(began).Seconds(), strings.ReplaceAll(err.Error(), "\n", "\n      "))
 		s.describe(context.WithoutCancel(ctx))
 	}
 	r.Gates = s.gates
 	return context.Cause(ctx)
+}
+
+// chosen are the cases that are run.
+func (s *Session) chosen() []one {
+	var out []one
+	for i, c := range cases() {
+		if i < installing || s.Only == nil || s.Only.MatchString(c.name) {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // describePatience bounds what is asked after a failure.

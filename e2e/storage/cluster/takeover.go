@@ -128,7 +128,8 @@ func takeOverSteps(text, volume, first, second string) (move, done string, err e
 
 // letGo waits until the first node, which has heard of it, has nothing open of the file any more. The file is there as it was.
 func (s *Session) letGo(ctx context.Context, first, file string) error {
-	open := "losetup -nO BACK-FILE | grep -c " + file + "; true"
+	// By its name: the kernel may say its path as the driver's container has it.
+	open := "losetup -nO BACK-FILE | grep -c /" + filepath.Base(file) + "; true"
 	if out, err := s.node(ctx, open); err != nil || out != "1" {
 		return fmt.Errorf("before it heard of it %s should have %s open once: %q, %w", first, file, out, err)
 	}
