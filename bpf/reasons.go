@@ -32,6 +32,7 @@ var Reasons = []Reason{
 	{14, "source_translated", "A pod's packet to a node lost its source to another translation; the answer would have come in clear."},
 	{15, "pod_unmarked", "A pod's packet was not marked as one: the nftables table that marks them was away."},
 	{16, "pod_to_vip", "A pod's packet to the address of a balancer, or to an external address, of a service was about to leave untranslated."},
+	{17, "pod_midstream", "A pod's TCP packet out of the cluster was of a connection of which connection tracking has not seen the beginning."},
 }
 
 // Files that Header and Document are written to, relative to this directory.

@@ -159,7 +159,7 @@ func TestRulesCountWhatTheCountersHave(t *testing.T) {
 			}
 		}
 	}
-	if n := len(chains()); n != 9 {
+	if n := len(chains()); n != 11 {
 		t.Errorf("%d chains", n)
 	}
 }

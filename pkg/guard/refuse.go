@@ -1,14 +1,9 @@
 package guard
 
 import (
-	"fmt"
-
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // Where a pod may not go its routes are unreachable, of which the kernel tells a
@@ -34,27 +29,10 @@ const (
 // refuseChain answers what opens a connection of a pod's to where there is no route.
 func refuseChain() chain {
 	rules := []rule{
-		{"meta l4proto != tcp return", []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
-			&expr.Verdict{Kind: expr.VerdictReturn},
-		}},
-		{fmt.Sprintf("iifgroup != %#x return", config.PodGroup), []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
-			&expr.Verdict{Kind: expr.VerdictReturn},
-		}},
-		{"tcp flags & (fin | syn | rst | ack) != syn return", []expr.Any{
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags, Len: 1},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{tcpOpens}, Xor: []byte{0}},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{tcpSYN}},
-			&expr.Verdict{Kind: expr.VerdictReturn},
-		}},
-		{"fib daddr . mark type local return", []expr.Any{
-			&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true, FlagMARK: true},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(typeLocal)},
-			&expr.Verdict{Kind: expr.VerdictReturn},
-		}},
+		ruleOf(notTCP(), expr.VerdictReturn, ""),
+		ruleOf(notFromPod(), expr.VerdictReturn, ""),
+		ruleOf(opening(expr.CmpOpNeq), expr.VerdictReturn, ""),
+		ruleOf(toLocal(), expr.VerdictReturn, ""),
 		{"fib daddr . mark oif 0 reject with tcp reset", []expr.Any{
 			&expr.Fib{Register: 1, ResultOIF: true, FlagDADDR: true, FlagMARK: true},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},

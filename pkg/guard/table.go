@@ -30,7 +30,7 @@ const (
 var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6, setVIPs4, setVIPs6, setSelf4, setSelf6}
 
 // tableCounters are the reasons for which the table drops.
-var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error", translated, unmarked, untranslated}
+var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error", translated, unmarked, untranslated, midstream}
 
 // chain is a chain of the table. One without a hook is what rules of others go to.
 type chain struct {
@@ -88,6 +88,8 @@ func chains() []chain {
 		chain{name: chainAnswers, rules: append(markAnswers(), dropUntranslated()...)},
 		chain{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
 		refuseChain(),
+		refuseMidstreamChain(),
+		midstreamChain(),
 		keepChain(),
 		chain{"postrouting", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(afterSourceNAT), out},
 	)
