@@ -251,6 +251,12 @@ func (a *Agent) serviceStatus() (*telemetry.Services, []string) {
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("the table of services cannot be read: %v", err))
 	}
+	callers, room, err := a.services.table.Callers()
+	if err != nil {
+		problems = append(problems, fmt.Sprintf("the callers of services cannot be counted: %v", err))
+	} else {
+		out.Tables = append(out.Tables, telemetry.ServiceTable{Limit: "callers", Used: callers, Size: room})
+	}
 	const socket, packet = "socket", "packet"
 	out.Chosen = []telemetry.ServiceCount{
 		{Where: socket, What: "tcp", Count: c.Sockets.TCP}, {Where: socket, What: "udp", Count: c.Sockets.UDP},

@@ -13,7 +13,7 @@ type Services struct {
 	Listed bool `json:"listed"`
 	// Known counts services.
 	Known int `json:"known"`
-	// Tables are how full the maps are, by the name of their limit.
+	// Tables are how full the maps are, by the name of their limit; that of callers is not to be set.
 	Tables     []ServiceTable `json:"tables"`
 	APIServers []APIServer    `json:"apiServers,omitempty"`
 	// Chosen counts how often a backend was chosen, Refused how often none was: by protocol and by reason.

@@ -4,8 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
 
 	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
@@ -16,11 +20,15 @@ type caller struct {
 	Link uint32
 }
 
+// callersRest is for how long what is known of callers is good enough for who only counts them or makes room: looking at them is walking through all
+// of the map, which takes milliseconds even where it is empty.
+const callersRest = time.Minute
+
 // unknownLink is the link of who called before the map was made. It never goes.
 const unknownLink = 0
 
-// assumeCallers fills a map of callers that is made while addresses are closed to pods: by whom they were called nobody knows any more. After a
-// start of the machine there are none.
+// assumeCallers fills the map of callers with the addresses that are closed to pods, when it is made or did not see who called: by whom nobody
+// knows any more. After a start of the machine there are none.
 func (t *Table) assumeCallers() error {
 	if err := t.openGuardMap(settings.PinVIPs); err != nil {
 		return err
@@ -39,6 +47,57 @@ func (t *Table) assumeCallers() error {
 	return nil
 }
 
+// assumeCallersOf is assumeCallers where a program for what comes in is of a version that has no such map: an earlier one was put back meanwhile.
+func (t *Table) assumeCallersOf(old *ebpf.Program) error {
+	info, err := old.Info()
+	if err != nil {
+		return fmt.Errorf("read program: %w", err)
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return fmt.Errorf("open map %d: %w", id, err)
+		}
+		name := bpfobj.MapName(m)
+		m.Close()
+		if name == mapCallers {
+			return nil
+		}
+	}
+	return t.assumeCallers()
+}
+
+// Callers counts callers, at most callersRest ago, and gives how many there is room for; both are 0 for a Table without Links. Callers whose link is
+// gone are deleted. Call it on a thread in the node's network namespace.
+func (t *Table) Callers() (used, room uint32, err error) {
+	m := t.maps[mapCallers]
+	if m == nil {
+		return 0, 0, nil
+	}
+	h, err := nl.Open()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer h.Close()
+	used, err = t.countCallers(h)
+	return used, m.MaxEntries(), err
+}
+
+// countCallers looks at all callers if nobody did for callersRest.
+func (t *Table) countCallers(h *nl.Handle) (uint32, error) {
+	t.callers.Lock()
+	defer t.callers.Unlock()
+	if !t.callers.at.IsZero() && time.Since(t.callers.at) < t.callers.rest {
+		return t.callers.used, nil
+	}
+	_, used, err := t.called(h)
+	if err == nil {
+		t.callers.at, t.callers.used = time.Now(), used
+	}
+	return used, err
+}
+
 // InUse gives those of some services' addresses to which a pod that is still there has had a flow of packets at its link, whatever the table of
 // flows has forgotten since: the pod may go on with it. Call it on a thread in the node's network namespace. A Table without Links has none.
 func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
@@ -50,46 +109,45 @@ func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 		return nil, err
 	}
 	defer h.Close()
-	called, err := t.called(h)
+	called, _, err := t.called(h)
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !called[a.As16()] }), nil
 }
 
-// called gives the addresses that have callers, and deletes callers whose link is gone.
-func (t *Table) called(h *nl.Handle) (map[[16]byte]bool, error) {
+// called gives the addresses that have callers, and how many callers there are, and deletes those whose link is gone.
+func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, err error) {
 	var all []caller
-	err := each(t.maps, mapCallers, func(c caller, _ uint8) bool {
+	err = each(t.maps, mapCallers, func(c caller, _ uint8) bool {
 		all = append(all, c)
 		return true
 	})
 	if err != nil || len(all) == 0 {
-		return nil, err
+		return nil, 0, err
 	}
 	// Links are listed after callers, so that who came meanwhile is not taken for gone.
 	links, err := h.LinkList()
 	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
+		return nil, 0, fmt.Errorf("list links: %w", err)
 	}
 	there := map[uint32]bool{unknownLink: true}
 	for _, l := range links {
 		there[uint32(l.Attrs().Index)] = true
 	}
-	called := make(map[[16]byte]bool)
+	addrs = make(map[[16]byte]bool)
 	var gone []caller
 	for _, c := range all {
 		if there[c.Link] {
-			called[c.Addr] = true
+			addrs[c.Addr] = true
 		} else {
 			gone = append(gone, c)
 		}
 	}
-	if len(gone) == 0 {
-		return called, nil
+	if len(gone) > 0 {
+		if _, err := drop(mapCallers, gone).do(t.maps[mapCallers]); err != nil {
+			return nil, 0, fmt.Errorf("delete from %s: %w", mapCallers, err)
+		}
 	}
-	if _, err := drop(mapCallers, gone).do(t.maps[mapCallers]); err != nil {
-		return nil, fmt.Errorf("delete from %s: %w", mapCallers, err)
-	}
-	return called, nil
+	return addrs, uint32(len(all) - len(gone)), nil
 }

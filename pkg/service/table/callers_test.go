@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
@@ -89,6 +91,7 @@ func TestAddressesInUseAreThoseThatPodsHereCalled(t *testing.T) {
 func TestCallersGoWhenPodsCome(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, true)
+	l.callers.rest = 0
 	const vip = "198.19.199.1"
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -110,6 +113,48 @@ func TestCallersGoWhenPodsCome(t *testing.T) {
 	}
 }
 
+// expectCallers wants the callers counted, and the room that the programs' map has.
+func (l *linked) expectCallers(t *testing.T, situation string, want uint32) {
+	t.Helper()
+	l.host.Run(t, func() error {
+		used, room, err := l.Callers()
+		if used != want || room != 1<<18 {
+			t.Errorf("%s: %d of %d callers, want %d of %d", situation, used, room, want, 1<<18)
+		}
+		return err
+	})
+}
+
+// The map is walked through now and then, not for every link that comes nor for everybody who asks how full it is.
+func TestCallersAreCountedNowAndThen(t *testing.T) {
+	nettest.NeedBPF(t)
+	l := newLinked(t, true)
+	l.callers.rest = time.Hour
+	const vip = "198.19.199.1"
+	l.expectCallers(t, "nobody called", 0)
+	l.call(t, vip, nobodysLink, l.index(t, "vpod1"))
+	l.expectCallers(t, "soon after", 0)
+	nettest.Veth(t, nettest.End{NS: l.host, Name: "u8"}, nettest.End{NS: nettest.NewNS(t), Name: "u8"})
+	l.host.Run(t, func() error {
+		u8, err := l.host.Handle().LinkByName("u8")
+		if err == nil {
+			l.serveLink(l.host.Handle(), u8)
+		}
+		return err
+	})
+	if !l.calls(t, vip, nobodysLink) {
+		t.Error("for a new link all callers were looked at again")
+	}
+	l.callers.rest = 0
+	l.expectCallers(t, "later", 1)
+	if l.calls(t, vip, nobodysLink) {
+		t.Error("who is gone is still a caller")
+	}
+	if used, room, err := start(t, config(t), lab).Callers(); used+room > 0 || err != nil {
+		t.Errorf("a table without links has %d of %d callers, %v", used, room, err)
+	}
+}
+
 // A map that is made while addresses are closed did not see who called them.
 func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	nettest.NeedBPF(t)
@@ -128,4 +173,50 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	}
 	l.ip(t, "link del vpod1")
 	l.expectInUse(t, "a pod goes, which need not be who called", all, all[:2])
+}
+
+// An earlier version that was put back did not write down who called: whom its programs served nobody knows, once they are replaced.
+func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		l := newLinked(t, withTCX)
+		closed := nettest.Addrs("198.19.199.1", "fd42:fd::1")
+		l.guard(t, "198.19.199.1", "fd42:fd::1")
+		old, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+			asm.LoadMapPtr(asm.R1, l.maps[mapFlows].FD()), asm.Mov.Imm(asm.R0, -1), asm.Return(),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Close()
+		pod := point{int(l.index(t, "vpod1")), ingress}
+		l.host.Run(t, func() error {
+			h, err := nl.Open()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			return hooksFor(l.features).attach(h, pod, progPodIn, old)
+		})
+		l.expectInUse(t, "it is at work", closed, nil)
+		if changed := l.attach(t); !slices.Contains(changed, "replaced service_pod_in at vpod1 ingress") {
+			t.Errorf("changed %v", changed)
+		}
+		l.expectInUse(t, "it is replaced", closed, closed)
+		// One that has the map is another thing.
+		for _, a := range closed {
+			if err := l.maps[mapCallers].Delete(caller{a.As16(), unknownLink}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.Table.Close()
+		l.host.Run(t, func() (err error) {
+			l.Table, err = Open(Config{Dir: l.dir, Limits: small, Links: true, TunnelPort: 7, Log: quiet(), Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}})
+			return err
+		})
+		l.features.TCX = withTCX
+		if changed := l.attach(t); !slices.Contains(changed, "replaced service_pod_in at vpod1 ingress") {
+			t.Errorf("a version with the map changed %v", changed)
+		}
+		l.expectInUse(t, "one with the map is replaced", closed, nil)
+	})
 }

@@ -52,7 +52,7 @@ func (t *Table) Counters() (Counters, error) {
 	return c, nil
 }
 
-// Remembered counts the entries of the maps that remember. It walks them all, about a
+// Remembered counts the entries of the maps that forget what was not used for long. It walks them all, about a
 // millisecond for each ten thousand; for a metric once a minute is enough.
 func (t *Table) Remembered() (Memory, error) {
 	var m Memory

@@ -240,6 +240,11 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 	if err := t.takeOver(ours[0]); err != nil {
 		return "", err
 	}
+	if p.dir == ingress {
+		if err := t.assumeCallersOf(ours[0]); err != nil {
+			return "", err
+		}
+	}
 	if err := hk.replace(h, p, name, prog, ours[0]); err != nil {
 		return "", err
 	}

@@ -104,7 +104,7 @@ func (t *Table) serveLink(h *nl.Handle, l nl.Link) {
 		return
 	}
 	// Links come where others went.
-	if _, err := t.called(h); err != nil {
+	if _, err := t.countCallers(h); err != nil {
 		t.log.Warn("pods that are gone are still known as callers of services, for which there is room for so many only", "error", err)
 	}
 }

@@ -74,6 +74,13 @@ type Table struct {
 	patience time.Duration            // podPatience
 
 	mu sync.Mutex // held while links and pins change
+
+	callers struct {
+		sync.Mutex
+		at   time.Time // when they were last counted
+		used uint32
+		rest time.Duration // callersRest
+	}
 }
 
 // Open probes the kernel, loads the programs and makes and pins the maps, or adopts
@@ -144,6 +151,7 @@ func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, erro
 		dir: c.Dir, log: c.Log, limits: c.Limits, features: features,
 		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program), patience: podPatience,
 	}
+	t.callers.rest = callersRest
 	if err := t.load(all, c); err != nil {
 		t.Close()
 		return nil, err
