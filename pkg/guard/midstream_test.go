@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,8 +48,8 @@ const masqueradePods = "table inet nat { chain c { type nat hook postrouting pri
 func newLeaving(t *testing.T) leaving {
 	t.Helper()
 	nettest.NeedProgram(t, "nft")
-	needTCX(t)
-	n := leaving{node: newNode(t, tcx{}), far: nettest.NewNS(t), accepted: make(chan *net.TCPConn, 1)}
+	nettest.NeedBPF(t)
+	n := leaving{node: newNode(t, clsact{}), far: nettest.NewNS(t), accepted: make(chan *net.TCPConn, 1)}
 	nettest.Sysctl(t, n.NS, "ipv6/conf/default/accept_dad", "0") // who forwards asks for neighbours from the link-local address
 	n.pod = n.addPod(t)
 	nettest.Veth(t, nettest.End{NS: n.NS, Name: "t0", Addrs: prefixes("198.19.9.1/24", "fd42:99::1/64")},
@@ -323,7 +325,7 @@ func TestConnectionsOfPodsThatAreKnownLeave(t *testing.T) {
 	for _, e := range leavingEnds {
 		t.Run(e.name, func(t *testing.T) {
 			c, s := n.connect(t, n.pod, "", e.outside)
-			n.upgrade(t, tcx{}, nextVersion(t), 0)
+			n.upgrade(t, clsact{}, nextVersion(t), 0)
 			n.apply(t)
 			say(t, c, s, "after an upgrade")
 			n.Run(t, func() error { return nft("flush ruleset") })
@@ -353,6 +355,35 @@ func TestConnectionsOfPodsThatAreKnownLeave(t *testing.T) {
 			say(t, c, s, "inside a connection is taken up in its midst")
 			n.wantNone(t, "what is known, and what stays inside")
 		})
+	}
+}
+
+// Packets of a known connection pay nothing: the chains see the first alone.
+func TestKnownConnectionsAreNotAsked(t *testing.T) {
+	n := newLeaving(t)
+	chains := []string{"midstream", "refuse_midstream"}
+	n.Run(t, func() error {
+		for _, c := range chains {
+			if err := nft("insert rule inet kubeveil_guard " + c + " tcp dport " + leavingPort + " counter"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for i, e := range leavingEnds {
+		c, s := n.connect(t, n.pod, "", e.outside)
+		for range 20 {
+			say(t, c, s, "more")
+		}
+		for _, name := range chains {
+			n.Run(t, func() error {
+				out, err := exec.Command("nft", "list", "chain", "inet", "kubeveil_guard", name).CombinedOutput()
+				if want := fmt.Sprintf("dport %s counter packets %d ", leavingPort, i+1); err == nil && !strings.Contains(string(out), want) {
+					err = fmt.Errorf("%s, want it to have seen %d packets:\n%s", name, i+1, out)
+				}
+				return err
+			})
+		}
 	}
 }
 

