@@ -94,7 +94,7 @@ bench-cluster: cluster-image ## measure two virtual machines against bare WireGu
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/bench-cluster -out $(OUT)/bench-cluster $(BENCH)
 
 .PHONY: bench-storage
-bench-storage: cluster-image volumetool ## measure volumes beside a plain device and stock cryptsetup, out/bench-storage/report.html (40 minutes)
+bench-storage: cluster-image volumetool ## measure volumes beside a plain device and stock cryptsetup, out/bench-storage/report.html (25 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-storage ./e2e/cmd/bench-storage
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/bench-storage -out $(OUT)/bench-storage $(BENCH)
 

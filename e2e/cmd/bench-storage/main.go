@@ -26,7 +26,7 @@ beside a plain device and stock cryptsetup on the same disk, with disks limited 
 Usage: bench-storage [flags]
 
 Examples:
-  bench-storage                                   all of it, about 40 minutes on two cores
+  bench-storage                                   all of it, about 25 minutes on two cores
   bench-storage -rounds 1 -seconds 1              a look at everything, in about 8 minutes: too little for its gates
   bench-storage -disks free -tuning latency       the disk without limits, volumes of the class for latency
 
