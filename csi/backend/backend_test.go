@@ -226,19 +226,27 @@ func TestDisksBesideADeadOne(t *testing.T) {
 	}
 }
 
+// mute has b hang while it is asked how large it is.
+func (d *Disks) mute(goOn <-chan struct{}, asked *atomic.Int64) {
+	whole := d.Size
+	d.Size = func(path string) (int64, error) {
+		if path == "b" {
+			asked.Add(1)
+			<-goOn
+		}
+		return whole(path)
+	}
+}
+
 // A disk that hangs holds up nobody: it is passed over, and takes one thread, however often it is asked for.
 func TestDisksBesideOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
 		ctx := t.Context()
-		whole, asked, goOn := d.Size, atomic.Int64{}, make(chan struct{})
-		d.Size = func(path string) (int64, error) {
-			if path == "b" {
-				asked.Add(1)
-				<-goOn
-			}
-			return whole(path)
-		}
+		var asked atomic.Int64
+		goOn := make(chan struct{})
+		whole := d.Size
+		d.mute(goOn, &asked)
 		began := time.Now()
 		var all sync.WaitGroup
 		for volume, want := range map[string]int64{"v": 2 * size, "w": size} {
@@ -252,16 +260,12 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 		if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "c" || time.Since(began) != lookPatience {
 			t.Errorf("attached %+v, %v after %v", dev, err, time.Since(began))
 		}
-		if n, err := d.Capacity(ctx); n != 0 || err != nil {
-			t.Errorf("capacity %d, %v", n, err)
+		// From now on it is known.
+		if n, err := d.Capacity(ctx); n != 0 || err != nil || time.Since(began) != lookPatience {
+			t.Errorf("capacity %d, %v after %v", n, err, time.Since(began))
 		}
-		if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "serial:S2") {
+		if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "disk b: no answer") {
 			t.Errorf("nothing but the one that hangs: %v", err)
-		}
-		over, cancel := context.WithCancel(ctx)
-		cancel()
-		if err := d.Provision(over, "x", size); !errors.Is(err, context.Canceled) || errors.Is(err, ErrFull) {
-			t.Errorf("a request that is over: %v", err)
 		}
 		if n := asked.Load(); n != 1 {
 			t.Errorf("%d threads hang", n)
@@ -271,11 +275,85 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 		if err := d.Provision(ctx, "x", size); err != nil {
 			t.Error(err)
 		}
-		goOn = make(chan struct{})
+		d.Size, goOn = whole, make(chan struct{})
+		d.mute(goOn, &asked)
 		if err := d.Expand(ctx, "x", size); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("its own hangs: %v", err)
 		}
 		close(goOn)
+	})
+}
+
+// A request that is over has not found that there is no room.
+func TestRequestThatIsOverWhileADiskHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDisks(t)
+		goOn := make(chan struct{})
+		d.mute(goOn, new(atomic.Int64))
+		ctx, cancel := context.WithTimeout(t.Context(), lookPatience/2)
+		defer cancel()
+		began := time.Now()
+		if err := d.Provision(ctx, "x", 4*size); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrFull) || time.Since(began) != lookPatience/2 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		close(goOn)
+	})
+}
+
+// muteSys is a sysfs in which an attribute is not answered, as virtio's serial is not by a disk that hangs.
+type muteSys struct {
+	fstest.MapFS
+	name  string
+	asked *atomic.Int64
+	goOn  <-chan struct{}
+}
+
+func (m muteSys) ReadFile(name string) ([]byte, error) {
+	if name == m.name {
+		m.asked.Add(1)
+		<-m.goOn
+	}
+	return m.MapFS.ReadFile(name)
+}
+
+// One that does not say which it is, is no other volume's matter either, and it is not taken for gone: what is missing may be it.
+func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDisks(t)
+		ctx := t.Context()
+		if err := errors.Join(d.Provision(ctx, "v", 2*size), d.Provision(ctx, "w", 3*size)); err != nil {
+			t.Fatal(err)
+		}
+		sys, asked, goOn := d.Sys.(fstest.MapFS), new(atomic.Int64), make(chan struct{})
+		d.Sys = muteSys{sys, "dev/block/8:2/serial", asked, goOn}
+		began := time.Now()
+		for range 3 {
+			if dev, err := d.Attach(ctx, "w"); err != nil || dev.Path != "c" || time.Since(began) != lookPatience {
+				t.Errorf("attached %+v, %v after %v", dev, err, time.Since(began))
+			}
+		}
+		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrMissing) {
+			t.Errorf("its own: %+v, %v", dev, err)
+		}
+		if err := d.Provision(ctx, "x", size); err != nil {
+			t.Error(err)
+		}
+		if n := asked.Load(); n != 1 {
+			t.Errorf("%d threads hang", n)
+		}
+		close(goOn)
+		synctest.Wait()
+		if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "b" {
+			t.Errorf("once it answers: %+v, %v", dev, err)
+		}
+		// A dead one has no answer at all.
+		delete(sys, "dev/block/8:2/serial")
+		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, blk.ErrNoID) || errors.Is(err, ErrMissing) {
+			t.Errorf("dead: %+v, %v", dev, err)
+		}
+		if dev, err := d.Attach(ctx, "w"); err != nil || dev.Path != "c" {
+			t.Errorf("beside a dead one: %+v, %v", dev, err)
+		}
 	})
 }
 
@@ -354,14 +432,25 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// Two disks that say the same are neither to be had, because a claim would not say which; nor is one that says nothing.
 func TestDisksThatSayTheyAreOne(t *testing.T) {
 	d, number := newDisks(t)
+	ctx := t.Context()
+	if err := d.Provision(ctx, "v", 2*size); err != nil {
+		t.Fatal(err)
+	}
 	d.Sys.(fstest.MapFS)["dev/block/8:3/serial"].Data = []byte("S2")
-	if err := d.Provision(t.Context(), "v", size); err == nil {
-		t.Error("claimed one of two disks that cannot be told apart")
+	if dev, err := d.Attach(ctx, "v"); err == nil || errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "b and c say that they are one disk") {
+		t.Errorf("attached one of two disks that cannot be told apart: %+v, %v", dev, err)
+	}
+	if err := d.Provision(ctx, "w", 2*size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "b and c say that they are one disk") {
+		t.Errorf("claimed one of them: %v", err)
 	}
 	number["c"] = 0x807
-	if err := d.Provision(t.Context(), "v", size); !errors.Is(err, blk.ErrNoID) {
+	if err := d.Provision(ctx, "w", 3*size); !errors.Is(err, ErrFull) || !errors.Is(err, blk.ErrNoID) {
 		t.Errorf("a disk without id: %v", err)
+	}
+	if err := d.Provision(ctx, "w", size); err != nil {
+		t.Error(err)
 	}
 }

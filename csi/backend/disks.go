@@ -34,10 +34,10 @@ type Disks struct {
 
 	mu sync.Mutex
 	// looks are those that are under way.
-	looks map[Device]*look
+	looks map[question]*look
 }
 
-// lookPatience is how long a disk may take to say its size: one that hangs is passed over.
+// lookPatience is how long a disk may take to say which it is, and to say its size: one that hangs is passed over.
 const lookPatience = 5 * time.Second
 
 // claim is the content of a claim file.
@@ -45,7 +45,7 @@ type claim struct {
 	ID string `json:"id"`
 }
 
-// Provision implements Backend: the smallest unclaimed disk that is large enough. One that does not say its size in time is passed over.
+// Provision implements Backend: the smallest unclaimed disk that is large enough. Those that do not say in time which they are and how large are passed over.
 func (d *Disks) Provision(ctx context.Context, volume string, size int64) error {
 	if err := CheckName(volume); err != nil {
 		return err
@@ -102,15 +102,14 @@ func (d *Disks) take(volume string, free []room) error {
 
 // enough checks the size of the disk that a volume has.
 func (d *Disks) enough(ctx context.Context, claims map[string]string, volume string, size int64) error {
-	c, err := d.claimedBy(claims, volume)
+	c, err := d.claimedBy(ctx, claims, volume)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := patient(ctx)
-	defer cancel()
-	have, err := d.look(c).wait(ctx)
-	if err == nil && have < size {
-		err = fmt.Errorf("%w: disk %s has %d bytes, %d are wanted", ErrFull, c.ID, have, size)
+	l := d.look(question{c.Path, c.Number, true})
+	err = l.wait(ctx)
+	if err == nil && l.size < size {
+		err = fmt.Errorf("%w: disk %s has %d bytes, %d are wanted", ErrFull, c.ID, l.size, size)
 	}
 	if err != nil {
 		return fmt.Errorf("volume %s: %w", volume, err)
@@ -118,13 +117,13 @@ func (d *Disks) enough(ctx context.Context, claims map[string]string, volume str
 	return nil
 }
 
-// claimedBy gives the disk that a volume has. How others are does not matter.
-func (d *Disks) claimedBy(claims map[string]string, volume string) (Device, error) {
+// claimedBy gives the disk that a volume has. How others are does not matter, unless it may be one of them.
+func (d *Disks) claimedBy(ctx context.Context, claims map[string]string, volume string) (Device, error) {
 	id, ok := claims[volume]
 	if !ok {
 		return Device{}, fmt.Errorf("volume %s: %w: it has claimed no disk", volume, ErrMissing)
 	}
-	disks, err := d.candidates()
+	disks, dead, err := d.candidates(ctx)
 	if err != nil {
 		return Device{}, err
 	}
@@ -132,6 +131,9 @@ func (d *Disks) claimedBy(claims map[string]string, volume string) (Device, erro
 		if c.ID == id {
 			return c, nil
 		}
+	}
+	if dead != nil {
+		return Device{}, fmt.Errorf("volume %s: disk %s is not among those that say which they are: %w", volume, id, dead)
 	}
 	return Device{}, fmt.Errorf("volume %s: %w: disk %s is not there", volume, ErrMissing, id)
 }
@@ -142,80 +144,85 @@ type room struct {
 	size int64
 }
 
-// free gives the disks that no volume has. Those that do not say their size, or not in time, are left out, and are in dead.
+// free gives the disks that no volume has. Those that do not say which they are, or how large, are left out, and are in dead.
 func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room, dead, err error) {
-	disks, err := d.candidates()
+	disks, dead, err := d.candidates(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	disks = slices.DeleteFunc(disks, func(c Device) bool { return claimed(claims, c.ID) })
 	looks := make([]*look, len(disks))
 	for i, c := range disks {
-		looks[i] = d.look(c)
+		looks[i] = d.look(question{c.Path, c.Number, true})
 	}
-	all, cancel := patient(ctx)
-	defer cancel()
 	for i, c := range disks {
-		if n, err := looks[i].wait(all); err != nil {
+		if err := looks[i].wait(ctx); err != nil {
 			dead = errors.Join(dead, err)
 		} else {
-			free = append(free, room{c.ID, n})
+			free = append(free, room{c.ID, looks[i].size})
 		}
 	}
 	// What did not answer by then is not known to be dead.
 	return free, dead, ctx.Err()
 }
 
-// look is a look at the size of a disk. size and err are set when done is closed.
-type look struct {
-	id   string
-	done chan struct{}
-	size int64
-	err  error
+// question is what is asked of the device that is at a path: its size, or else which it is.
+type question struct {
+	path   string
+	number uint64
+	size   bool
 }
 
-// look begins a look at a disk, or gives the one that is under way: a disk that hangs takes one thread, however often it is asked for.
-func (d *Disks) look(disk Device) *look {
+// look is a look at a disk. What was found is set when done is closed; late is closed when it takes too long.
+type look struct {
+	path       string
+	done, late chan struct{}
+	id         string
+	size       int64
+	err        error
+}
+
+// look asks a disk, or gives the look that is under way: one that hangs takes one thread, however often it is asked. To say which they are, too, some must answer (virtio's serial).
+func (d *Disks) look(q question) *look {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if l := d.looks[disk]; l != nil {
+	if l := d.looks[q]; l != nil {
 		return l
 	}
 	if d.looks == nil {
-		d.looks = map[Device]*look{}
+		d.looks = map[question]*look{}
 	}
-	l := &look{id: disk.ID, done: make(chan struct{})}
-	d.looks[disk] = l
+	l := &look{path: q.path, done: make(chan struct{}), late: make(chan struct{})}
+	d.looks[q] = l
+	late := time.AfterFunc(lookPatience, func() { close(l.late) })
 	go func() {
-		l.size, l.err = d.sizeOf(disk.Path)
+		if q.size {
+			l.size, l.err = d.sizeOf(q.path)
+		} else {
+			l.id, l.err = blk.ID(d.sys(), q.number)
+		}
+		if l.err != nil {
+			l.err = fmt.Errorf("disk %s: %w", q.path, l.err)
+		}
+		late.Stop()
 		d.mu.Lock()
-		delete(d.looks, disk)
+		delete(d.looks, q)
 		d.mu.Unlock()
 		close(l.done)
 	}()
 	return l
 }
 
-// wait gives what was found, also when ctx has ended since.
-func (l *look) wait(ctx context.Context) (int64, error) {
+// wait waits for what is found. The error is that of the look, or that there is none: it takes too long, or ctx has ended.
+func (l *look) wait(ctx context.Context) error {
 	select {
 	case <-l.done:
+		return l.err
+	case <-l.late:
+		return fmt.Errorf("disk %s: no answer within %v: %w", l.path, lookPatience, context.DeadlineExceeded)
 	case <-ctx.Done():
-		select {
-		case <-l.done:
-		default:
-			return 0, fmt.Errorf("disk %s: %w", l.id, context.Cause(ctx))
-		}
+		return fmt.Errorf("disk %s: %w", l.path, ctx.Err())
 	}
-	if l.err != nil {
-		return 0, fmt.Errorf("disk %s: %w", l.id, l.err)
-	}
-	return l.size, nil
-}
-
-// patient is ctx for as long as a disk may take to answer.
-func patient(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, lookPatience, fmt.Errorf("no answer within %v: %w", lookPatience, context.DeadlineExceeded))
 }
 
 func (d *Disks) sizeOf(path string) (int64, error) {
@@ -235,7 +242,7 @@ func claimed(claims map[string]string, id string) bool {
 }
 
 // Attach implements Backend.
-func (d *Disks) Attach(_ context.Context, volume string) (Device, error) {
+func (d *Disks) Attach(ctx context.Context, volume string) (Device, error) {
 	if err := CheckName(volume); err != nil {
 		return Device{}, err
 	}
@@ -243,7 +250,7 @@ func (d *Disks) Attach(_ context.Context, volume string) (Device, error) {
 	if err != nil {
 		return Device{}, err
 	}
-	return d.claimedBy(claims, volume)
+	return d.claimedBy(ctx, claims, volume)
 }
 
 // Detach implements Backend: nothing to do.
@@ -288,37 +295,49 @@ func (d *Disks) Capacity(ctx context.Context) (int64, error) {
 	return largest, err
 }
 
-// candidates are the disks that are there. Two paths of one device count once; two devices of one id are an error, because the claim would not say which.
-func (d *Disks) candidates() ([]Device, error) {
-	number, sys := d.Number, d.Sys
+// candidates are the disks that are there. Two paths of one device count once. Those that do not say which they are, are left out, and are in dead; so are two that say the same,
+// because a claim would not say which.
+func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error) {
+	number := d.Number
 	if number == nil {
-		number, sys = blk.Number, blk.Sys()
+		number = blk.Number
 	}
-	var out []Device
-	pathByNumber, pathByID := map[uint64]string{}, map[string]string{}
+	var looks []*look
 	for _, path := range d.Paths {
 		n, err := number(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if _, ok := pathByNumber[n]; ok {
+		if !slices.ContainsFunc(disks, func(c Device) bool { return c.Number == n }) {
+			disks = append(disks, Device{Path: path, Number: n})
+			looks = append(looks, d.look(question{path, n, false}))
+		}
+	}
+	pathByID, twice := map[string]string{}, map[string]bool{}
+	for i, l := range looks {
+		if err := l.wait(ctx); err != nil {
+			dead = errors.Join(dead, err)
 			continue
 		}
-		pathByNumber[n] = path
-		id, err := blk.ID(sys, n)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+		c := &disks[i]
+		c.ID = l.id
+		if other, ok := pathByID[c.ID]; ok {
+			twice[c.ID] = true
+			dead = errors.Join(dead, fmt.Errorf("%s and %s say that they are one disk, %s", other, c.Path, c.ID))
 		}
-		if other, ok := pathByID[id]; ok {
-			return nil, fmt.Errorf("%s and %s say that they are one disk, %s", other, path, id)
-		}
-		pathByID[id] = path
-		out = append(out, Device{path, n, id})
+		pathByID[c.ID] = c.Path
 	}
-	return out, nil
+	return slices.DeleteFunc(disks, func(c Device) bool { return c.ID == "" || twice[c.ID] }), dead, nil
+}
+
+func (d *Disks) sys() fs.FS {
+	if d.Sys != nil {
+		return d.Sys
+	}
+	return blk.Sys()
 }
 
 func deviceSize(path string) (int64, error) {
