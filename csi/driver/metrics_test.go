@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
 func TestMetrics(t *testing.T) {
@@ -23,7 +24,7 @@ func TestMetrics(t *testing.T) {
 	if err := metrics.Rewrap(t.Context(), m.process(0)); err == nil {
 		t.Error("no error of a provider that is away")
 	}
-	d.any.Store = &listed{Store: d.any.Store, away: true}
+	d.any.Store = &listed{Store: d.any.Store, away: volume.ErrUnavailable}
 	if err := metrics.Yield(t.Context(), d); err == nil {
 		t.Error("no error of states that are away")
 	}

@@ -195,7 +195,8 @@ type listed struct {
 	volume.Store
 	lists, gets int
 	refused     error
-	away        bool
+	// away is what it says when it is.
+	away error
 }
 
 func (l *listed) List(ctx context.Context) ([]volume.State, error) {
@@ -205,8 +206,8 @@ func (l *listed) List(ctx context.Context) ([]volume.State, error) {
 }
 
 func (l *listed) Get(ctx context.Context, v string) (volume.State, volume.Revision, error) {
-	if l.gets++; l.away {
-		return volume.State{}, "", volume.ErrUnavailable
+	if l.gets++; l.away != nil {
+		return volume.State{}, "", l.away
 	}
 	return l.Store.Get(ctx, v)
 }
@@ -221,11 +222,17 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 			t.Errorf("%v, %d lists", err, store.lists)
 		}
 	}
-	store.away, store.gets = true, 0
-	if err := d.Yield(t.Context()); !errors.Is(err, volume.ErrUnavailable) || store.gets != 1 || len(m.engine.Live()) != 2 {
-		t.Errorf("away: %v, asked %d times, mappings %v", err, store.gets, m.engine.Live())
+	refused := errors.New("this identity may not")
+	for _, c := range []struct {
+		away, want error
+		gets       int
+	}{{volume.ErrUnavailable, volume.ErrUnavailable, 1}, {refused, refused, 1}, {volume.ErrState, volume.ErrState, 2}, {volume.ErrNotFound, nil, 2}} {
+		store.away, store.gets = c.away, 0
+		if err := d.Yield(t.Context()); !errors.Is(err, c.want) || store.gets != c.gets || len(m.engine.Live()) != 2 {
+			t.Errorf("%v: %v, asked %d times, mappings %v", c.away, err, store.gets, m.engine.Live())
+		}
 	}
-	store.away = false
+	store.away = nil
 	if _, err := m.engine.Create(t.Context(), crypt.Expected(crypt.UUID{1}, 1, size, 1, "", false), nil); err != nil {
 		t.Fatal(err)
 	}

@@ -129,15 +129,21 @@ func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
 const fencePatience = 10 * time.Second
 
 // Yield fences what is mapped here of volumes that this node has no more (volume.Set.Yield). A call about such a volume does that, too, but the node that is said to be gone may be one
-// whose kubelet is, and nobody calls. It goes on after an error, and gives all of them; without the API server nothing is heard, and nothing is fenced.
+// whose kubelet is, and nobody calls. It goes on after an error of one volume, and gives all of them. When the API server is away, or does not take this node's word any more, its Node
+// being deleted, nothing is heard, and nothing is fenced.
 func (d *Driver) Yield(ctx context.Context) error {
 	volumes, err := d.mapped(ctx)
 	errs := []error{err}
 	for _, id := range volumes {
-		err := d.yieldLost(ctx, id)
-		errs = append(errs, err)
-		if errors.Is(err, volume.ErrUnavailable) {
-			break
+		st, err := d.any.Get(ctx, id)
+		switch {
+		case errors.Is(err, volume.ErrNotFound) || err == nil && st.Writer == d.Node:
+		case err == nil:
+			errs = append(errs, d.fence(ctx, st))
+		case errors.Is(err, volume.ErrState):
+			errs = append(errs, err)
+		default:
+			return errors.Join(append(errs, err)...) // It would say the same of all others.
 		}
 	}
 	return errors.Join(errs...)
@@ -178,27 +184,20 @@ func (d *Driver) mapped(ctx context.Context) ([]string, error) {
 	return slices.Compact(out), err
 }
 
-// yieldLost fences what is mapped of one volume, unless this node has it. A fence that hangs goes on, and the volume is passed over meanwhile.
-func (d *Driver) yieldLost(ctx context.Context, id string) error {
-	st, err := d.any.Get(ctx, id)
-	if errors.Is(err, volume.ErrNotFound) || err == nil && st.Writer == d.Node {
-		return nil
-	}
-	var set *volume.Set
-	if err == nil {
-		set, err = d.set(st)
-	}
+// fence fences what is mapped of a volume. A fence that hangs goes on, and the volume is passed over meanwhile.
+func (d *Driver) fence(ctx context.Context, st volume.State) error {
+	set, err := d.set(st)
 	if err != nil {
 		return err
 	}
 	done := make(chan error, 1)
-	go func() { done <- set.Yield(context.WithoutCancel(ctx), id) }()
+	go func() { done <- set.Yield(context.WithoutCancel(ctx), st.Volume) }()
 	select {
 	case err = <-done:
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-time.After(fencePatience):
-		err = fmt.Errorf("volume %s: what is mapped of it here is to be fenced, and its disk has not answered for %v", id, fencePatience)
+		err = fmt.Errorf("volume %s: what is mapped of it here is to be fenced, and its disk has not answered for %v", st.Volume, fencePatience)
 	}
 	if errors.Is(err, volume.ErrInProgress) {
 		err = nil
