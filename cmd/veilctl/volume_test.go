@@ -243,6 +243,46 @@ func TestRecover(t *testing.T) {
 	}
 }
 
+// With no cluster left the entry of a Secret is in a file, too.
+func TestRecoverByASecretThatWasSaved(t *testing.T) {
+	nettest.NeedRoot(t)
+	_, kek, data, st := saved(t)
+	text, err := os.ReadFile(kek)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := keyring.FromSecrets(map[string]string{keyring.SecretKey: string(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.Key, err = p.Wrap(t.Context(), st.Binding(), data); err != nil {
+		t.Fatal(err)
+	}
+	o := veilVolume(t, st)
+	o.SetCreationTimestamp(metav1.Now())
+	object, err := o.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(state, object, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key, err := crypt.RecoveryKey(data, st.Binding())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer key.Wipe()
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"volume", "recover", "-state", state, "-key-file", kek, "-show-key"}, &out, io.Discard); err != nil || !strings.Contains(out.String(), string(key.Bytes())) {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	err = run(t.Context(), []string{"volume", "recover", "-state", state, "-show-key"}, io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "-secret NAMESPACE/NAME, or -key-file FILE") {
+		t.Errorf("without either: %v", err)
+	}
+}
+
 func TestRecoverRefuses(t *testing.T) {
 	nettest.NeedRoot(t)
 	state, kek, _, _ := saved(t)

@@ -59,7 +59,7 @@ func volumeRecover(fs *flag.FlagSet) func(call) error {
 	r.access.Register(fs)
 	fs.StringVar(&r.state, "state", "", "`file` with the VeilVolume as JSON, where there is no API server to ask")
 	fs.StringVar(&r.kms, "kms-socket", kmsSocket, "`socket` of the KMS plugin, for keys of kms")
-	fs.StringVar(&r.keyFile, "key-file", "", "`file` with the key-encryption key, for keys of file")
+	fs.StringVar(&r.keyFile, "key-file", "", "`file` with the key-encryption key, for keys of file, and of secret where there is no API server to ask")
 	fs.StringVar(&r.secret, "secret", "", "`namespace/name` of the Secret with the key-encryption key, for keys of secret")
 	fs.StringVar(&r.to, "header", "", "`file` to which the LUKS header is exported; it must not exist")
 	fs.BoolVar(&r.showKey, "show-key", false, "print the recovery key, which opens the volume")
@@ -154,9 +154,17 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 		}
 		return keyring.File(r.keyFile)
 	case keyring.NameSecret:
+		if r.keyFile != "" {
+			text, err := os.ReadFile(r.keyFile)
+			if err != nil {
+				return nil, err
+			}
+			defer clear(text)
+			return keyring.FromSecrets(map[string]string{keyring.SecretKey: string(text)})
+		}
 		namespace, name, ok := strings.Cut(r.secret, "/")
 		if !ok {
-			return nil, fmt.Errorf("the key of volume %s was wrapped by a Secret, which the StorageClass names: say -secret NAMESPACE/NAME", st.Volume)
+			return nil, fmt.Errorf("the key of volume %s was wrapped by a Secret, which the StorageClass names: say -secret NAMESPACE/NAME, or -key-file FILE with its entry %q", st.Volume, keyring.SecretKey)
 		}
 		cluster, err := r.access.Open()
 		if err != nil {

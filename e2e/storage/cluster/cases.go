@@ -52,6 +52,7 @@ func cases() []one {
 		{"bench", 10 * time.Minute, (*Session).measure},
 		{"driver-killed", 5 * time.Minute, (*Session).killed},
 		{"unstage-while-busy", 5 * time.Minute, (*Session).busy},
+		{"recovered-by-cryptsetup", 5 * time.Minute, (*Session).recover},
 		{"reboot", 15 * time.Minute, (*Session).reboot},
 		{"taken-over", 20 * time.Minute, (*Session).takeOver},
 		{"nothing-in-clear-at-the-end", 2 * time.Minute, func(s *Session, ctx context.Context) error { return s.nothingInClear(ctx, "after all cases", 6) }},

@@ -127,3 +127,15 @@ func TestTakeOverSteps(t *testing.T) {
 		t.Error("no steps are no error")
 	}
 }
+
+func TestRecoverySteps(t *testing.T) {
+	script, err := recoverySteps([]byte(`{"recoveryKey":"abcd","steps":["Do:\n  DEVICE=$(losetup x)","Open:\n  cryptsetup open $DEVICE y\nor otherwise","Look:\n  mount y /mnt      (xfs: otherwise)","Close:\n  umount /mnt"]}`), "look")
+	if want := "set -e\nDEVICE=$(losetup x)\necho abcd | cryptsetup open $DEVICE y\nmount y /mnt\nlook\numount /mnt"; err != nil || script != want {
+		t.Errorf("%q, %v", script, err)
+	}
+	for _, bad := range []string{"", "{}", `{"steps":["a"],"recoveryKey":"x"}`} {
+		if _, err := recoverySteps([]byte(bad), "look"); err == nil {
+			t.Errorf("%s is no error", bad)
+		}
+	}
+}
