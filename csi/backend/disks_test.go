@@ -1,0 +1,353 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+)
+
+// newDisks gives three disks of 1, 2 and 3 times size; the middle one has two paths.
+func newDisks(t *testing.T) (*Disks, map[string]uint64) {
+	number := map[string]uint64{"a": 0x801, "b": 0x802, "b-again": 0x802, "c": 0x803}
+	sys := fstest.MapFS{}
+	for n := 1; n <= 3; n++ {
+		sys[fmt.Sprintf("dev/block/8:%d/serial", n)] = &fstest.MapFile{Data: fmt.Appendf(nil, "S%d", n)}
+	}
+	return &Disks{
+		Paths: []string{"a", "b", "b-again", "c", "absent"}, Claims: t.TempDir(), Sys: sys,
+		Number: func(path string) (uint64, error) {
+			if n, ok := number[path]; ok {
+				return n, nil
+			}
+			return 0, fs.ErrNotExist
+		},
+		Size: func(path string) (int64, error) { return int64(number[path]&3) * size, nil },
+	}, number
+}
+
+func TestDisks(t *testing.T) {
+	d, number := newDisks(t)
+	ctx := t.Context()
+	if _, err := d.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
+		t.Errorf("attached before it was made: %v", err)
+	}
+	if n, err := d.Capacity(ctx); n != 3*size || err != nil {
+		t.Errorf("capacity %d, %v", n, err)
+	}
+	for volume, want := range map[string]int64{"v": 2*size - 1, "w": 3 * size} {
+		for range 2 {
+			if err := d.Provision(ctx, volume, want); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	dev, err := d.Attach(ctx, "v")
+	if err != nil || dev.ID != "serial:S2" || dev.Path != "b" {
+		t.Fatalf("attached %+v, %v", dev, err)
+	}
+	if n, err := d.Capacity(ctx); n != size || err != nil {
+		t.Errorf("capacity %d, %v", n, err)
+	}
+	if err := d.Provision(ctx, "x", 2*size); !errors.Is(err, ErrFull) {
+		t.Errorf("took a disk that is claimed: %v", err)
+	}
+	if err := errors.Join(d.Expand(ctx, "v", 2*size)); err != nil {
+		t.Error(err)
+	}
+	if err := d.Expand(ctx, "v", 2*size+1); !errors.Is(err, ErrFull) {
+		t.Errorf("expanded a disk: %v", err)
+	}
+	// After a reboot the same disk has another name and number.
+	delete(number, "b")
+	delete(number, "b-again")
+	if _, err := d.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
+		t.Errorf("the disk is away: %v", err)
+	}
+	number["absent"] = 0x802
+	if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "absent" {
+		t.Errorf("the disk has another name: %+v, %v", dev, err)
+	}
+	for range 2 {
+		if err := d.Delete(ctx, "v"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Provision(ctx, "x", 2*size); err != nil {
+		t.Errorf("took a disk that was given back: %v", err)
+	}
+}
+
+// A disk that has died is nobody's matter but its own volume's.
+func TestDisksBesideADeadOne(t *testing.T) {
+	d, _ := newDisks(t)
+	ctx := t.Context()
+	if err := d.Provision(ctx, "v", 2*size); err != nil {
+		t.Fatal(err)
+	}
+	whole, dead := d.Size, "c"
+	d.Size = func(path string) (int64, error) {
+		if path == dead {
+			return 0, unix.EIO
+		}
+		return whole(path)
+	}
+	if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "b" {
+		t.Errorf("attached %+v, %v", dev, err)
+	}
+	if n, err := d.Capacity(ctx); n != size || err != nil {
+		t.Errorf("capacity %d, %v", n, err)
+	}
+	if err := errors.Join(d.Expand(ctx, "v", 2*size), d.Provision(ctx, "w", size)); err != nil {
+		t.Error(err)
+	}
+	if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) || !errors.Is(err, unix.EIO) {
+		t.Errorf("nothing but the dead one: %v", err)
+	}
+	dead = "b"
+	if err := d.Expand(ctx, "v", 2*size); !errors.Is(err, unix.EIO) {
+		t.Errorf("its own is dead: %v", err)
+	}
+}
+
+// mute has b hang while it is asked how large it is.
+func (d *Disks) mute(goOn <-chan struct{}, asked *atomic.Int64) {
+	whole := d.Size
+	d.Size = func(path string) (int64, error) {
+		if path == "b" {
+			asked.Add(1)
+			<-goOn
+		}
+		return whole(path)
+	}
+}
+
+// A disk that hangs holds up nobody: it is passed over, and takes one thread, however often it is asked for.
+func TestDisksBesideOneThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDisks(t)
+		ctx := t.Context()
+		var asked atomic.Int64
+		goOn := make(chan struct{})
+		whole := d.Size
+		d.mute(goOn, &asked)
+		began := time.Now()
+		var all sync.WaitGroup
+		for volume, want := range map[string]int64{"v": 2 * size, "w": size} {
+			all.Go(func() {
+				if err := d.Provision(ctx, volume, want); err != nil {
+					t.Errorf("%s: %v", volume, err)
+				}
+			})
+		}
+		all.Wait()
+		if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "c" || time.Since(began) != lookPatience {
+			t.Errorf("attached %+v, %v after %v", dev, err, time.Since(began))
+		}
+		// From now on it is known.
+		if n, err := d.Capacity(ctx); n != 0 || err != nil || time.Since(began) != lookPatience {
+			t.Errorf("capacity %d, %v after %v", n, err, time.Since(began))
+		}
+		if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "disk b: no answer") {
+			t.Errorf("nothing but the one that hangs: %v", err)
+		}
+		if n := asked.Load(); n != 1 {
+			t.Errorf("%d threads hang", n)
+		}
+		close(goOn)
+		synctest.Wait()
+		if err := d.Provision(ctx, "x", size); err != nil {
+			t.Error(err)
+		}
+		d.Size, goOn = whole, make(chan struct{})
+		d.mute(goOn, &asked)
+		if err := d.Expand(ctx, "x", size); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("its own hangs: %v", err)
+		}
+		close(goOn)
+	})
+}
+
+// A request that is over has not found that there is no room.
+func TestRequestThatIsOverWhileADiskHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDisks(t)
+		goOn := make(chan struct{})
+		d.mute(goOn, new(atomic.Int64))
+		ctx, cancel := context.WithTimeout(t.Context(), lookPatience/2)
+		defer cancel()
+		began := time.Now()
+		if err := d.Provision(ctx, "x", 4*size); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrFull) || time.Since(began) != lookPatience/2 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		close(goOn)
+	})
+}
+
+// muteSys is a sysfs in which an attribute is not answered, as virtio's serial is not by a disk that hangs.
+type muteSys struct {
+	fstest.MapFS
+	name  string
+	asked *atomic.Int64
+	goOn  <-chan struct{}
+}
+
+func (m muteSys) ReadFile(name string) ([]byte, error) {
+	if name == m.name {
+		m.asked.Add(1)
+		<-m.goOn
+	}
+	return m.MapFS.ReadFile(name)
+}
+
+// One that does not say which it is, is no other volume's matter either, and it is not taken for gone: what is missing may be it.
+func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDisks(t)
+		ctx := t.Context()
+		if err := errors.Join(d.Provision(ctx, "v", 2*size), d.Provision(ctx, "w", 3*size)); err != nil {
+			t.Fatal(err)
+		}
+		sys, asked, goOn := d.Sys.(fstest.MapFS), new(atomic.Int64), make(chan struct{})
+		d.Sys = muteSys{sys, "dev/block/8:2/serial", asked, goOn}
+		began := time.Now()
+		for range 3 {
+			if dev, err := d.Attach(ctx, "w"); err != nil || dev.Path != "c" || time.Since(began) != lookPatience {
+				t.Errorf("attached %+v, %v after %v", dev, err, time.Since(began))
+			}
+		}
+		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrMissing) {
+			t.Errorf("its own: %+v, %v", dev, err)
+		}
+		if err := d.Provision(ctx, "x", size); err != nil {
+			t.Error(err)
+		}
+		if n := asked.Load(); n != 1 {
+			t.Errorf("%d threads hang", n)
+		}
+		close(goOn)
+		synctest.Wait()
+		if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "b" {
+			t.Errorf("once it answers: %+v, %v", dev, err)
+		}
+		// A dead one has no answer at all.
+		delete(sys, "dev/block/8:2/serial")
+		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, blk.ErrNoID) || errors.Is(err, ErrMissing) {
+			t.Errorf("dead: %+v, %v", dev, err)
+		}
+		if dev, err := d.Attach(ctx, "w"); err != nil || dev.Path != "c" {
+			t.Errorf("beside a dead one: %+v, %v", dev, err)
+		}
+	})
+}
+
+// Disks are looked at without the lock, and chosen with it: what others took meanwhile is not taken again, and a volume that was given one meanwhile has that.
+func TestDisksTakenMeanwhile(t *testing.T) {
+	d, _ := newDisks(t)
+	other := &Disks{Paths: d.Paths, Claims: d.Claims, Sys: d.Sys, Size: d.Size, Number: d.Number}
+	ctx := t.Context()
+	whole, take := d.Size, ""
+	var one sync.Mutex
+	d.Size = func(path string) (int64, error) {
+		one.Lock()
+		defer one.Unlock()
+		unlock, err := other.lockNow()
+		if err != nil {
+			t.Errorf("%s is looked at under the lock: %v", path, err)
+			return whole(path)
+		}
+		unlock()
+		if path == "a" && take != "" {
+			if err := other.Provision(ctx, take, size); err != nil {
+				t.Error(err)
+			}
+		}
+		return whole(path)
+	}
+	take = "other"
+	if err := d.Provision(ctx, "v", size); err != nil {
+		t.Fatal(err)
+	}
+	for volume, want := range map[string]string{"other": "a", "v": "b"} {
+		if dev, err := d.Attach(ctx, volume); err != nil || dev.Path != want {
+			t.Errorf("%s has %+v, %v; want %s", volume, dev, err, want)
+		}
+	}
+	if err := d.Delete(ctx, "other"); err != nil {
+		t.Fatal(err)
+	}
+	take = "w"
+	if err := d.Provision(ctx, "w", size); err != nil {
+		t.Errorf("it was given one meanwhile: %v", err)
+	}
+	if claims, err := d.claims(); len(claims) != 2 || err != nil {
+		t.Errorf("claims %v, %v", claims, err)
+	}
+}
+
+// lockNow is lock for a test that is not to wait.
+func (d *Disks) lockNow() (unlock func(), err error) {
+	f, err := os.Open(d.Claims)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// Claims that cannot be read are not none: the disks of others would be taken for free ones.
+func TestClaimsThatCannotBeRead(t *testing.T) {
+	d, _ := newDisks(t)
+	if err := os.WriteFile(filepath.Join(d.Claims, "v.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Provision(t.Context(), "w", size); err == nil || !strings.Contains(err.Error(), "v.json") || strings.Contains(err.Error(), "%!") {
+		t.Errorf("a claim of nothing: %v", err)
+	}
+	d.Claims = filepath.Join(d.Claims, "gone")
+	if n, err := d.Capacity(t.Context()); err == nil {
+		t.Errorf("no folder: capacity %d", n)
+	}
+	if _, err := d.Attach(t.Context(), "v"); err == nil || errors.Is(err, ErrMissing) {
+		t.Errorf("no folder: %v", err)
+	}
+}
+
+// Two disks that say the same are neither to be had, because a claim would not say which; nor is one that says nothing.
+func TestDisksThatSayTheyAreOne(t *testing.T) {
+	d, number := newDisks(t)
+	ctx := t.Context()
+	if err := d.Provision(ctx, "v", 2*size); err != nil {
+		t.Fatal(err)
+	}
+	d.Sys.(fstest.MapFS)["dev/block/8:3/serial"].Data = []byte("S2")
+	if dev, err := d.Attach(ctx, "v"); err == nil || errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "b and c say that they are one disk") {
+		t.Errorf("attached one of two disks that cannot be told apart: %+v, %v", dev, err)
+	}
+	if err := d.Provision(ctx, "w", 2*size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "b and c say that they are one disk") {
+		t.Errorf("claimed one of them: %v", err)
+	}
+	number["c"] = 0x807
+	if err := d.Provision(ctx, "w", 3*size); !errors.Is(err, ErrFull) || !errors.Is(err, blk.ErrNoID) {
+		t.Errorf("a disk without id: %v", err)
+	}
+	if err := d.Provision(ctx, "w", size); err != nil {
+		t.Error(err)
+	}
+}
