@@ -2,7 +2,6 @@ package hostnet
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -361,7 +360,7 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 		c := l.dial("udp", farAddrs[0])
 		short(t, c)
 		before := l.counter("outward")
-		l.ns.Run(t, deleteConnections)
+		l.ns.Run(t, nettest.ForgetConnections)
 		if exchange(c, 1, "canary of a new connection", time.Second) != 1 || l.counter("outward") == before {
 			t.Error("what follows is still of the connection that was deleted")
 		}
@@ -403,33 +402,6 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 			t.Errorf("in clear on the link between nodes: % x", f.Data)
 		}
 	}
-}
-
-// deleteConnections does what conntrack -F does, over IPv4.
-func deleteConnections() error {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	const subsystem, del = 1, 2 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE
-	msg := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+4)
-	msg = binary.NativeEndian.AppendUint16(msg, subsystem<<8|del)
-	msg = binary.NativeEndian.AppendUint16(msg, unix.NLM_F_REQUEST|unix.NLM_F_ACK)
-	msg = append(msg, make([]byte, 8)...)
-	msg = append(msg, unix.AF_INET, 0, 0, 0)
-	if err := unix.Sendto(fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return err
-	}
-	buf := make([]byte, 4096)
-	n, _, err := unix.Recvfrom(fd, buf, 0)
-	if err != nil || n < unix.SizeofNlMsghdr+4 {
-		return fmt.Errorf("%d bytes of an answer: %w", n, err)
-	}
-	if code := int32(binary.NativeEndian.Uint32(buf[unix.SizeofNlMsghdr:])); code != 0 {
-		return unix.Errno(-code)
-	}
-	return nil
 }
 
 // sendForged sends a UDP packet over IPv4 with a source of another's.
