@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -82,7 +83,7 @@ func newLab(t *testing.T) *lab {
 	for _, p := range nettest.Prefixes("198.18.2.0/24", "fd42:1:0:2::/64") {
 		nettest.AddRoute(t, l.node1, p, netip.Addr{}, "veil0")
 	}
-	for _, p := range nettest.Prefixes("198.18.1.0/24", "fd42:1::/64") {
+	for _, p := range nettest.Prefixes("198.18.1.0/24", "fd42:1::/64", "198.19.128.2/32", "fd42:ff::2/128") {
 		nettest.AddRoute(t, l.node2, p, netip.Addr{}, "veil0")
 	}
 	l.tunnel(t)
@@ -132,14 +133,14 @@ func (l *lab) tunnel(t *testing.T) {
 			if ok && (src.IsLinkLocalUnicast() || src.IsUnspecified()) {
 				continue // the kernel's own, to neighbours: MLD has no source while an address is tentative (RFC 3590)
 			}
-			if !ok || !allowed[0].Contains(src) && !allowed[1].Contains(src) {
+			if !ok || !slices.ContainsFunc(allowed, func(p netip.Prefix) bool { return p.Contains(src) }) {
 				l.refused.Add(1)
 				continue
 			}
 			to.Write(buf[:n])
 		}
 	}
-	go carry(a, b, nettest.Prefixes("198.18.1.0/24", "fd42:1::/64"))
+	go carry(a, b, nettest.Prefixes("198.18.1.0/24", "fd42:1::/64", "198.19.128.2/32", "fd42:ff::2/128"))
 	go carry(b, a, nettest.Prefixes("198.18.2.0/24", "fd42:1:0:2::/64"))
 	t.Cleanup(func() {
 		a.Close()

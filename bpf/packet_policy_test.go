@@ -98,6 +98,75 @@ func TestPacketsOfPods(t *testing.T) {
 	}
 }
 
+// TestPacketsOfOtherNodesPods is of what comes by a tunnel for this node's addresses: externalTrafficPolicy Local holds, but nobody is dropped.
+func TestPacketsOfOtherNodesPods(t *testing.T) {
+	l := newLab(t)
+	l.pods(t)
+	both := []string{"1", "2"}
+	for _, f := range labAddrs {
+		if err := l.coll.Maps["nodes"].Put(netip.MustParseAddr(f.node).As16(), uint8(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	vips := []string{"198.18.1.200", "fd42:1::200"}
+	l.serve(t,
+		labService{name: "cluster", nodePort: 30060, pods: both},
+		labService{name: "local", nodePort: 30070, vips: vips, pods: both, local: true},
+		labService{name: "elsewhere", nodePort: 30080, pods: []string{"2"}, local: true},
+		// A balancer's address that is the node's own, with source ranges.
+		labService{name: "ranged", vips: []string{labAddrs[0].node, labAddrs[1].node}, pods: both, local: true, sources: nettest.Prefixes("198.19.129.0/24", "fd42:fd::/64")},
+	)
+	each := func(what string, fn func(t *testing.T, family int, proto string, offset int)) {
+		for i, f := range labAddrs {
+			for offset, proto := range []string{"tcp", "udp"} {
+				t.Run(what+"/"+f.name+"/"+proto, func(t *testing.T) { fn(t, i, proto, offset) })
+			}
+		}
+	}
+	// First: what goes back into the tunnel that it came by has the kernel send redirects, which count to its limit of ICMP errors.
+	each("refused", func(t *testing.T, family int, proto string, offset int) {
+		f := labAddrs[family]
+		drops := counted(t, l.coll, packetLocal)
+		if err := attempt(l.pod2, proto, f.node, uint16(30080+offset), wirePatience); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("another node's pod: %v, want refused", err)
+		}
+		if counted(t, l.coll, packetLocal) != drops {
+			t.Error("it was dropped like a packet from outside")
+		}
+		// To this node's own pods its ports are inside.
+		if pod, saw, err := reach(l.pod1, network(proto, f.pod1), f.node, 30080+offset); err != nil || pod != "2" || saw != f.pod1 {
+			t.Errorf("a pod of this node is answered by %q that saw %q: %v", pod, saw, err)
+		}
+	})
+	each("answered", func(t *testing.T, family int, proto string, offset int) {
+		f, port := labAddrs[family], []int{80, 53}[offset]
+		for _, tt := range []struct {
+			what, addr string
+			port, pods int
+		}{
+			{"policy Local", f.node, 30070 + offset, 1},
+			{"policy Local, and source ranges", f.node, port, 1},
+			{"policy Local, by the balancer's address", vips[family], port, 2},
+			{"policy Cluster", f.node, 30060 + offset, 2},
+		} {
+			got := make(map[string]int)
+			for range 25 {
+				pod, saw, err := reach(l.pod2, network(proto, f.pod2), tt.addr, tt.port)
+				if err != nil {
+					t.Fatalf("%s: %v", tt.what, err)
+				}
+				if pod == "1" && saw != f.pod2 {
+					t.Errorf("%s: pod 1 saw %s, want the client, %s", tt.what, saw, f.pod2)
+				}
+				got[pod]++
+			}
+			if len(got) != tt.pods || got["1"] == 0 {
+				t.Errorf("%s: answered by %v, want pod 1 here and %d in all", tt.what, got, tt.pods)
+			}
+		}
+	})
+}
+
 func TestPacketsStayWithABackend(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)

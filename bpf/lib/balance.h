@@ -4,6 +4,7 @@
 
 #include "kernel.h"
 #include "flow.h"
+#include "nodes.h"
 #include "packet.h"
 #include "service.h"
 
@@ -319,6 +320,23 @@ static __always_inline int to_refusal(struct balance *w)
 	return 1;
 }
 
+/*
+ * Whose policies hold for key. What another node's pod sends to a node's address is for that node's
+ * own port, so it is judged as what comes from outside.
+ */
+static __always_inline __u8 balance_scope(const struct balance *w, int link)
+{
+	if (link == LINK_OUTSIDE || (link == LINK_TUNNEL && is_node(&w->key.dst)))
+		return SERVICE_OUTSIDE;
+	return SERVICE_INSIDE;
+}
+
+/* Whether the source of key may have what front is; pods are not held back, whatever they ask. */
+static __always_inline int balance_admits(const struct balance *w, int link)
+{
+	return link != LINK_OUTSIDE || service_admits(w->front.sources, &w->key.src);
+}
+
 /* What balance_new says beside what to count for a packet that is dropped. */
 #define BALANCE_CHOSEN	   0
 #define BALANCE_NO_SERVICE (-1)
@@ -336,7 +354,7 @@ __noinline int balance_choose(int link)
 	case SERVICE_UNSTEADY:
 		return COUNT_PACKET_UNSTEADY;
 	case SERVICE_REFUSED:
-		if (!service_admits(w->front.sources, &w->key.src))
+		if (!balance_admits(w, link))
 			return COUNT_PACKET_SOURCE;
 		if (link == LINK_OUTSIDE && w->front.flags & SERVICE_FLAG_DROP)
 			return COUNT_PACKET_LOCAL;
@@ -345,7 +363,7 @@ __noinline int balance_choose(int link)
 		service_count(COUNT_PACKET_REFUSED);
 		return BALANCE_CHOSEN;
 	default:
-		if (!service_admits(w->front.sources, &w->key.src))
+		if (!balance_admits(w, link))
 			return COUNT_PACKET_SOURCE;
 		return BALANCE_CHOSEN;
 	}
@@ -363,7 +381,7 @@ __noinline int balance_new(__u32 now, int link)
 	w->at.addr = w->key.dst;
 	w->at.port = w->key.dport;
 	w->at.protocol = w->key.protocol;
-	w->at.scope = link == LINK_OUTSIDE ? SERVICE_OUTSIDE : SERVICE_INSIDE;
+	w->at.scope = balance_scope(w, link);
 	for (int i = 0; i < BALANCE_TRIES; i++) {
 		why = balance_choose(link);
 		if (why != BALANCE_CHOSEN)

@@ -23,7 +23,7 @@
 #define SERVICE_INSIDE	0
 #define SERVICE_OUTSIDE 1
 
-/* Of a frontend without backends: packets are dropped, not refused. */
+/* Of a frontend without backends: packets from outside the cluster are dropped, not refused. */
 #define SERVICE_FLAG_DROP 1
 
 /* Of a slot: the backend is on this node. */

@@ -22,6 +22,7 @@ var balancers = []netip.Addr{netip.MustParseAddr("198.18.64.1"), netip.MustParse
 // servicesOfPolicies: what a service says of who is served by whom holds from outside and from inside.
 func servicesOfPolicies(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	t.Run("externalTrafficPolicy Local", func(t *testing.T) { localOutside(ctx, t, l, client, pods) })
+	t.Run("externalTrafficPolicy Local, between nodes", func(t *testing.T) { localBetween(ctx, t, l, client, pods) })
 	t.Run("internalTrafficPolicy Local", func(t *testing.T) { localInside(ctx, t, l, client, pods) })
 	t.Run("loadBalancerSourceRanges", func(t *testing.T) { sourceRanges(ctx, t, l, client, pods) })
 	t.Run("externalIPs", func(t *testing.T) { externalIPs(ctx, t, l, client, pods) })
@@ -29,7 +30,7 @@ func servicesOfPolicies(ctx context.Context, t *testing.T, l *lab.Lab, client *l
 }
 
 // localOutside: a node serves outside by its own backends only, who see the client's address; without one it drops, and says so to
-// the balancer's health check. From inside all backends are reached, by the balancer's address too.
+// the balancer's health check. From inside all backends are reached by the service's own address and the balancer's.
 func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	web := publish(ctx, t, l, "local", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, pods[1:]...)
 	without, with := l.Nodes()[0], l.Nodes()[1]
@@ -53,6 +54,54 @@ func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 		putBackends(ctx, t, l, web.Name, ready(pods[0]), 1)
 		healthy(ctx, t, l, web, with, http.StatusServiceUnavailable, 0)
 		healthy(ctx, t, l, web, without, http.StatusOK, 2)
+	})
+}
+
+// localBetween: what a pod sends to another node's port is answered by that node's own backends, who see the pod, or refused at once.
+// By its own node's ports a pod has all backends.
+func localBetween(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
+	spec := corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}
+	web := publish(ctx, t, l, "between", spec, pods[1:]...)
+	sticky := affine(corev1.ServiceTypeNodePort, time.Hour)
+	sticky.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	remembering := publish(ctx, t, l, "between-remembering", sticky, pods...)
+	first, second := l.Nodes()[0], l.Nodes()[1]
+	each(func(six bool, proto string) {
+		t.Run(family(six)+" "+proto, func(t *testing.T) {
+			ask := func(from *lab.Pod, s *corev1.Service, at *lab.Node, count int, wanted func(lab.Census) error) lab.Census {
+				t.Helper()
+				return answers(ctx, t, from, lab.Question{Proto: proto, To: nodePort(t, s, at, proto, six), Count: count}, wanted)
+			}
+			if c := ask(client, web, second, asks, spread("b", "c")); c.Sources[client.Addr(six).String()] != asks {
+				t.Errorf("backends were asked by %v, want %v alone", c.Sources, client.Addr(six))
+			}
+			ask(pods[1], web, first, 3, refusedAtOnce)
+			ask(client, web, first, asks, spread("b", "c"))
+			// Backend a is on the first node, and what is remembered there is nothing to the second.
+			ask(pods[1], remembering, first, 12, everyone("a"))
+			if c := ask(client, remembering, second, 12, one); c.Names["a"] > 0 {
+				t.Error("another node's backend answered")
+			}
+		})
+	})
+	t.Run("terminating endpoints", func(t *testing.T) {
+		end := func(p *lab.Pod) endpoint { return endpoint{p, false, true, true} }
+		ask := func(from *lab.Pod, at *lab.Node, wanted func(lab.Census) error) {
+			t.Helper()
+			each(func(six bool, proto string) {
+				answers(ctx, t, from, lab.Question{Proto: proto, To: nodePort(t, web, at, proto, six), Count: 12}, wanted)
+			})
+		}
+		putBackends(ctx, t, l, web.Name, []endpoint{end(pods[1])}, 1)
+		ask(client, second, everyone("b"))
+		ask(pods[2], second, everyone("b"))
+		ask(pods[2], first, refusedAtOnce)
+		// The one that is ready is on another node.
+		putBackends(ctx, t, l, web.Name, append(ready(pods[0]), end(pods[1])), 1)
+		ask(client, second, everyone("b"))
+		ask(pods[2], first, everyone("a"))
+		putBackends(ctx, t, l, web.Name, append(ready(pods[2]), end(pods[1])), 1)
+		ask(client, second, everyone("c"))
 	})
 }
 

@@ -17,7 +17,8 @@ type Scope uint8
 const (
 	// Inside is host processes, pods, and packets from either.
 	Inside Scope = iota
-	// Outside is packets that came from outside the cluster.
+	// Outside is packets that came from outside the cluster, and those of other
+	// nodes' pods to an address of this node.
 	Outside
 )
 
@@ -31,8 +32,8 @@ type FrontKey struct {
 
 // Flags of a Front.
 const (
-	// FlagDrop is for no backends because none is on this node: packets are
-	// dropped, so that a balancer outside goes to another node. Sockets are refused all the same.
+	// FlagDrop is for no backends because none is on this node: packets from outside the cluster are
+	// dropped, so that a balancer there goes to another node. Sockets and pods are refused all the same.
 	FlagDrop uint32 = 1 << iota
 )
 
@@ -43,7 +44,7 @@ type Front struct {
 	Revision uint64
 	// Group is the key of affinity and members; it outlives changes of the backends.
 	Group uint64
-	// Sources is the set in service_sources that a packet's source must be in; 0 is any.
+	// Sources is the set in service_sources that the source of a packet from outside the cluster must be in; 0 is any.
 	Sources uint64
 	// First and Count are the extent in service_slots.
 	First, Count uint32
