@@ -28,8 +28,6 @@ var reasons = []reason{
 		why: "it wants 90 MB/s between nodes; emulated processors encrypt 4 MB/s (make bench-cluster measures what can be measured)"},
 	{fate: notRun, pattern: `should be rejected for evicted pods`, when: func(f Facts) bool { return f.Emulated },
 		why: "the lab's emulated nodes do not measure what pods write (localStorageCapacityIsolation), so no pod is evicted for it"},
-	{fate: fails, pattern: `fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local`, when: func(f Facts) bool { return f.EBPF },
-		why: "ours: what a pod sends to another node's NodePort comes from inside, where externalTrafficPolicy: Local does not hold"},
 	{fate: fails, pattern: `fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local`, when: func(f Facts) bool { return f.Emulated },
 		why: "upstream: its server lives for 100 s after it was told to end, in which five rounds of three kubectl exec must pass; emulated nodes need 26 s for a round"},
 	{fate: notRun, pattern: `\[sig-network\] DNS `, when: func(f Facts) bool { return !f.DNS },

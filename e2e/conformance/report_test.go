@@ -155,17 +155,20 @@ func TestSpecsThatRun(t *testing.T) {
 	}
 }
 
-// What is known to fail depends on who translates services.
-func TestKnownFailuresByWhoTranslates(t *testing.T) {
+// What is known to fail depends on the machines, not on who translates services.
+func TestKnownFailuresByMachines(t *testing.T) {
 	ebpf := labFacts
 	ebpf.EBPF = true
+	fast := ebpf
+	fast.Emulated = false
 	for name, tt := range map[string]struct {
 		spec  string
 		facts Facts
 		want  string
 	}{
-		"a policy, kube-proxy": {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", labFacts, "upstream: "},
-		"a policy":             {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", ebpf, "ours: what a pod sends"},
+		"emulated, kube-proxy": {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", labFacts, "upstream: "},
+		"emulated":             {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", ebpf, "upstream: "},
+		"not emulated":         {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", fast, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := upstream.Group + " " + tt.spec
