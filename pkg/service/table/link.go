@@ -237,18 +237,19 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 	if same, err := bpfobj.Same(ours[0], prog); err != nil || same {
 		return "", err
 	}
-	if err := t.takeOver(ours[0]); err != nil {
-		return "", err
-	}
-	if p.dir == ingress {
-		if err := t.assumeCallersOf(ours[0]); err != nil {
-			return "", err
+	former := func() error {
+		if err := t.takeOver(ours[0]); err != nil || p.dir != ingress {
+			return err
 		}
+		return t.assumeCallersOf(ours[0])
+	}
+	if err := former(); err != nil {
+		return "", err
 	}
 	if err := hk.replace(h, p, name, prog, ours[0]); err != nil {
 		return "", err
 	}
-	return "replaced " + name, t.takeOver(ours[0]) // again: it was at work until now
+	return "replaced " + name, former() // again: it was at work until now
 }
 
 func closeAll(progs []*ebpf.Program) {
