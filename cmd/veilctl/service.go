@@ -172,7 +172,7 @@ func serviceShow(c call, socket string) error {
 
 func serviceTrace(fs *flag.FlagSet) func(call) error {
 	udp := fs.Bool("udp", false, "ask for UDP instead of TCP")
-	outside := fs.Bool("outside", false, "for packets from outside the cluster")
+	outside := fs.Bool("outside", false, "for packets from outside the cluster, and for those of other nodes' pods to an address of this node")
 	socket := socketFlag(fs)
 	return func(c call) error {
 		if len(c.args) != 1 {
