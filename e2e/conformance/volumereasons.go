@@ -26,4 +26,6 @@ var volumeReasons = []reason{
 		why: "a snapshot that a person brings is of no node until he labels it (distributed snapshots), which the test does not"},
 	{fate: notRun, pattern: `volumeLimits`,
 		why: "nothing is attached, so there is no limit to be tested"},
+	{fate: fails, pattern: `Dynamic Snapshot \(retain policy\)\] snapshottable-stress`, when: func(f Facts) bool { return f.Emulated },
+		why: "upstream: its clean-up changes a content's policy to Delete and deletes the snapshot in the same moment; a snapshot controller that has not seen the first leaves the content, and the test waits for its end"},
 }
