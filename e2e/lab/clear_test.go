@@ -2,11 +2,13 @@ package lab_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
@@ -44,10 +46,22 @@ func talk(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 				for _, size := range []int{200, 1200} {
 					if _, err := lab.Send(ctx, pair[0], lab.Exchange{Proto: proto, To: to, Size: size}); err != nil {
 						t.Errorf("%s to %s over %s, %d bytes: %v", pair[0].ID, pair[1].ID, proto, size, err)
+						between(ctx, t, pair[0], pair[1])
 					}
 				}
 			}
 		}
+	}
+}
+
+// between logs what may have kept two pods from one another: what was dropped and why, what connection tracking knows, and the pods' neighbours.
+func between(ctx context.Context, t *testing.T, pods ...*lab.Pod) {
+	t.Helper()
+	for _, p := range pods {
+		out, err := p.Node.Exec(ctx, "sh", "-c", "nft list counters | grep -B1 'packets [1-9]'; grep dport=7000 /proc/net/nf_conntrack; ip neigh; ip -s link show group "+fmt.Sprint(config.PodGroup))
+		t.Logf("%s: %v\n%s", p.Node.Name, err, out)
+		out, err = p.Exec(ctx, "sh", "-c", "ip neigh; grep -h Udp /proc/net/snmp /proc/net/snmp6")
+		t.Logf("%s: %v\n%s", p.ID, err, out)
 	}
 }
 

@@ -155,11 +155,12 @@ func exchangeTCP(c net.Conn, msg []byte) error {
 
 func exchangeUDP(c net.Conn, msg []byte, deadline time.Time, again time.Duration) error {
 	got := make([]byte, len(msg)+1)
-	var last error
-	for time.Now().Before(deadline) {
+	var last, write error
+	tries, began := 0, time.Now()
+	for ; time.Now().Before(deadline); tries++ {
 		// Errors are those of ICMP answers to earlier messages: tried again.
 		if _, err := c.Write(msg); err != nil {
-			last = err
+			write = err
 		}
 		_ = c.SetReadDeadline(time.Now().Add(again))
 		for {
@@ -177,5 +178,5 @@ func exchangeUDP(c net.Conn, msg []byte, deadline time.Time, again time.Duration
 			}
 		}
 	}
-	return fmt.Errorf("no answer in time: %w", last)
+	return fmt.Errorf("no answer to %d tries in %v: %w", tries, time.Since(began).Round(time.Millisecond), errors.Join(last, write))
 }
