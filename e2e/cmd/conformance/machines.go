@@ -47,6 +47,9 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 	defer func() {
 		wire, end := c.Close()
 		o.Log.Info("the oracle on the wire has ended", "frames", wire.Frames, "plaintext", wire.Plaintext, "missed", wire.Dropped, "kinds", wire.Kinds)
+		for _, e := range wire.Examples {
+			o.Log.Info("a frame that is not on the allow-list", "kind", e.Kind, "link", e.Link, "what", e.Detail)
+		}
 		if report != nil {
 			report.Wire = &wire
 		}
