@@ -29,6 +29,11 @@ func (s *Session) takeOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Later cases want one node.
+	return errors.Join(s.takeTo(ctx, volume, first, second), s.Cluster.Leave(ctx, second))
+}
+
+func (s *Session) takeTo(ctx context.Context, volume, first, second string) error {
 	if err := s.driverReady(ctx, second); err != nil {
 		return err
 	}
@@ -39,21 +44,20 @@ func (s *Session) takeOver(ctx context.Context) error {
 	if _, err := s.node(ctx, "systemctl stop kubelet"); err != nil {
 		return err
 	}
-	err = s.taken(ctx, volume, first, second)
-	// Without it no later case has a node.
-	if _, start := s.node(ctx, "systemctl start kubelet"); start != nil {
+	err := s.taken(ctx, volume, first, second)
+	if err == nil {
+		err = s.stillOpen(ctx, first, file)
+	}
+	if _, start := s.node(ctx, "systemctl start kubelet"); err != nil || start != nil {
 		return errors.Join(err, start)
 	}
-	if err == nil {
-		err = s.letGo(ctx, first, file)
+	if err := s.letGo(ctx, first, file); err != nil {
+		return err
 	}
-	if err == nil {
-		err = s.has(ctx, data, "second")
+	if err := s.has(ctx, data, "second"); err != nil {
+		return err
 	}
-	if err == nil {
-		err = s.deletedThere(ctx, volume, second, file)
-	}
-	return errors.Join(err, s.Cluster.Leave(ctx, second))
+	return s.deletedThere(ctx, volume, second, file)
 }
 
 // bring copies the file to a machine while nobody can write to the volume.
@@ -126,20 +130,29 @@ func takeOverSteps(text, volume, first, second string) (move, done string, err e
 	return names(move), names("# " + done), nil
 }
 
+// users counts what the first node has open of the file, by its name: the kernel may say its path as the driver's container has it.
+func (s *Session) users(ctx context.Context, file string) (string, error) {
+	return s.node(ctx, "losetup -nO BACK-FILE | grep -c /"+filepath.Base(file)+"; true")
+}
+
+// stillOpen wants the first node to have the volume open: it has not heard of anything, or has only fenced it.
+func (s *Session) stillOpen(ctx context.Context, first, file string) error {
+	n, err := s.users(ctx, file)
+	if err == nil && n != "1" {
+		err = fmt.Errorf("before its kubelet is back %s has %s open %s times, want once", first, file, n)
+	}
+	return err
+}
+
 // letGo waits until the first node, which has heard of it, has nothing open of the file any more. The file is there as it was.
 func (s *Session) letGo(ctx context.Context, first, file string) error {
-	// By its name: the kernel may say its path as the driver's container has it.
-	open := "losetup -nO BACK-FILE | grep -c /" + filepath.Base(file) + "; true"
-	if out, err := s.node(ctx, open); err != nil || out != "1" {
-		return fmt.Errorf("before it heard of it %s should have %s open once: %q, %w", first, file, out, err)
-	}
 	if err := s.driverReady(ctx, first); err != nil {
 		return err
 	}
 	err := until(ctx, first+" lets the volume go", func() error {
-		out, err := s.node(ctx, open)
-		if err == nil && out != "0" {
-			err = fmt.Errorf("%s is open %s times", file, out)
+		n, err := s.users(ctx, file)
+		if err == nil && n != "0" {
+			err = fmt.Errorf("%s is open %s times", file, n)
 		}
 		return err
 	})
