@@ -100,7 +100,7 @@ func setUpTUN(h *nl.Handle, file *os.File, name string, mtu int, created bool) (
 	if err != nil {
 		return nil, fmt.Errorf("hand over TUN %s: %w", name, err)
 	}
-	return dev, nil
+	return summedTUN{dev}, nil
 }
 
 // linkIsUp says whether a link is set up.

@@ -1,0 +1,62 @@
+package worker
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/tun"
+)
+
+const (
+	ipv6Header = 40
+	udpHeader  = 8
+	udpCheck   = 6 // offset of the checksum in a UDP header
+)
+
+// summedTUN is a TUN that gives no datagram over IPv6 the checksum 0 instead of 0xffff.
+//
+// The kernel leaves checksums to the device, and the library writes the sum as it comes out. If that
+// is 0 it has to be written as 0xffff (RFC 768): 0 says that there is none, for which the receiver's
+// kernel drops it (RFC 8200, section 8.1). So it met each 65,536th datagram, and all its repetitions.
+// Over IPv4 a datagram without a checksum is received.
+type summedTUN struct{ tun.Device }
+
+func (d summedTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
+	n, err := d.Device.Read(bufs, sizes, offset)
+	for i := range n {
+		mendUDPChecksum(bufs[i][offset : offset+sizes[i]])
+	}
+	return n, err
+}
+
+// mendUDPChecksum makes a checksum of 0 one of 0xffff where that is right. A datagram
+// that has none because its sender wants none (RFC 6935) stays as it is: its sum is
+// another, but for one of 65,536.
+func mendUDPChecksum(packet []byte) {
+	if len(packet) < ipv6Header+udpHeader || packet[0]>>4 != 6 || packet[6] != unix.IPPROTO_UDP {
+		return
+	}
+	datagram := packet[ipv6Header:]
+	check := datagram[udpCheck : udpCheck+2]
+	if check[0] != 0 || check[1] != 0 {
+		return
+	}
+	// The pseudo-header is the addresses, the length and the protocol (RFC 8200, section 8.1).
+	if onesSum(packet[8:ipv6Header], uint64(len(datagram))+unix.IPPROTO_UDP+onesSum(datagram, 0)) == 0xffff {
+		check[0], check[1] = 0xff, 0xff
+	}
+}
+
+// onesSum adds the words of b to sum in ones' complement, folded to 16 bits (RFC 1071).
+func onesSum(b []byte, sum uint64) uint64 {
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint64(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint64(b[0]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return sum
+}
