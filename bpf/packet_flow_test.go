@@ -33,7 +33,7 @@ type flow struct {
 const (
 	flowIn, flowOut, flowPlace uint8 = 0, 1, 2
 
-	flowForward, flowFIN, flowRST, flowSpoke, flowAnswered uint16 = 1, 4, 8, 16, 32
+	flowForward, flowFIN, flowRST, flowSpoke, flowAnswered, flowFINBack uint16 = 1, 4, 8, 16, 32, 128
 
 	flowOpen = flowSpoke | flowAnswered
 )
@@ -145,8 +145,10 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 			f.expectState(t, coll, "open", flowOpen)
 			client(tcpFIN | tcpACK)
 			f.expectState(t, coll, "the client ended", flowOpen|flowFIN)
+			backend(tcpFIN | tcpACK)
+			f.expectState(t, coll, "both ended", flowOpen|flowFIN|flowFINBack)
 			client(tcpRST)
-			f.expectState(t, coll, "the client gave up", flowOpen|flowFIN|flowRST)
+			f.expectState(t, coll, "the client gave up", flowOpen|flowFIN|flowFINBack|flowRST)
 			// The next one from that port begins anew.
 			client(tcpSYN)
 			if all := flows(t, coll); all[f.entries()[0]].Flags != 0 {
@@ -173,6 +175,12 @@ func TestPortsOfThisNodeComeBack(t *testing.T) {
 			{"never answered", 0, 90, true},
 			{"answered, but the client never went on", flowAnswered, 90, true},
 			{"forgotten by the client", flowOpen | flowRST, 90, true},
+			{"ended by the client alone", flowOpen | flowFIN, 30, false},
+			{"ended by the backend alone", flowOpen | flowFINBack, 30, false},
+			{"ended by both a moment ago", flowOpen | flowFIN | flowFINBack, 0, false},
+			{"ended by both", flowOpen | flowFIN | flowFINBack, 4, true},
+			{"reset a moment ago", flowOpen | flowRST, 0, false},
+			{"reset", flowOpen | flowRST, 4, true},
 			{"open, a day ago", flowOpen, 90000, true},
 		} {
 			t.Run(a.name+"/"+c.situation, func(t *testing.T) {

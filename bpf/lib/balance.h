@@ -11,6 +11,7 @@
 /* How often another backend, or another port, is tried. */
 #define BALANCE_TRIES 4
 #define BALANCE_PORTS 8
+#define BALANCE_FREE  4 /* as many have to be free */
 
 /* Ports that this node sends from, with an address that no host or pod has: all but the reserved.
  */
@@ -77,6 +78,11 @@ static __always_inline struct balance *balance_work(void)
  * each of them once and not wherever it is called; they find what they work on by themselves.
  */
 
+/* Of which flow the entries are made. */
+#define FLOW_KNOWN  0
+#define FLOW_NEW    1
+#define FLOW_URGENT 2 /* a new one, which may have the port of one that is closed */
+
 /*
  * Makes flow the entry of other, or sees that it is. 0 is that another flow has that key. One that
  * is there keeps its state, unless the flow is new.
@@ -88,6 +94,9 @@ __noinline int flow_put(int is_new)
 
 	if (!w)
 		return 0;
+	/* A new flow's is hardly ever there. */
+	if (is_new && !bpf_map_update_elem(&service_flows, &w->other, &w->flow, BPF_NOEXIST))
+		return 1;
 	have = bpf_map_lookup_elem(&service_flows, &w->other);
 	if (have && have->port == w->flow.port && same_addr(&have->addr, &w->flow.addr)) {
 		have->used = w->flow.used;
@@ -96,7 +105,8 @@ __noinline int flow_put(int is_new)
 		return 1;
 	}
 	if (have) {
-		if (!flow_over(w->other.protocol, have, w->flow.used))
+		if (!flow_over(w->other.protocol, have, w->flow.used) &&
+			!(is_new == FLOW_URGENT && flow_closed(have, w->flow.used)))
 			return 0;
 		bpf_map_delete_elem(&service_flows, &w->other);
 	}
@@ -188,12 +198,13 @@ __noinline int flow_from_self(__u32 now, int is_new)
 	have = is_new ? 0 : bpf_map_lookup_elem(&service_flows, &w->other);
 	if (have) {
 		have->used = now;
-		return answer_to(w, &have->addr, have->port, now, 0) ? 0 : COUNT_PACKET_PORT;
+		return answer_to(w, &have->addr, have->port, now, FLOW_KNOWN) ? 0
+									      : COUNT_PACKET_PORT;
 	}
 	for (int i = 0; i < BALANCE_PORTS; i++) {
 		port = bpf_htons(
 			SELF_PORT_MIN + (__u16)(((__u64)bpf_get_prandom_u32() * SELF_PORTS) >> 32));
-		if (!answer_to(w, self, port, now, 1))
+		if (!answer_to(w, self, port, now, i < BALANCE_FREE ? FLOW_NEW : FLOW_URGENT))
 			continue;
 		to_backend(w, FLOW_OUT);
 		becomes(w, self, port, FLOW_SELF, now);
@@ -389,7 +400,7 @@ __noinline int balance_new(__u32 now, int link)
 		/* This node's pods may be seen by other nodes; nobody may be seen by himself. */
 		from_self = (link != LINK_POD && !(w->to.flags & SERVICE_SLOT_LOCAL)) ||
 			    same_addr(&w->to.addr, &w->key.src);
-		why = flow_keep(now, 1, from_self);
+		why = flow_keep(now, FLOW_NEW, from_self);
 		if (why != COUNT_PACKET_PORT)
 			break;
 		/* The client has such a flow to that backend by another of its services. */

@@ -40,14 +40,15 @@ struct service_flow_key {
 /* Flags of an entry. */
 #define FLOW_FORWARD  1 /* of a client's packets to a service */
 #define FLOW_SELF     2 /* the address is this node's own; see service_self */
-#define FLOW_FIN      4 /* what went this way, or what the client sent, had FIN */
+#define FLOW_FIN      4 /* the client sent FIN */
 #define FLOW_RST      8
-#define FLOW_SPOKE    16 /* the client sent more than what opens a connection */
-#define FLOW_ANSWERED 32 /* the backend sent something */
-#define FLOW_DOUBT    64 /* its ends may have begun another connection, without the service */
+#define FLOW_SPOKE    16  /* the client sent more than what opens a connection */
+#define FLOW_ANSWERED 32  /* the backend sent something */
+#define FLOW_DOUBT    64  /* its ends may have begun another connection, without the service */
+#define FLOW_FIN_BACK 128 /* the backend sent FIN */
 
 /* Flags by which a flow of TCP is closing, and those that are on it when it is open. */
-#define FLOW_STATE (FLOW_FIN | FLOW_RST)
+#define FLOW_STATE (FLOW_FIN | FLOW_FIN_BACK | FLOW_RST)
 #define FLOW_OPEN  (FLOW_SPOKE | FLOW_ANSWERED)
 
 /* Flags of TCP (RFC 9293 section 3.1). */
@@ -75,6 +76,7 @@ struct {
 #define FLOW_PATIENCE_UDP     120
 #define FLOW_PATIENCE_TCP     86400
 #define FLOW_PATIENCE_CLOSING 60 /* TCP that is closing, or that was never open */
+#define FLOW_PATIENCE_CLOSED  2	 /* TCP that both ends ended, where ports are short */
 
 static __always_inline __u32 flow_now(void)
 {
@@ -101,6 +103,18 @@ static __always_inline int flow_ended(__u8 protocol, __u16 flags, __u32 used, __
 static __always_inline int flow_over(__u8 protocol, const struct service_flow *f, __u32 now)
 {
 	return flow_ended(protocol, f->flags, f->used, now);
+}
+
+/*
+ * Whether a flow of TCP is closed, so that another may have its port of this node where there is no
+ * other port. One that is closing at one end only has more to say, however long that takes.
+ */
+static __always_inline int flow_closed(const struct service_flow *f, __u32 now)
+{
+	const __u16 both = FLOW_FIN | FLOW_FIN_BACK;
+
+	return (f->flags & FLOW_RST || (f->flags & both) == both) &&
+	       (__s32)(now - f->used) > FLOW_PATIENCE_CLOSED;
 }
 
 static __always_inline int same_addr(const struct addr *a, const struct addr *b)

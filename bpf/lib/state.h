@@ -16,7 +16,7 @@ static __always_inline __u16 state_says(const struct balance *w, int is_client)
 	if (is_client && !(w->tcp_flags & TCP_SYN))
 		says |= FLOW_SPOKE;
 	if (w->tcp_flags & TCP_FIN)
-		says |= FLOW_FIN;
+		says |= is_client ? FLOW_FIN : FLOW_FIN_BACK;
 	if (w->tcp_flags & TCP_RST)
 		says |= FLOW_RST;
 	return says;

@@ -222,7 +222,7 @@ static __always_inline int steer_keep(
 	int why;
 
 	f->used = now;
-	why = flow_keep(now, 0, w->flow.flags & FLOW_SELF);
+	why = flow_keep(now, FLOW_KNOWN, w->flow.flags & FLOW_SELF);
 	if (!why && link != LINK_OUTSIDE && !caller_keep(skb->ifindex))
 		why = COUNT_PACKET_PORT;
 	if (why) {

@@ -215,7 +215,7 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 		{"masquerading", "nft delete table inet kubeveil_nat", false},
 		{"a rule added to our nft table", "nft add rule inet kubeveil_nat postrouting counter accept", false},
 		{"table of outer packets", "nft delete table inet kubeveil_outer", false},
-		{"DF of outer packets", "nft flush chain inet kubeveil_outer postrouting", false},
+		{"DF of outer packets", "nft flush chain inet kubeveil_outer output", false},
 		{"device settings", "ip link set veil0 mtu 1300 group 0 txqueuelen 9", false},
 		{"forwarding", "echo 0 > /proc/sys/net/ipv4/ip_forward; echo 0 > /proc/sys/net/ipv6/conf/all/forwarding", false},
 		{"lo down and up", "ip link set lo down; ip link set lo up", true},

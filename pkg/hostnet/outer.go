@@ -16,17 +16,17 @@ import (
 // (drivers/net/wireguard/socket.c): over IPv4 it sends without DF, and over both
 // families it takes the path MTU that an ICMP error claims, to which it then fragments.
 //
-//	WireGuard ─► LOCAL_OUT ─► POST_ROUTING: DF ─► larger than the route's MTU? ─► link
+//	WireGuard ─► LOCAL_OUT: DF ─► POST_ROUTING ─► larger than the route's MTU? ─► link
 //	ICMP "too big" about what this node's tunnel sent ─► LOCAL_IN: drop
 //
-// ip_finish_output, which compares with the MTU, comes after POST_ROUTING
-// (net/ipv4/ip_output.c), and iptunnel_xmit has taken back the leave to ignore DF:
+// At LOCAL_OUT, so that what is forwarded pays nothing for it. ip_finish_output, which compares with the MTU,
+// comes after both (net/ipv4/ip_output.c), and iptunnel_xmit has taken back the leave to ignore DF:
 // what does not fit the link itself is dropped too. Over IPv6, where only the sender
 // fragments, that leave stays, but then nothing makes the route's MTU less than the
 // link's, and the tunnel's is derived from that.
 
-// afterNAT is behind priority srcnat (100): nothing else changes the packet.
-const afterNAT = 120
+// last is behind all standard priorities: nothing else changes the packet.
+const last = 120
 
 // Offsets and values, RFC 791, 792, 4443 and 8200.
 const (
@@ -43,8 +43,8 @@ func outerTable(port int) nftTable {
 	return nftTable{name: config.NFTOuterTable, chains: []nftChain{
 		{
 			Chain: nftables.Chain{
-				Name: "postrouting", Type: nftables.ChainTypeFilter,
-				Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityRef(afterNAT),
+				Name: "output", Type: nftables.ChainTypeFilter,
+				Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRef(last),
 			},
 			rules: [][]expr.Any{setDF()},
 		},

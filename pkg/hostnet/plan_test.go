@@ -108,8 +108,8 @@ const nft = `nft table inet kubeveil_nat
 nft chain postrouting type nat hook 4 priority 100 policy accept
 nft rule postrouting mark & 0x100000 ^ 0x0 == 0x100000 oifgroup != 0x7670 oifgroup != 0x7674 masquerade
 nft table inet kubeveil_outer
-nft chain postrouting type filter hook 4 priority 120 policy accept
-nft rule postrouting mark & 0x200000 ^ 0x0 == 0x200000 nfproto == 02 l4proto == 11 @nh,48,16 == 0000 4000 set @nh,48,16 checksum 1 at 10 flags 0
+nft chain output type filter hook 3 priority 120 policy accept
+nft rule output mark & 0x200000 ^ 0x0 == 0x200000 nfproto == 02 l4proto == 11 @nh,48,16 == 0000 4000 set @nh,48,16 checksum 1 at 10 flags 0
 nft chain input type filter hook 1 priority 0 policy accept
 nft rule input nfproto == 02 l4proto == 01 @th,0,16 == 0304 @th,64,8 == 45 @th,136,8 == 11 @th,224,16 == ca6c drop
 nft rule input nfproto == 0a l4proto == 3a @th,0,8 == 02 @th,112,8 == 11 @th,384,16 == ca6c drop

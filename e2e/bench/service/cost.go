@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"slices"
 
@@ -56,7 +57,7 @@ func (s *suite) costRound(ctx context.Context, l *lane, r reach, nanos map[strin
 	if err != nil {
 		return err
 	}
-	load := openloop.Load{Kind: openloop.Connect, To: l.target(r, 1), Slots: crrSlots, Duration: s.Sample}
+	load := openloop.Load{Kind: openloop.Connect, To: []netip.AddrPort{l.target(r, 1)}, Slots: crrSlots, Duration: s.Sample}
 	if _, err := s.ground.openLoop(ctx, l, r, load); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@
 //
 // Client and node are the lane's own, so that the tables of one side cannot cost another anything, the endpoints are
 // shared. The client is a pod of the node when it uses the ClusterIP of a service, and somebody outside when it uses the
-// address of a balancer; in the lane "direct" the node has no rules, and the client uses the endpoints' addresses.
+// address of a balancer; in the lane "direct" the node has no rules, and its routes spread connections over the endpoints.
 // Programs at sockets are attached to a cgroup that the run has made, with the lane's clients in it. Ours has a lane
 // for pods and one for clients outside; the node of each has all that veild puts in force on one, the guard and
 // connection tracking included (node.go). The lane "guarded" is that node without a table, for the direct way.

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // ground is the endpoints and the lanes.
@@ -56,7 +58,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 		if g.ends[i], err = newSpace(endpointName(i)); err != nil {
 			return g, err
 		}
-		if err := g.ends[i].ip(ctx, fmt.Sprintf("route add local %s dev lo", block(i))); err != nil {
+		if err := g.ends[i].ip(ctx, fmt.Sprintf("route add local %s dev lo", block(i)), fmt.Sprintf("route add local %s dev lo", spread)); err != nil {
 			return g, err
 		}
 		if err := g.serve(ctx, g.ends[i]); err != nil {
@@ -148,6 +150,7 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 			fmt.Sprintf("link set end%d up", i),
 			fmt.Sprintf("route add %s via %s", block(i), far))
 	}
+	lines = append(lines, spreadRoute(l.number, unix.RT_TABLE_MAIN))
 	// A route's gateway is reachable when the link is up; the far end may still be down.
 	if err := l.node.ip(ctx, lines...); err != nil {
 		return nil, err
@@ -164,7 +167,17 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 	}
 	err = l.client.ip(ctx, fmt.Sprintf("address add %s/24 dev eth0", clientAddr(l.number)), "link set eth0 up",
 		fmt.Sprintf("route add default via %s", nodeAddr(l.number)))
-	return l, errors.Join(err, l.node.sysctl("net/ipv4/ip_forward", "1"), l.client.sysctl("net/ipv4/ip_local_port_range", "1024 65535"))
+	return l, errors.Join(err, l.node.sysctl("net/ipv4/ip_forward", "1", "net/ipv4/fib_multipath_hash_policy", "1"), l.client.sysctl("net/ipv4/ip_local_port_range", "1024 65535"))
+}
+
+// spreadRoute is the route of a node's table to the address that all endpoints serve.
+func spreadRoute(number, table int) string {
+	line := fmt.Sprintf("route add %s table %d", spread, table)
+	for i := range endpoints {
+		_, far := wire(number, i)
+		line += fmt.Sprintf(" nexthop via %s", far)
+	}
+	return line
 }
 
 // String names the lane.
@@ -211,25 +224,23 @@ func (l *lane) command(ctx context.Context, r reach, name string, args ...string
 	return l.client.command(ctx, nil, name, args...)
 }
 
-// direct is that a client uses the endpoints' own addresses.
+// direct is that nothing translates what a client sends. The node's routes spread connections over the endpoints, by a hash of addresses and
+// ports, so that each thread of a client has connections to all of them as with a service: with an endpoint for each thread
+// they wait for one another less, whatever is between.
 func (l *lane) direct() bool { return l.side == sideDirect || l.side == sideGuarded }
 
-// target gives what a client uses to get to a measured service: one address, or, directly, those of all its backends.
-func (l *lane) target(r reach, service int) []netip.AddrPort {
+// target gives what a client uses to get to a measured service.
+func (l *lane) target(r reach, service int) netip.AddrPort {
 	m := measured[service]
 	switch {
 	case l.direct() && m.single:
-		return []netip.AddrPort{netip.AddrPortFrom(backend(0), m.port)}
+		return netip.AddrPortFrom(backend(0), m.port)
 	case l.direct():
-		var all []netip.AddrPort
-		for i := range endpoints {
-			all = append(all, netip.AddrPortFrom(backend(i), m.port))
-		}
-		return all
+		return netip.AddrPortFrom(spread, m.port)
 	case r == pod:
-		return []netip.AddrPort{netip.AddrPortFrom(virtualAddr(service), m.port)}
+		return netip.AddrPortFrom(virtualAddr(service), m.port)
 	}
-	return []netip.AddrPort{netip.AddrPortFrom(externalAddr(service), m.port)}
+	return netip.AddrPortFrom(externalAddr(service), m.port)
 }
 
 // file is a path for a file of the lane's.

@@ -50,6 +50,7 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 		lines = append(lines, fmt.Sprintf("link set client group %d", config.PodGroup),
 			fmt.Sprintf("route add %s dev client table %d", clientAddr(l.number), config.TablePod))
 	}
+	lines = append(lines, spreadRoute(l.number, config.TablePod))
 	if err := l.node.ip(ctx, lines...); err != nil {
 		return err
 	}
@@ -119,6 +120,9 @@ func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 	var elements []string
 	if r == pod {
 		elements = append(elements, fmt.Sprintf("\"client\" . %s", clientAddr(l.number)))
+	}
+	for i := range endpoints {
+		elements = append(elements, fmt.Sprintf("\"end%d\" . %s", i, spread))
 	}
 	seen := map[netip.Addr]bool{}
 	for _, s := range services {

@@ -48,6 +48,9 @@ func backend(i int) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
+// spread is an address that all endpoints serve, by routes and without a service.
+var spread = netip.MustParseAddr("198.19.224.1")
+
 // maxBackends is how many addresses of backends there are.
 const maxBackends = endpoints * (1<<13 - 2)
 

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
@@ -66,7 +67,7 @@ var quantities = []quantity{
 	{
 		name: qCRR, title: fmt.Sprintf("Connect, request, response: %d clients", crrSlots), unit: bench.PerSecond, published: 1.18,
 		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
-			res, err := s.ground.openLoop(ctx, l, r, openloop.Load{Kind: openloop.Connect, To: l.target(r, 1), Slots: crrSlots, Warm: warm, Duration: s.Sample})
+			res, err := s.ground.openLoop(ctx, l, r, openloop.Load{Kind: openloop.Connect, To: []netip.AddrPort{l.target(r, 1)}, Slots: crrSlots, Warm: warm, Duration: s.Sample})
 			return bench.Sample{Value: res.PerSecond}, nil, err
 		},
 	},
@@ -110,7 +111,7 @@ var quantities = []quantity{
 
 // latency runs an open loop and counts the processor time that the whole machine spent meanwhile.
 func (s *suite) latency(ctx context.Context, l *lane, r reach, o openloop.Load) (bench.Sample, extras, error) {
-	o.To, o.Warm, o.Duration = l.target(r, 1), warm, s.Sample
+	o.To, o.Warm, o.Duration = []netip.AddrPort{l.target(r, 1)}, warm, s.Sample
 	before, err := load.Busy()
 	if err != nil {
 		return bench.Sample{}, nil, err

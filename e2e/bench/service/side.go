@@ -134,10 +134,9 @@ func apply(p *service.Planner, t *table.Table) error {
 	return errors.Join(p.Problems()...)
 }
 
-// proof wants answers from all three endpoints, about as many from each, and that a node of ours tracks connections as one in use does. What is
-// reached by the endpoints' own addresses is asked at one of them.
+// proof wants answers from all three endpoints, about as many from each, and that a node of ours tracks connections as one in use does.
 func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
-	cmd := l.command(ctx, r, g.self, "who", l.target(r, 0)[0].String())
+	cmd := l.command(ctx, r, g.self, "who", l.target(r, 0).String())
 	cmd.Env = append(os.Environ(), childEnv+"=1")
 	out, err := run(cmd)
 	if err != nil {
@@ -151,9 +150,6 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 		if tracks, err := l.tracks(); err != nil || !tracks {
 			return fmt.Errorf("%s: its node tracks no connections (%w)", l, errors.Join(err, errUntracked))
 		}
-	}
-	if l.direct() {
-		return nil
 	}
 	return balanced(seen)
 }

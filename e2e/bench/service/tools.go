@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
@@ -49,40 +48,21 @@ func sound(r openloop.Result) error {
 }
 
 const (
-	wrkThreads     = 3 // one for each endpoint in the lane without a balancer
+	wrkThreads     = 3
 	wrkConnections = 99
 )
 
 // wrk runs wrk at the client and gives requests a second; short is a connection for each request.
 func (g *ground) wrk(ctx context.Context, l *lane, r reach, short bool, d time.Duration) (float64, error) {
-	to := l.target(r, 0)
 	args := []string{"-t", fmt.Sprint(wrkThreads), "-c", fmt.Sprint(wrkConnections), "-d", fmt.Sprintf("%ds", int(d.Seconds()))}
 	if short {
 		args = append(args, "-H", "Connection: close")
 	}
-	if len(to) > 1 {
-		script := g.file(l, "wrk.lua")
-		if err := os.WriteFile(script, []byte(wrkScript(to)), 0o644); err != nil {
-			return 0, err
-		}
-		args = append(args, "-s", script)
-	}
-	out, err := run(l.command(ctx, r, "wrk", append(args, "http://"+to[0].String()+"/")...))
+	out, err := run(l.command(ctx, r, "wrk", append(args, fmt.Sprintf("http://%s/", l.target(r, 0)))...))
 	if err != nil {
 		return 0, err
 	}
 	return parseWrk(string(out))
-}
-
-// wrkScript gives each thread of wrk a server of its own.
-func wrkScript(to []netip.AddrPort) string {
-	var b strings.Builder
-	b.WriteString("local servers = {\n")
-	for _, a := range to {
-		fmt.Fprintf(&b, "  wrk.lookup(%q, %q)[1],\n", a.Addr(), strconv.Itoa(int(a.Port())))
-	}
-	b.WriteString("}\nlocal n = 0\nfunction setup(thread)\n  n = n + 1\n  thread.addr = servers[(n - 1) % #servers + 1]\nend\n")
-	return b.String()
 }
 
 var (
@@ -111,7 +91,7 @@ type pingPong struct{ mean, least float64 }
 
 // sockperf runs ping-pong at the client.
 func (g *ground) sockperf(ctx context.Context, l *lane, r reach, d time.Duration) (pingPong, error) {
-	to := l.target(r, 2)[0]
+	to := l.target(r, 2)
 	for try := 1; ; try++ {
 		out, err := run(l.command(ctx, r, "sockperf", "ping-pong", "--tcp", "--full-rtt",
 			"-i", to.Addr().String(), "-p", fmt.Sprint(to.Port()), "-t", fmt.Sprint(int(d.Seconds()))))
@@ -157,7 +137,7 @@ func number(e *regexp.Regexp, text string) (float64, error) {
 
 // stream is bandwidth of that many parallel streams of iperf3, Mbit/s.
 func (g *ground) stream(ctx context.Context, l *lane, r reach, streams int, d time.Duration) (float64, error) {
-	f := load.Flow{To: l.target(r, 3)[0].Addr(), Duration: d, Run: func(ctx context.Context, args ...string) ([]byte, error) {
+	f := load.Flow{To: l.target(r, 3).Addr(), Duration: d, Run: func(ctx context.Context, args ...string) ([]byte, error) {
 		cmd := l.command(ctx, r, "iperf3", args...)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
