@@ -200,6 +200,52 @@ func TestPortsOfThisNodeComeBack(t *testing.T) {
 	}
 }
 
+// A port that was taken is the new flow's: what the former client still says changes nothing of it.
+func TestPortsThatWereTaken(t *testing.T) {
+	coll := servedBy(t, packetsWith(t, 1<<18))
+	for _, a := range labAddrs {
+		t.Run(a.name, func(t *testing.T) {
+			former := begin(t, coll, a.client, a.node, a.pod2, 40000)
+			all := flows(t, coll)
+			now := all[former.entries()[1]].Used
+			var keys []flowKey
+			var values []flow
+			for port := 1024; port < 1<<16; port++ {
+				k := flowKeyOf(former.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn)
+				v := flow{Addr: netip.MustParseAddr(a.pod1).As16(), Port: [2]byte{1, 1}, Flags: flowOpen, Used: now}
+				if k == former.entries()[1] {
+					v = all[k]
+					v.Flags, v.Used = flowOpen|flowFIN|flowFINBack, now-10
+				}
+				keys, values = append(keys, k), append(values, v)
+			}
+			batch(t, coll.Maps["service_flows"], keys, values)
+			var taken ofFlow
+			for i := 0; taken.self != former.self; i++ {
+				if i == 1<<20 {
+					t.Fatal("nobody got the port of the closed flow")
+				}
+				client := at(a.client, 50000)
+				verdict, _, _, err := runPacket(t, coll, "service_in", segment(client, former.node, unix.IPPROTO_TCP, tcpSYN, ""), 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if verdict == next {
+					taken = begin(t, coll, a.client, a.node, a.pod2, 50000)
+				}
+			}
+			for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
+				if _, _, _, err := runPacket(t, coll, "service_in", segment(former.client, former.node, unix.IPPROTO_TCP, flags, ""), 0); err != nil {
+					t.Fatal(err)
+				}
+				taken.expectState(t, coll, "the former client went on", 0)
+			}
+			expectPacket(t, coll, "service_pod_in", segment(taken.pod, taken.self, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""),
+				segment(taken.pod, taken.client, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""), 0, config.ServiceMark)
+		})
+	}
+}
+
 // A client that asks again from the same port gets another backend when the first never answered.
 func TestUnansweredClientsChooseAnew(t *testing.T) {
 	for _, a := range labAddrs {

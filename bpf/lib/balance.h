@@ -114,6 +114,18 @@ __noinline int flow_put(int is_new)
 	return bpf_map_update_elem(&service_flows, &w->other, &w->flow, BPF_NOEXIST) == 0;
 }
 
+/*
+ * The entry of other, of answers as they come to a port of this node, if they are for this client;
+ * the port may be another's by now.
+ */
+static __always_inline struct service_flow *flow_to(
+	struct balance *w, const struct addr *client, __be16 port)
+{
+	struct service_flow *f = bpf_map_lookup_elem(&service_flows, &w->other);
+
+	return f && f->port == port && same_addr(&f->addr, client) ? f : 0;
+}
+
 /* NULL is that this node has none. */
 static __always_inline struct addr *service_address(const struct balance *w, __u32 which)
 {
@@ -272,7 +284,9 @@ __noinline int flow_note(int flags, int from_self)
 	from_backend(w, FLOW_IN);
 	w->other.dst = f->addr;
 	w->other.dport = f->port;
-	flow_mark(w, flags);
+	f = flow_to(w, &w->key.src, w->key.sport);
+	if (f && flags & ~f->flags)
+		f->flags |= flags;
 	return 0;
 }
 

@@ -64,7 +64,8 @@ __noinline int flow_end(void)
 		bpf_map_delete_elem(&service_flows, &w->ended);
 	}
 	w->other.hook = FLOW_IN;
-	bpf_map_delete_elem(&service_flows, &w->other);
+	if (flow_to(w, &w->ended.src, w->ended.sport))
+		bpf_map_delete_elem(&service_flows, &w->other);
 	return 0;
 }
 
