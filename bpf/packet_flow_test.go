@@ -169,25 +169,33 @@ func TestPortsOfThisNodeComeBack(t *testing.T) {
 			flags     uint16
 			age       uint32
 			free      bool
+			same      bool // as the client that asks now
 		}{
-			{"open and long silent", flowOpen, 3600, false},
-			{"opened a moment ago", 0, 30, false},
-			{"never answered", 0, 90, true},
-			{"answered, but the client never went on", flowAnswered, 90, true},
-			{"forgotten by the client", flowOpen | flowRST, 90, true},
-			{"ended by the client alone", flowOpen | flowFIN, 30, false},
-			{"ended by the backend alone", flowOpen | flowFINBack, 30, false},
-			{"ended by both a moment ago", flowOpen | flowFIN | flowFINBack, 0, false},
-			{"ended by both", flowOpen | flowFIN | flowFINBack, 4, true},
-			{"reset a moment ago", flowOpen | flowRST, 0, false},
-			{"reset", flowOpen | flowRST, 4, true},
-			{"open, a day ago", flowOpen, 90000, true},
+			{"open and long silent", flowOpen, 3600, false, false},
+			{"opened a moment ago", 0, 30, false, false},
+			{"never answered", 0, 90, true, false},
+			{"answered, but the client never went on", flowAnswered, 90, true, false},
+			{"forgotten by the client", flowOpen | flowRST, 90, true, false},
+			{"reset by the same client a moment ago", flowOpen | flowRST, 0, false, true},
+			{"reset by the same client", flowOpen | flowRST, 4, true, true},
+			{"reset by another client", flowOpen | flowRST, 30, false, false},
+			{"ended by the client alone", flowOpen | flowFIN, 30, false, true},
+			{"ended by the backend alone", flowOpen | flowFINBack, 30, false, true},
+			{"ended by both, of the same client, a moment ago", flowOpen | flowFIN | flowFINBack, 0, false, true},
+			{"ended by both, of the same client", flowOpen | flowFIN | flowFINBack, 4, true, true},
+			{"ended by both, of another client, seconds ago", flowOpen | flowFIN | flowFINBack, 7, false, false},
+			{"ended by both, of another client", flowOpen | flowFIN | flowFINBack, 12, true, false},
+			{"open, a day ago", flowOpen, 90000, true, false},
 		} {
 			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
+				holder := a.pod1
+				if c.same {
+					holder = a.client
+				}
 				keys, values := make([]flowKey, 0, 1<<16), make([]flow, 0, 1<<16)
 				for port := 1024; port < 1<<16; port++ {
 					keys = append(keys, flowKeyOf(f.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn))
-					values = append(values, flow{Addr: netip.MustParseAddr(a.pod1).As16(), Port: [2]byte{1, 1}, Flags: c.flags, Used: now - c.age})
+					values = append(values, flow{Addr: netip.MustParseAddr(holder).As16(), Port: [2]byte{1, 1}, Flags: c.flags, Used: now - c.age})
 				}
 				batch(t, coll.Maps["service_flows"], keys, values)
 				syn := segment(at(a.client, uint16(50000+i)), f.node, unix.IPPROTO_TCP, tcpSYN, "")
@@ -215,7 +223,7 @@ func TestPortsThatWereTaken(t *testing.T) {
 				v := flow{Addr: netip.MustParseAddr(a.pod1).As16(), Port: [2]byte{1, 1}, Flags: flowOpen, Used: now}
 				if k == former.entries()[1] {
 					v = all[k]
-					v.Flags, v.Used = flowOpen|flowFIN|flowFINBack, now-10
+					v.Flags, v.Used = flowOpen|flowFIN|flowFINBack, now-20
 				}
 				keys, values = append(keys, k), append(values, v)
 			}

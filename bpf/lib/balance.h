@@ -11,7 +11,7 @@
 /* How often another backend, or another port, is tried. */
 #define BALANCE_TRIES 4
 #define BALANCE_PORTS 8
-#define BALANCE_FREE  4 /* as many have to be free */
+#define BALANCE_FREE  2 /* as many have to be free */
 
 /* Ports that this node sends from, with an address that no host or pod has: all but the reserved.
  */
@@ -106,7 +106,7 @@ __noinline int flow_put(int is_new)
 	}
 	if (have) {
 		if (!flow_over(w->other.protocol, have, w->flow.used) &&
-			!(is_new == FLOW_URGENT && flow_closed(have, w->flow.used)))
+			!(is_new == FLOW_URGENT && flow_closed(have, &w->flow.addr, w->flow.used)))
 			return 0;
 		bpf_map_delete_elem(&service_flows, &w->other);
 	}

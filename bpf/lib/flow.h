@@ -76,7 +76,8 @@ struct {
 #define FLOW_PATIENCE_UDP     120
 #define FLOW_PATIENCE_TCP     86400
 #define FLOW_PATIENCE_CLOSING 60 /* TCP that is closing, or that was never open */
-#define FLOW_PATIENCE_CLOSED  2	 /* TCP that both ends ended, where ports are short */
+#define FLOW_PATIENCE_CLOSED  2	 /* TCP that is closed, where the client's ports are short */
+#define FLOW_PATIENCE_ENDED   10 /* the same for another client */
 
 static __always_inline __u32 flow_now(void)
 {
@@ -105,20 +106,28 @@ static __always_inline int flow_over(__u8 protocol, const struct service_flow *f
 	return flow_ended(protocol, f->flags, f->used, now);
 }
 
-/*
- * Whether a flow of TCP is closed, so that another may have its port of this node where there is no
- * other port. One that is closing at one end only has more to say, however long that takes.
- */
-static __always_inline int flow_closed(const struct service_flow *f, __u32 now)
-{
-	const __u16 both = FLOW_FIN | FLOW_FIN_BACK;
-
-	return (f->flags & FLOW_RST || (f->flags & both) == both) &&
-	       (__s32)(now - f->used) > FLOW_PATIENCE_CLOSED;
-}
-
 static __always_inline int same_addr(const struct addr *a, const struct addr *b)
 {
 	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
 	       a->word[3] == b->word[3];
+}
+
+/*
+ * Whether a flow of TCP, of which f is the entry of answers to a port of this node, is closed, so
+ * that a new flow of client may have that port where there is no other. One that is closing at one
+ * end only has more to say, however long that takes. What its ends still send would come to the new
+ * client: to the same address that does no harm. To another it does, so there nothing that anybody
+ * may forge counts, and the silence is longer than between what TCP sends again and again.
+ */
+static __always_inline int flow_closed(
+	const struct service_flow *f, const struct addr *client, __u32 now)
+{
+	const __u16 both = FLOW_FIN | FLOW_FIN_BACK;
+	__s32 silent = now - f->used;
+
+	if (same_addr(&f->addr, client) && f->flags & FLOW_RST)
+		return silent > FLOW_PATIENCE_CLOSED;
+	if ((f->flags & both) != both)
+		return 0;
+	return silent > (same_addr(&f->addr, client) ? FLOW_PATIENCE_CLOSED : FLOW_PATIENCE_ENDED);
 }
