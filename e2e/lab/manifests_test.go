@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,13 +14,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/yaml"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/restmapper"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
@@ -68,7 +74,7 @@ func readManifest(t *testing.T, path string) manifest {
 		t.Fatal(err)
 	}
 	m := manifest{path: path, text: string(b), object: &unstructured.Unstructured{}}
-	dec := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(b), 4096)
+	dec := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(b), 4096)
 	if err := dec.Decode(&m.object.Object); err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
@@ -78,10 +84,12 @@ func readManifest(t *testing.T, path string) manifest {
 	return m
 }
 
-// everyManifest is every object under manifests/, listed or not.
-func everyManifest(t *testing.T) []manifest {
+// aPatch is a file whose YAML is a list: JSON patches of a component, and no object.
+var aPatch = regexp.MustCompile(`\A(\s*(#.*)?\n)*- `)
+
+// everyManifest is every object under manifests/, listed or not, and every list of patches, whose object is empty.
+func everyManifest(t *testing.T) (objects, patches []manifest) {
 	t.Helper()
-	var out []manifest
 	err := filepath.WalkDir(filepath.Join(root(t), "manifests"), func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -90,23 +98,36 @@ func everyManifest(t *testing.T) []manifest {
 		if d.IsDir() && strings.HasSuffix(path, "snapshots/crd") {
 			return fs.SkipDir
 		}
-		// A JSON patch is a list and no object.
-		if filepath.Ext(path) == ".yaml" && !slices.Contains([]string{"listen.yaml", "translate.yaml", "rights.yaml"}, filepath.Base(path)) {
-			out = append(out, readManifest(t, path))
+		if filepath.Ext(path) != ".yaml" {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if aPatch.Match(text) {
+			patches = append(patches, manifest{path: path, text: string(text), object: &unstructured.Unstructured{}})
+		} else {
+			objects = append(objects, readManifest(t, path))
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return out
+	if len(objects) == 0 || len(patches) == 0 {
+		t.Fatalf("%d objects and %d lists of patches under manifests/", len(objects), len(patches))
+	}
+	return objects, patches
 }
 
-// What gives a right or opens the host is preceded by a line that says why.
-var needsReason = regexp.MustCompile(`^\s*(- apiGroups: .*|hostPath:.*|host(Network|PID|IPC): true|privileged: true|type: (Unconfined|spc_t)|- operator: Exists)$`)
+// What gives a right or opens the host is preceded by a line that says why; in a patch, the operation is.
+var needsReason = regexp.MustCompile(`^\s*(- apiGroups: .*|hostPath:.*|host(Network|PID|IPC): true|privileged: true|type: (Unconfined|spc_t)|- operator: Exists|` +
+	`.*\bpath: \S*/(rules|capabilities|securityContext|tolerations|host(Network|PID|IPC))\b.*)$`)
 
 func TestManifestsSayWhy(t *testing.T) {
-	for _, m := range everyManifest(t) {
+	objects, patches := everyManifest(t)
+	for _, m := range append(objects, patches...) {
 		var before string
 		adding := false
 		for i, line := range strings.Split(m.text, "\n") {
@@ -117,14 +138,20 @@ func TestManifestsSayWhy(t *testing.T) {
 			if needs && m.object.GetKind() != "ValidatingAdmissionPolicy" && !strings.HasPrefix(before, "#") {
 				t.Errorf("%s:%d: no reason above %q", m.path, i+1, text)
 			}
-			before = text
+			if !strings.HasPrefix(text, "- op: ") {
+				before = text
+			}
 		}
 	}
 }
 
 // Labels on every object; no right by wildcard; no container with more than it was given a reason for.
 func TestManifestsAreNarrow(t *testing.T) {
-	for _, m := range everyManifest(t) {
+	objects, patches := everyManifest(t)
+	for _, m := range patches {
+		noWildcard(t, m)
+	}
+	for _, m := range objects {
 		o := m.object
 		if strings.HasPrefix(o.GetAPIVersion(), "kustomize") {
 			continue
@@ -134,23 +161,34 @@ func TestManifestsAreNarrow(t *testing.T) {
 				t.Errorf("%s has no label app.kubernetes.io/%s", m.path, l)
 			}
 		}
-		for i, line := range strings.Split(m.text, "\n") {
-			code := strings.TrimSpace(line)
-			if !strings.HasPrefix(code, "#") && o.GetKind() != "CustomResourceDefinition" && strings.Contains(code, "*") {
-				t.Errorf("%s:%d: %s", m.path, i+1, code)
-			}
+		if o.GetKind() != "CustomResourceDefinition" {
+			noWildcard(t, m)
 		}
-		if o.GetKind() != "DaemonSet" {
-			continue
+		if o.GetKind() == "DaemonSet" {
+			narrowContainers(t, m.path, o)
 		}
-		for _, list := range []string{"initContainers", "containers"} {
-			containers, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", list)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, c := range containers {
-				narrow(t, m.path, c.(map[string]any))
-			}
+	}
+}
+
+func noWildcard(t *testing.T, m manifest) {
+	t.Helper()
+	for i, line := range strings.Split(m.text, "\n") {
+		code := strings.TrimSpace(line)
+		if !strings.HasPrefix(code, "#") && strings.Contains(code, "*") {
+			t.Errorf("%s:%d: %s", m.path, i+1, code)
+		}
+	}
+}
+
+func narrowContainers(t *testing.T, path string, ds *unstructured.Unstructured) {
+	t.Helper()
+	for _, list := range []string{"initContainers", "containers"} {
+		containers, _, err := unstructured.NestedSlice(ds.Object, "spec", "template", "spec", list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range containers {
+			narrow(t, path, c.(map[string]any))
 		}
 	}
 }
@@ -172,6 +210,111 @@ func narrow(t *testing.T, path string, c map[string]any) {
 		if v, ok, _ := unstructured.NestedString(c, append([]string{"resources"}, f...)...); !ok || v == "" {
 			t.Errorf("%s: container %s has no %v", path, c["name"], f)
 		}
+	}
+}
+
+// To translate services veild gets no privilege that it does not have without: the component adds an argument, the tree of cgroups to read,
+// memory, and the reading of two kinds of objects, and changes nothing else.
+func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
+	was, is := withComponent(t, "services")
+	changed := slices.Sorted(maps.Keys(is))
+	if diff := cmp.Diff([]string{"ClusterRole kubeveil-veild", "DaemonSet veild"}, changed); diff != "" {
+		t.Fatalf("the component changes (-want +got):\n%s", diff)
+	}
+
+	var veild, translating appsv1.DaemonSet
+	typed(t, was["DaemonSet veild"], &veild)
+	typed(t, is["DaemonSet veild"], &translating)
+	pod := &veild.Spec.Template.Spec
+	c := &pod.Containers[0]
+	c.Args = append(c.Args, "-service-proxy=ebpf")
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "cgroup", MountPath: "/host/sys/fs/cgroup", ReadOnly: true})
+	c.Resources.Limits[corev1.ResourceMemory] = *translating.Spec.Template.Spec.Containers[0].Resources.Limits.Memory()
+	directory := corev1.HostPathDirectory
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "cgroup", VolumeSource: corev1.VolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{Path: "/sys/fs/cgroup", Type: &directory}}})
+	if diff := cmp.Diff(veild, translating); diff != "" {
+		t.Errorf("DaemonSet (-want +got):\n%s", diff)
+	}
+	narrowContainers(t, "DaemonSet veild with the component", is["DaemonSet veild"])
+
+	var role, reading rbacv1.ClusterRole
+	typed(t, was["ClusterRole kubeveil-veild"], &role)
+	typed(t, is["ClusterRole kubeveil-veild"], &reading)
+	reads := []string{"list", "watch"}
+	role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: reads},
+		rbacv1.PolicyRule{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: reads})
+	if diff := cmp.Diff(role, reading); diff != "" {
+		t.Errorf("ClusterRole (-want +got):\n%s", diff)
+	}
+}
+
+// withComponent gives what a component patches of manifests/, by kind and name, as it was and as it is then. It knows kustomizations of
+// patches in files, and no more.
+func withComponent(t *testing.T, name string) (was, is map[string]*unstructured.Unstructured) {
+	t.Helper()
+	was, is = map[string]*unstructured.Unstructured{}, map[string]*unstructured.Unstructured{}
+	for _, m := range kustomized(t, filepath.Join(root(t), "manifests")) {
+		was[m.object.GetKind()+" "+m.object.GetName()] = m.object
+	}
+	dir := filepath.Join(root(t), "manifests/components", name)
+	text := readManifest(t, filepath.Join(dir, "kustomization.yaml")).text
+	var k struct {
+		APIVersion, Kind string
+		Patches          []struct {
+			Path   string
+			Target struct{ Kind, Name string }
+		}
+	}
+	if err := yaml.UnmarshalStrict([]byte(text), &k); err != nil {
+		t.Fatalf("kustomization of %s: %v", name, err)
+	}
+	for _, p := range k.Patches {
+		key := p.Target.Kind + " " + p.Target.Name
+		o := is[key]
+		if o == nil {
+			if was[key] == nil {
+				t.Fatalf("%s: there is no %s", p.Path, key)
+			}
+			o = was[key].DeepCopy()
+		}
+		is[key] = patched(t, filepath.Join(dir, p.Path), o)
+	}
+	return was, is
+}
+
+// patched is an object with the JSON patches of a file.
+func patched(t *testing.T, path string, o *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err = yaml.YAMLToJSON(text); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	patch, err := jsonpatch.DecodePatch(text)
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	if text, err = o.MarshalJSON(); err != nil {
+		t.Fatal(err)
+	}
+	if text, err = patch.Apply(text); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	out := &unstructured.Unstructured{}
+	if err := out.UnmarshalJSON(text); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return out
+}
+
+// typed converts an object strictly: a field that its kind does not have is an error.
+func typed(t *testing.T, o *unstructured.Unstructured, into any) {
+	t.Helper()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, into, true); err != nil {
+		t.Fatal(err)
 	}
 }
 
