@@ -1,5 +1,5 @@
 // Demo shows what Kubeveil is for: the same pods and the same traffic on three nodes, once over
-// the reference network in clear and once over Kubeveil, with a sniffer on the wire of
+// the reference network in clear and once over Kubeveil, there to a service too, with a sniffer on the wire of
 // both. It writes report.html, report.md and result.json into -out and ends with status 1 when
 // anything of our network was seen in clear, when the sniffer did not see the
 // plaintext of the other one (it would prove nothing), or when something forbidden got through.
@@ -35,7 +35,7 @@ type demo struct {
 	problem error
 }
 
-const usage = `demo shows the same pods and the same traffic on three nodes in namespaces, in clear and behind Kubeveil, in about three minutes.
+const usage = `demo shows the same pods and the same traffic on three nodes in namespaces, in clear and behind Kubeveil, in about a minute.
 
 Usage: demo [flags]
 
@@ -67,7 +67,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	d.report = &report.Report{
 		Title:  "The same pods, in clear and behind Kubeveil",
-		Lead:   "Three nodes, a pod on each, every pod talking to every other over TCP and UDP, IPv4 and IPv6: once over the reference network, once over Kubeveil. A sniffer on the wire of both looks for what must not be there.",
+		Lead:   "Three nodes, a pod on each, every pod talking to every other over TCP and UDP, IPv4 and IPv6: once over the reference network, once over Kubeveil, and there to a service too. A sniffer on the wire of both looks for what must not be there.",
 		Result: d.result, Labels: labels, Notes: notes,
 	}
 	defer func() { err = errors.Join(err, d.close()) }()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -16,9 +17,12 @@ import (
 
 // network is one of the two clusters with a pod on each node.
 type network struct {
-	title   string
-	lab     *lab.Lab
-	pods    []*lab.Pod
+	title string
+	lab   *lab.Lab
+	pods  []*lab.Pod
+	// balanced and measured are the addresses of services, see serve; the reference network has none.
+	balanced, measured []netip.Addr
+
 	capture report.Capture
 	server  *load.Server
 }
@@ -28,8 +32,13 @@ const nodes = 3
 
 func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, error) {
 	n := &network{title: map[lab.Network]string{lab.Clear: "Reference network: ptp and plain routes", lab.Veil: "Kubeveil"}[kind]}
+	opts := lab.Options{Nodes: nodes, Network: kind}
+	if kind == lab.Veil {
+		// The size of the table for a small cluster.
+		opts.VeildConfig = map[string]any{"serviceProxy": "ebpf", "services": map[string]any{"limits": map[string]any{"slots": 1 << 16}}}
+	}
 	var err error
-	if n.lab, err = lab.New(ctx, lab.Options{Nodes: nodes, Network: kind}); err != nil {
+	if n.lab, err = lab.New(ctx, opts); err != nil {
 		return nil, err
 	}
 	n.capture = report.Capture{Title: n.title, Leaks: kind == lab.Clear, Canary: []byte(strings.TrimSuffix(n.lab.Canary, "-"))}
@@ -42,6 +51,11 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 			return nil, errors.Join(err, n.close())
 		}
 		n.pods = append(n.pods, pod)
+	}
+	if kind == lab.Veil {
+		if err := n.serve(ctx); err != nil {
+			return nil, errors.Join(err, n.close())
+		}
 	}
 	d.say("%s: %d nodes, a pod on each, added in %s", n.title, nodes, added(n.pods))
 	return n, nil
@@ -78,32 +92,57 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.title, err)
 	}
-	messages := 0
-	for _, from := range n.pods {
-		for _, to := range n.pods {
-			if from == to {
-				continue
-			}
-			for _, addr := range to.Addrs {
-				for _, proto := range []string{"udp", "tcp"} {
-					got, err := d.exchange(ctx, from, lab.Exchange{Proto: proto, To: addr, Count: 20, Size: 240})
-					if err != nil {
-						s.close()
-						return fmt.Errorf("%s: %s to %s by %s: %w", n.title, from.ID, addr, proto, err)
-					}
-					messages += got.Received
-				}
-			}
-		}
+	messages, served, err := d.messages(ctx, n)
+	frames := s.close()
+	if err != nil {
+		return fmt.Errorf("%s: %w", n.title, err)
 	}
-	for _, frame := range s.close() {
+	for _, frame := range frames {
 		n.capture.Frames = append(n.capture.Frames, report.Frame{Summary: summary(frame), Data: frame})
 	}
 	if len(n.capture.Frames) == 0 {
 		return fmt.Errorf("%s: the capture on %s has none of the frames that were expected", n.title, n.lab.Nodes()[0].Name)
 	}
 	d.say("%s: %d messages exchanged between all pods, TCP and UDP, IPv4 and IPv6, all answered", n.title, messages)
+	if served > 0 {
+		d.say("%s: %d messages to the addresses of a service with backends on two other nodes, all answered", n.title, served)
+		d.report.Notes = append(d.report.Notes, fmt.Sprintf("While the sniffers listened, the pod of the first node sent %d messages more to the addresses of a service, all answered by its backends, the pods of the two other nodes. There is no kube-proxy: eBPF at the pod's sockets puts a backend's address in place of the service's.", served))
+	}
 	return nil
+}
+
+// messages lets every pod exchange messages with every other, then that of the first node with the service, and gives how many were
+// answered.
+func (d *demo) messages(ctx context.Context, n *network) (pods, service int, err error) {
+	for _, from := range n.pods {
+		for _, to := range n.pods {
+			if from == to {
+				continue
+			}
+			answered, err := d.messagesTo(ctx, from, to.Addrs)
+			if err != nil {
+				return 0, 0, err
+			}
+			pods += answered
+		}
+	}
+	service, err = d.messagesTo(ctx, n.pods[0], n.balanced)
+	return pods, service, err
+}
+
+// messagesTo exchanges messages with a server at each of its addresses, over UDP and TCP.
+func (d *demo) messagesTo(ctx context.Context, from *lab.Pod, to []netip.Addr) (int, error) {
+	messages := 0
+	for _, addr := range to {
+		for _, proto := range []string{"udp", "tcp"} {
+			got, err := d.exchange(ctx, from, lab.Exchange{Proto: proto, To: addr, Count: 20, Size: 240})
+			if err != nil {
+				return 0, fmt.Errorf("%s to %s by %s: %w", from.ID, addr, proto, err)
+			}
+			messages += got.Received
+		}
+	}
+	return messages, nil
 }
 
 // exchange tries again for a while: a node is ready before all others have its key.
@@ -115,38 +154,43 @@ func (d *demo) exchange(ctx context.Context, from *lab.Pod, x lab.Exchange) (got
 	return got, err
 }
 
-const caseTCP = "tcp_1_stream"
+const (
+	caseTCP     = "tcp_1_stream"
+	caseService = "tcp_1_stream_service"
+)
 
-var labels = map[string]string{caseTCP: "TCP, 1 stream"}
+var labels = map[string]string{caseTCP: "TCP, 1 stream, pod to pod", caseService: "TCP, 1 stream, pod to service"}
 
 var notes = []string{
 	"The sniffers listen on the bridge between the nodes and on each of its ports, from before the first node exists. The figures were taken after they had ended.",
 	"The frames were captured on the underlay link of the first node; the dump begins with the Ethernet header. Marked is the text that all pods send.",
 	"Between namespaces there is no wire: the network in clear runs at the speed of memory, and encryption shares two cores with everything else. `make bench-lab` compares over a link of limited rate and against a bare WireGuard.",
+	"Pod to service is pod to pod by the address of a service with that pod as its only backend. In clear is pod to pod for both: the reference network has no services. `make bench-service` compares with the rules of kube-proxy, haproxy and no service at all.",
 }
 
 // measure takes a few figures, both networks by turns.
 func (d *demo) measure(ctx context.Context) error {
-	const rounds = 3
-	flow := func(n *network) (load.Flow, error) {
+	for _, n := range []*network{d.ours, d.clear} {
 		var err error
-		n.server, err = load.Serve(ctx, n.pods[1].NetNS())
-		return load.Flow{From: n.pods[0].NetNS(), To: n.pods[1].Addr(false), Duration: 2 * time.Second}, err
+		if n.server, err = load.Serve(ctx, n.pods[1].NetNS()); err != nil {
+			return err
+		}
 	}
-	ours, err := flow(d.ours)
-	if err != nil {
-		return err
+	side := func(name string, n *network, to netip.Addr) bench.Side {
+		f := load.Flow{To: to, Duration: 2 * time.Second, Run: func(ctx context.Context, args ...string) ([]byte, error) {
+			// In the node's cgroup too, at which services are translated.
+			return n.pods[0].Exec(ctx, "iperf3", args...)
+		}}
+		return bench.Side{Name: name, Measure: func(ctx context.Context) (bench.Sample, error) { return f.TCP(ctx, 1) }}
 	}
-	base, err := flow(d.clear)
-	if err != nil {
-		return err
-	}
-	tcp := func(f load.Flow) bench.Measure {
-		return func(ctx context.Context) (bench.Sample, error) { return f.TCP(ctx, 1) }
-	}
-	r := bench.Runner{Rounds: rounds, Seed: bench.NewSeed(), Progress: d.say}
-	cases, err := r.Run(ctx, []bench.Comparison{{Name: caseTCP, MTU: 1500, Unit: bench.Mbps, Ours: tcp(ours), Base: tcp(base), BaseName: "in clear"}})
+	const pod, service, inClear = "pod to pod", "pod to service", "in clear"
+	r := bench.Runner{Rounds: 3, Seed: bench.NewSeed(), Progress: d.say}
+	cases, err := r.RunGroups(ctx, []bench.Group{{
+		Name: caseTCP, MTU: 1500, Unit: bench.Mbps,
+		Sides: []bench.Side{side(pod, d.ours, d.ours.pods[1].Addr(false)), side(service, d.ours, d.ours.measured[0]), side(inClear, d.clear, d.clear.pods[1].Addr(false))},
+		Pairs: []bench.Pair{{Name: caseTCP, Ours: pod, Base: inClear}, {Name: caseService, Ours: service, Base: inClear}},
+	}})
 	d.result.Cases = cases
-	d.report.Notes = append(d.report.Notes, fmt.Sprintf("%d rounds, order drawn with seed %d.", rounds, r.Seed))
+	d.report.Notes = append(d.report.Notes, fmt.Sprintf("%d rounds, order drawn with seed %d.", r.Rounds, r.Seed))
 	return err
 }
