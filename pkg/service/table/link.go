@@ -169,11 +169,32 @@ func (t *Table) translateAtGuard() error {
 	}
 	defer m.Close()
 	for i, name := range []string{progOut, progOutL3} {
-		if err := m.Put(uint32(i), t.progs[name]); err != nil {
+		if err := t.putTranslate(m, uint32(i), t.progs[name]); err != nil {
 			return fmt.Errorf("put %s before the guard: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// putTranslate puts a program in its place before the guard, which knows the flows that the one there knows: answers come meanwhile.
+func (t *Table) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
+	var old *ebpf.Program
+	if err := m.Lookup(at, &old); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return m.Put(at, prog)
+	} else if err != nil {
+		return err
+	}
+	defer old.Close()
+	if same, err := bpfobj.Same(old, prog); err != nil || same {
+		return err
+	}
+	if err := t.takeOver(old); err != nil {
+		return err
+	}
+	if err := m.Put(at, prog); err != nil {
+		return err
+	}
+	return t.takeOver(old) // again: it was at work until now
 }
 
 func (t *Table) attachLink(h *nl.Handle, l nl.Link) ([]string, error) {

@@ -31,6 +31,7 @@ import (
 type linked struct {
 	*Table
 	host, client, pod *nettest.NS
+	far               *nettest.NS // see addFar
 	dir               string
 	g                 *guard.Guard
 }
@@ -41,6 +42,9 @@ func newLinked(t *testing.T, withTCX bool) *linked {
 	l := &linked{host: nettest.NewNS(t), client: nettest.NewNS(t), pod: nettest.NewNS(t), dir: nettest.BPFFS(t) + "/kubeveil"}
 	end := func(ns *nettest.NS, name string, addrs ...string) nettest.End {
 		return nettest.End{NS: ns, Name: name, Addrs: nettest.Prefixes(addrs...)}
+	}
+	for _, ns := range []*nettest.NS{l.host, l.client, l.pod} {
+		nettest.Sysctl(t, ns, "ipv6/conf/default/accept_dad", "0") // no seconds without neighbours
 	}
 	nettest.Veth(t, end(l.client, "u0", "198.19.0.9/24", "fd42:9::9/64"), end(l.host, "u0", "198.19.0.1/24", "fd42:9::1/64"))
 	nettest.Veth(t, end(l.pod, "p0", "198.18.1.5/24", "fd42:1::5/64"), end(l.host, "vpod1", "198.18.1.254/24", "fd42:1::fe/64"))
@@ -117,10 +121,14 @@ func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
 	return found
 }
 
+func (l *linked) config() Config {
+	return Config{Dir: l.dir, Limits: small, Links: true, Log: quiet(), Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}}
+}
+
 func (l *linked) open(t *testing.T, withTCX bool) {
 	t.Helper()
 	l.host.Run(t, func() (err error) {
-		l.Table, err = Open(Config{Dir: l.dir, Limits: small, Links: true, Log: quiet(), Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}})
+		l.Table, err = Open(l.config())
 		return err
 	})
 	t.Cleanup(func() { l.Table.Close() })
@@ -128,6 +136,11 @@ func (l *linked) open(t *testing.T, withTCX bool) {
 		nettest.Skip(t, nettest.NoKernelFeature, "tcx")
 	}
 	l.features.TCX = withTCX
+	l.setSelf(t)
+}
+
+func (l *linked) setSelf(t *testing.T) {
+	t.Helper()
 	if err := l.SetSelf(nettest.Prefixes("198.18.1.0/24", "fd42:1::/64"), nettest.Addrs("198.19.0.1", "fd42:9::1")); err != nil {
 		t.Fatal(err)
 	}

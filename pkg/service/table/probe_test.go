@@ -2,19 +2,51 @@ package table
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
+// TestProbe wants what the version of the kernel promises; an older one may have it too.
 func TestProbe(t *testing.T) {
 	nettest.NeedBPF(t)
 	f, err := Probe()
-	t.Logf("%+v, %v", f, err)
 	if err != nil && !errors.Is(err, ErrNotSupported) {
 		t.Error(err)
+	}
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	release := unix.ByteSliceToString(name.Release[:])
+	if n, err := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {
+		t.Fatalf("kernel %q: %v", release, err)
+	}
+	t.Logf("kernel %s: %+v, %v", release, f, err)
+	found := func(what string) bool {
+		return err == nil || !strings.Contains(err.Error(), what)
+	}
+	for _, c := range []struct {
+		major, minor int
+		what         string
+		found        bool
+	}{
+		{5, 6, "batches of hash maps", found("batches of hash maps")},
+		{5, 8, "programs at getpeername", found("programs at getpeername")},
+		{5, 8, "cookies of network namespaces", found("cookies of network namespaces")},
+		{5, 13, "batches of tries", found("batches of tries")},
+		{5, 18, "bpf_set_retval", f.SetRetval},
+		{6, 6, "tcx", f.TCX},
+	} {
+		if (major > c.major || major == c.major && minor >= c.minor) && !c.found {
+			t.Errorf("Linux %s has %s (%d.%d), which was not found", release, c.what, c.major, c.minor)
+		}
 	}
 }
 

@@ -1,0 +1,301 @@
+package table
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cilium/ebpf/asm"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// TestFlowsOutliveTheirTable is a restart and upgrades of the daemon while a client outside has flows by NodePorts of the host: to its own pod, which
+// sees the client, and to a pod behind the tunnel, which sees the host, by a port that another flow would not have. All go on, and no backend sees another port.
+func TestFlowsOutliveTheirTable(t *testing.T) {
+	for name, next := range map[string]struct {
+		flows uint32
+		other bool // instructions
+		did   string
+	}{
+		"same programs":         {flows: 1024},
+		"other programs":        {flows: 1024, other: true, did: "replaced "},
+		"larger table of flows": {flows: 4096, did: "replaced "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothHooks(t, func(t *testing.T, withTCX bool) {
+				l := newLinked(t, withTCX)
+				l.addFar(t)
+				l.serveHereAndFar(t)
+				l.attach(t)
+				flows := l.talk(t)
+				had := l.knownFlows(t)
+				// Of each family and protocol: three entries where the source stays, four where it changes.
+				if want := 2 * 2 * (3 + 4); len(had) != want {
+					t.Fatalf("the flows have %d entries, want %d: %v", len(had), want, had)
+				}
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
+				expectGoOn(t, "while nobody has the table open", flows)
+				l.reopen(t, next.flows, next.other)
+				// What is before the guard is replaced first, and answers come meanwhile.
+				l.host.Run(t, l.translateAtGuard)
+				expectGoOn(t, "while programs are replaced", flows)
+				var want []string
+				for _, attached := range attachedLinks {
+					if next.did != "" {
+						want = append(want, strings.Replace(attached, "attached ", next.did, 1))
+					}
+				}
+				if diff := cmp.Diff(want, l.attach(t)); diff != "" {
+					t.Error(diff)
+				}
+				now := l.knownFlows(t)
+				for key, to := range had {
+					if now[key] != to {
+						t.Errorf("entry %s was %s and is %q", key, to, now[key])
+					}
+				}
+				expectGoOn(t, "in the new table", flows)
+				if l.talk(t); len(l.knownFlows(t)) != 2*len(had) {
+					t.Errorf("%d entries with as many new flows, want %d", len(l.knownFlows(t)), 2*len(had))
+				}
+			})
+		})
+	}
+}
+
+// addFar is another node with a pod, in one, behind veil0 of the host:
+//
+//	host veil0 ═══ veil0 198.18.2.5 far
+//	                     fd42:1:0:2::5
+func (l *linked) addFar(t *testing.T) {
+	t.Helper()
+	l.far = nettest.NewNS(t)
+	nettest.TUN(t, l.far, "veil0")
+	nettest.AddAddr(t, l.far, "veil0", nettest.Prefixes("198.18.2.5/32", "fd42:1:0:2::5/128")...)
+	for _, p := range nettest.Prefixes("0.0.0.0/0", "::/0") {
+		nettest.AddRoute(t, l.far, p, netip.Addr{}, "veil0")
+	}
+	for _, p := range nettest.Prefixes("198.18.2.0/24", "fd42:1:0:2::/64") {
+		nettest.AddRoute(t, l.host, p, netip.Addr{}, "veil0")
+	}
+	a, b := openTUN(t, l.host, "veil0"), openTUN(t, l.far, "veil0")
+	done := make(chan struct{}, 2)
+	carry := func(from, to *os.File) {
+		for buf := make([]byte, 1<<16); ; {
+			n, err := from.Read(buf)
+			if err != nil {
+				done <- struct{}{}
+				return
+			}
+			_, _ = to.Write(buf[:n]) // as a network, which may lose it
+		}
+	}
+	go carry(a, b)
+	go carry(b, a)
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+		<-done
+		<-done
+	})
+}
+
+// openTUN opens the end of a TUN that a tunnel's process has.
+func openTUN(t *testing.T, ns *nettest.NS, name string) *os.File {
+	t.Helper()
+	req, err := unix.NewIfreq(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	fd := -1
+	ns.Run(t, func() (err error) {
+		if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+		if err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
+			unix.Close(fd)
+		}
+		return err
+	})
+	return os.NewFile(uintptr(fd), name)
+}
+
+// serveHereAndFar has the pod behind ports 30080 (TCP) and 30053 (UDP) of the host, and far behind 31080 and 31053.
+func (l *linked) serveHereAndFar(t *testing.T) {
+	t.Helper()
+	p, err := service.New("node-1", small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
+	for name, s := range map[string]struct {
+		node     string
+		web, dns uint16
+		pod      []string
+	}{
+		"here": {"node-1", 30080, 30053, []string{"198.18.1.5", "fd42:1::5"}},
+		"far":  {"node-2", 31080, 31053, []string{"198.18.2.5", "fd42:1:0:2::5"}},
+	} {
+		svc, endpoints := named(name), sliceOf(name, s.pod...)
+		svc.Ports[0].NodePort, svc.Ports[1].NodePort = s.web, s.dns
+		for i := range endpoints.Endpoints {
+			endpoints.Endpoints[i].Node = s.node
+		}
+		p.PutService(svc)
+		p.PutSlice(endpoints)
+	}
+	if err := l.Apply(p.Plan()); err != nil {
+		t.Fatal(err)
+	}
+	tellSource(t, l.pod)
+	tellSource(t, l.far)
+}
+
+// tellSource answers, at 8080 (TCP) and 5353 (UDP) of a namespace, each line or datagram by where it is from.
+func tellSource(t *testing.T, ns *nettest.NS) {
+	t.Helper()
+	var tcp net.Listener
+	var udp net.PacketConn
+	ns.Run(t, func() (err error) {
+		if tcp, err = net.Listen("tcp", ":8080"); err != nil {
+			return err
+		}
+		t.Cleanup(func() { tcp.Close() })
+		if udp, err = net.ListenPacket("udp", ":5353"); err != nil {
+			return err
+		}
+		t.Cleanup(func() { udp.Close() })
+		return nil
+	})
+	// What the client says at its end may be lost with the tunnel, so these close as well.
+	var mu sync.Mutex
+	var conns []net.Conn
+	t.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range conns {
+			c.Close()
+		}
+	})
+	go func() {
+		for {
+			c, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			go func() {
+				defer c.Close()
+				for in := bufio.NewScanner(c); in.Scan(); {
+					fmt.Fprintln(c, c.RemoteAddr())
+				}
+			}()
+		}
+	}()
+	go func() {
+		for buf := make([]byte, 16); ; {
+			_, from, err := udp.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			fmt.Fprintln(to{udp, from}, from)
+		}
+	}()
+}
+
+// flow is an open connection of the client.
+type flow struct {
+	net.Conn
+	source string // as the backend sees it
+}
+
+// talk opens a flow to each NodePort.
+func (l *linked) talk(t *testing.T) []flow {
+	t.Helper()
+	var flows []flow
+	for _, to := range []struct{ network, at, source string }{
+		{"tcp", "198.19.0.1:30080", "198.19.0.9:"}, {"tcp", "[fd42:9::1]:30080", "[fd42:9::9]:"},
+		{"udp", "198.19.0.1:30053", "198.19.0.9:"}, {"udp", "[fd42:9::1]:30053", "[fd42:9::9]:"},
+		{"tcp", "198.19.0.1:31080", "198.18.1.1:"}, {"tcp", "[fd42:9::1]:31080", "[fd42:1::1]:"},
+		{"udp", "198.19.0.1:31053", "198.18.1.1:"}, {"udp", "[fd42:9::1]:31053", "[fd42:1::1]:"},
+	} {
+		f := flow{}
+		l.client.Run(t, func() (err error) {
+			f.Conn, err = dial(to.network, to.at)
+			return err
+		})
+		t.Cleanup(func() { f.Close() })
+		var err error
+		if f.source, err = converse(f.Conn); err != nil || !strings.HasPrefix(f.source, to.source) {
+			t.Fatalf("the backend of %s %s sees %q, %v, want %s; the guard dropped %v", to.network, to.at, f.source, err, to.source, l.dropped(t))
+		}
+		flows = append(flows, f)
+	}
+	return flows
+}
+
+func expectGoOn(t *testing.T, when string, flows []flow) {
+	t.Helper()
+	for _, f := range flows {
+		if source, err := converse(f.Conn); err != nil || source != f.source {
+			t.Fatalf("%s: the backend of %s %s saw %s and sees %q, %v", when, f.RemoteAddr().Network(), f.RemoteAddr(), f.source, source, err)
+		}
+	}
+}
+
+// knownFlows gives what the table of flows has: the address and the port of each entry, by its key.
+func (l *linked) knownFlows(t *testing.T) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	err := eachRaw(l.maps[mapFlows], func(key, value []byte) error {
+		all[fmt.Sprintf("%x", key)] = fmt.Sprintf("%x", value[:18])
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// reopen puts another table in the place of one that is closed, with this many flows, and with other instructions if asked to.
+func (l *linked) reopen(t *testing.T, flows uint32, other bool) {
+	t.Helper()
+	c := l.config()
+	c.Memory.Flows = flows
+	all, err := specs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packet, err := packetSpec(0, flows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range packet.Programs {
+		if other {
+			p.Instructions = slices.Insert(slices.Clone(p.Instructions), 1, asm.Mov.Reg(asm.R1, asm.R1))
+		}
+	}
+	l.host.Run(t, func() error {
+		next, err := open(c, l.features, append(all, packet))
+		if err == nil {
+			l.Table = next
+		}
+		return err
+	})
+	l.setSelf(t)
+}
