@@ -44,6 +44,12 @@ func giveServiceRights(root string, objects []*unstructured.Unstructured) error 
 	return fmt.Errorf("rights of the component services: there is no ClusterRole kubeveil-veild")
 }
 
+// byService is whether the lab's veilds ask the API servers by their service, as where no balancer is before these: services.apiServers says that they may.
+func (o Options) byService() bool {
+	services, _ := o.VeildConfig["services"].(map[string]any)
+	return o.translates() && services["apiServers"] != nil
+}
+
 // placeServices names the host's tree of cgroups, which veild does not take for the machine's by itself: it is a part of it.
 func placeServices(settings map[string]any) {
 	services := map[string]any{"cgroup": "/sys/fs/cgroup"}

@@ -16,10 +16,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Ports of the API servers, and of etcd.
+// Ports of the API servers, of their service, and of etcd.
 const (
-	apiPort  = 6443
-	etcdPort = 2379
+	apiPort        = 6443
+	apiServicePort = 443
+	etcdPort       = 2379
 )
 
 // Control is etcd and kube-apiserver in a host of their own.
@@ -78,6 +79,19 @@ func (l *Lab) newControl(ctx context.Context) (*Control, error) {
 // Addrs are the addresses of the API server on the underlay, IPv4 first.
 func (c *Control) Addrs() []netip.Addr { return addrsOf(c.lab.opts.Family.Underlay(controlHost)) }
 
+// serviceAddrs are the addresses that the API servers' service may have, the first of each range: it has that of the first range.
+func (c *Control) serviceAddrs() (out []netip.Addr) {
+	for _, r := range c.lab.opts.Family.ServiceRanges() {
+		out = append(out, r.Masked().Addr().Next())
+	}
+	return out
+}
+
+// ServerAddr is the address by which the endpoints of the API's service have a server, the first of which is number 0.
+func (c *Control) ServerAddr(i int) netip.AddrPort {
+	return netip.AddrPortFrom(c.serverAddrs(i)[0], apiPort)
+}
+
 // URL is how nodes reach the API server.
 func (c *Control) URL() string {
 	return "https://" + netip.AddrPortFrom(c.Addrs()[0], apiPort).String()
@@ -101,7 +115,7 @@ func (c *Control) makeCerts() error {
 	for i := range c.lab.opts.APIServers {
 		servers = append(servers, c.serverAddrs(i)...)
 	}
-	return errors.Join(a.server(servers), a.client("admin", "lab-admin", "system:masters"), a.serviceAccountKey())
+	return errors.Join(a.server(append(servers, c.serviceAddrs()...)), a.client("admin", "lab-admin", "system:masters"), a.serviceAccountKey())
 }
 
 func (c *Control) startEtcd(ctx context.Context) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -187,6 +188,10 @@ func (c *Control) kubeconfig(ctx context.Context, n *Node) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("request a token for %s: %w", n.Name, err)
 	}
+	server := c.URL()
+	if c.lab.opts.byService() {
+		server = "https://" + netip.AddrPortFrom(c.serviceAddrs()[0], apiServicePort).String()
+	}
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config
 current-context: lab
@@ -199,5 +204,5 @@ users:
 contexts:
 - name: lab
   context: {cluster: lab, user: veild}
-`, c.URL(), token.Status.Token), nil
+`, server, token.Status.Token), nil
 }
