@@ -17,9 +17,9 @@ import (
 // groupName is what cgroups of labs are called: the process that made it, and a number.
 var groupName = regexp.MustCompile(`^kubeveil-lab-(\d+)-\d+$`)
 
-// cgroupTree is where the machine has its tree of cgroups of the second version, "" when it has none. Its root is never touched but to
+// CgroupTree is where the machine has its tree of cgroups of the second version, "" when it has none. Its root is never touched but to
 // make groups in it.
-func cgroupTree() (string, error) {
+func CgroupTree() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		return "", err
@@ -35,7 +35,7 @@ func cgroupTree() (string, error) {
 // makeCgroup makes the cgroup that the host's processes are in; the host sees it as the root of the tree. Those of processes that
 // have ended are removed.
 func (h *Host) makeCgroup() error {
-	tree, err := cgroupTree()
+	tree, err := CgroupTree()
 	if err != nil || tree == "" {
 		return err
 	}

@@ -87,6 +87,8 @@ type Kept struct {
 	Aborted uint64 `json:"aborted"`
 	// Names are who answered, one after the other.
 	Names []string `json:"names"`
+	// MaxGapMillis is the longest time between two answers.
+	MaxGapMillis float64 `json:"maxGapMillis"`
 }
 
 // KeepAPI holds idle connections to the API servers by their service and makes new ones beside them, 20 a second, and waits until the

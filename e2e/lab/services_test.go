@@ -3,7 +3,9 @@ package lab_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,12 +13,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -30,6 +36,7 @@ func serviceLab(t *testing.T) (context.Context, *lab.Lab) {
 
 // What services promise while nothing fails, over one lab: each part has services of its own.
 func TestServices(t *testing.T) {
+	before := machinePrograms(t)
 	ctx, l := serviceLab(t)
 	t.Run("addresses", func(t *testing.T) { servicesByAddress(ctx, t, l) })
 	client, pods := namedPods(ctx, t, l, 1, three...)
@@ -40,7 +47,74 @@ func TestServices(t *testing.T) {
 	t.Run("policies", func(t *testing.T) { servicesOfPolicies(ctx, t, l, client, pods) })
 	t.Run("backends that go", func(t *testing.T) { servicesMoveDatagrams(ctx, t, l, client, pods) })
 	waits.Wait()
+	ownCgroups(t, l, before)
+	noLeaksBetween(t, l)
+	ownCgroups(t, nil, before)
+}
+
+// noLeaksBetween is noLeaks for a lab in which pods of two nodes talked: some of what was on the wire was of tunnels.
+func noLeaksBetween(t *testing.T, l *lab.Lab) {
+	t.Helper()
 	noLeaks(t, l)
+	if result, _ := l.Finish(); result.Kinds[oracle.Tunnel] == 0 { // its error is noLeaks's
+		t.Error("the oracle saw no frame of a tunnel")
+	}
+}
+
+// cgroupHooks are where programs for services are attached, and their neighbours.
+var cgroupHooks = []ebpf.AttachType{
+	ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect, ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP6Sendmsg,
+	ebpf.AttachCGroupUDP4Recvmsg, ebpf.AttachCGroupUDP6Recvmsg, ebpf.AttachCgroupInet4GetPeername, ebpf.AttachCgroupInet6GetPeername,
+	ebpf.AttachCgroupInet4GetSockname, ebpf.AttachCgroupInet6GetSockname, ebpf.AttachCGroupInet4Bind, ebpf.AttachCGroupInet6Bind,
+	ebpf.AttachCGroupInetSockCreate, ebpf.AttachCgroupInetSockRelease, ebpf.AttachCGroupInetIngress, ebpf.AttachCGroupInetEgress,
+}
+
+// cgroupPrograms are the programs that are attached to a cgroup itself, by where.
+func cgroupPrograms(t *testing.T, path string) map[ebpf.AttachType][]ebpf.ProgramID {
+	t.Helper()
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	out := map[ebpf.AttachType][]ebpf.ProgramID{}
+	for _, hook := range cgroupHooks {
+		r, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: hook})
+		if err != nil {
+			t.Fatalf("programs at %s, %v: %v", path, hook, err)
+		}
+		for _, p := range r.Programs {
+			out[hook] = append(out[hook], p.ID)
+		}
+	}
+	return out
+}
+
+// machinePrograms are those at the root of this machine's tree of cgroups, where no lab may attach any.
+func machinePrograms(t *testing.T) map[ebpf.AttachType][]ebpf.ProgramID {
+	t.Helper()
+	nettest.NeedRoot(t)
+	tree, err := lab.CgroupTree()
+	if err != nil || tree == "" {
+		t.Fatalf("a tree of cgroups of the second version: %q, %v", tree, err)
+	}
+	return cgroupPrograms(t, tree)
+}
+
+// ownCgroups wants programs at the roots that the nodes of a lab see, none for no lab, and those of the machine's own root as they were.
+func ownCgroups(t *testing.T, l *lab.Lab, before map[ebpf.AttachType][]ebpf.ProgramID) {
+	t.Helper()
+	if now := machinePrograms(t); !maps.EqualFunc(before, now, slices.Equal[[]ebpf.ProgramID]) {
+		t.Errorf("programs at the root of the machine's cgroups were %v and are %v", before, now)
+	}
+	if l == nil {
+		return
+	}
+	for _, n := range l.Nodes() {
+		if at := cgroupPrograms(t, n.Path("/sys/fs/cgroup")); len(at) < 8 {
+			t.Errorf("%s: programs at its root are %v, want them at eight hooks", n.Name, at)
+		}
+	}
 }
 
 // servicesByAddress: pods reach a backend on the other node by the service's address, and what is translated stays in the tunnel.
@@ -147,60 +221,76 @@ func putSlice(ctx context.Context, t *testing.T, l *lab.Lab, name string, protoc
 	}
 }
 
-// The table outlives veild, and follows changes after it is back; the API server away changes nothing.
+// The table outlives veild, and so do connections from a pod and from outside; it follows changes after veild is back. The API server away changes nothing.
 func TestServicesOutliveVeild(t *testing.T) {
 	ctx, l := serviceLab(t)
-	pods := echoPods(ctx, t, l)
-	meet(ctx, t, pods[0], pods[1])
-	web := createService(ctx, t, l, "web", corev1.ProtocolTCP, pods[1])
-	addr := netip.MustParseAddr(web.Spec.ClusterIP)
-	reach(ctx, t, pods[0], addr.String())
+	client, pods := namedPods(ctx, t, l, 1, "a", "b")
+	web := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, pods[1])
 	n := l.Nodes()[0]
-
-	once := func(what string) {
+	// The backend is on the other node.
+	var ways []*keeper
+	for _, six := range []bool{false, true} {
+		ways = append(ways,
+			&keeper{what: "a pod, " + family(six), from: client, q: lab.Question{To: clusterIP(t, web, six)}},
+			&keeper{what: "outside, " + family(six), from: l.Outside, q: lab.Question{To: nodePort(t, web, n, "tcp", six), Egress: true}})
+	}
+	for _, w := range ways {
+		answers(ctx, t, w.from, w.q, everyone("b"))
+		var err error
+		if w.proc, err = lab.Keep(ctx, w.from, w.q); err != nil {
+			t.Fatalf("%s: %v", w.what, err)
+		}
+	}
+	once := func(when string) {
 		t.Helper()
-		if _, err := lab.Send(ctx, pods[0], lab.Exchange{To: addr, Port: 80, Count: 1, Timeout: 2 * time.Second}); err != nil {
-			t.Errorf("%s: %v", what, err)
+		for _, w := range ways {
+			q := w.q
+			q.Count, q.Timeout = 1, 2*time.Second
+			c, err := lab.TakeCensus(ctx, w.from, q)
+			if err == nil {
+				err = everyone("b")(c)
+			}
+			if err != nil {
+				t.Errorf("a new connection %s, %s: %v", when, w.what, err)
+			}
 		}
 	}
 	if err := n.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
-	once("a connection while veild is dead")
+	once("while veild is dead")
 	if err := l.Control.StopAPIServer(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.StartProgram(ctx, "veild"); err != nil {
 		t.Fatal(err)
 	}
-	waitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
-		if s.Services == nil || s.Services.Listed {
-			return fmt.Errorf("services %+v", s.Services)
-		}
-		return nil
-	})
-	once("a connection after a start without an API server")
+	listed := func(wanted bool) {
+		t.Helper()
+		waitStatus(ctx, t, n, 30*time.Second, func(s telemetry.Status) error {
+			if s.Services == nil || s.Services.Listed != wanted {
+				return fmt.Errorf("services %+v", s.Services)
+			}
+			return nil
+		})
+	}
+	listed(false)
+	once("after a start without an API server")
 	if err := l.Control.StartAPIServer(ctx); err != nil {
 		t.Fatal(err)
 	}
-	waitStatus(ctx, t, n, 30*time.Second, func(s telemetry.Status) error {
-		if s.Services == nil || !s.Services.Listed {
-			return fmt.Errorf("services %+v", s.Services)
-		}
-		return nil
-	})
-	once("a connection after the lists have come")
-	if err := l.Control.Client.CoreV1().Services("default").Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+	listed(true)
+	once("after the lists have come")
+	for _, w := range ways {
+		w.lived(ctx, t)
+	}
+	if err := l.Control.Client.CoreV1().Services("default").Delete(ctx, web.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	err := lab.Until(ctx, 10*time.Second, func() error {
-		if _, err := lab.Send(ctx, pods[0], lab.Exchange{To: addr, Port: 80, Count: 1, Timeout: time.Second}); err == nil {
-			return fmt.Errorf("a service that was deleted answers")
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
+	for _, w := range ways {
+		q := w.q
+		q.Count, q.Timeout = 1, 300*time.Millisecond
+		answers(ctx, t, w.from, q, unanswered)
 	}
 	if err := n.Program("veild").Term(ctx); err != nil {
 		t.Fatal(err)
@@ -211,4 +301,30 @@ func TestServicesOutliveVeild(t *testing.T) {
 	if left, err := filepath.Glob(n.Path("/sys/fs/bpf/kubeveil/*")); err != nil || len(left) > 0 {
 		t.Errorf("after cleanup there are %v (%v)", left, err)
 	}
+	noLeaksBetween(t, l)
+}
+
+// longestGap is how long a connection may have had no answer, on a machine on which other labs run beside: less than any timeout that would mend it.
+const longestGap = 10 * time.Second
+
+// lived ends a keeper of a connection to server b and wants it to have been answered all the time.
+func (k *keeper) lived(ctx context.Context, t *testing.T) {
+	t.Helper()
+	var r lab.Kept
+	if err := k.proc.Result(ctx, &r); err != nil {
+		t.Errorf("%s: %v", k.what, err)
+		return
+	}
+	if !slices.Equal(r.Names, []string{"b"}) || r.MaxGapMillis > float64(longestGap.Milliseconds()) {
+		t.Errorf("one connection of %s had the answers %+v", k.what, r)
+	}
+	t.Logf("one connection of %s through it all: %+v", k.what, r)
+}
+
+// unanswered wants that nobody answers.
+func unanswered(c lab.Census) error {
+	if len(c.Names) > 0 {
+		return fmt.Errorf("answers from %v", c.Names)
+	}
+	return nil
 }

@@ -17,6 +17,9 @@ type keepResult struct {
 	Aborted uint64 `json:"aborted"`
 	// Names are who answered, in the order of their first answer after another's.
 	Names []string `json:"names"`
+	// MaxGap is the longest time between two answers.
+	MaxGap float64 `json:"maxGapMillis"`
+	last   time.Time
 }
 
 // keep asks named servers over one socket, again and again, and says "now NAME" when another one answers than before, until it is told
@@ -76,6 +79,11 @@ func keep(ctx context.Context, args []string) (any, error) {
 
 func (r *keepResult) answered(name string) {
 	r.Answered++
+	now := time.Now()
+	if !r.last.IsZero() {
+		r.MaxGap = max(r.MaxGap, millis(now.Sub(r.last)))
+	}
+	r.last = now
 	if n := len(r.Names); n == 0 || r.Names[n-1] != name {
 		r.Names = append(r.Names, name)
 		fmt.Println("now", name)
