@@ -11,14 +11,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
 // scenario is one of the suite that the load balancer loxilb is tested with (its folder cicd): there the order of answers is asserted, since it takes
 // servers in turns. Ours are chosen at random, so what is asserted is who answers, and how often. Not here are those of what no Service asks for: servers that
 // answer past the balancer (tcplbdsr1, tcplbdsr2, tcplbl3dsr), weights and least connections (wrrtcplb, tcplblc), marks, one arm, NAT64, SCTP, proxies of HTTPS,
-// probes of the balancer's own (tcplbmon, httpsep: readiness is the kubelet's) and pairs of balancers; tcplbcps and tcpsctpperf are in bench-service.
+// probes of the balancer's own (tcplbmon, httpsep: readiness is the kubelet's) and pairs of balancers; tcplbcps and tcpsctpperf are in bench-service. docs/services.md
+// has all of them.
 type scenario struct {
-	// name is the scenario's there.
+	// name is the scenario's there, or says what ours is beside them.
 	name string
 	six  bool
 	// protos are asked one after the other; nil is both.
@@ -30,6 +32,10 @@ type scenario struct {
 	before, after []string
 	// pods is that a pod asks at the service's own address, too; all are asked from outside, at a balancer's address that is routed to the first node.
 	pods bool
+	// itself is that the backends ask at the balancer's address, too: each is one of those that answer it.
+	itself bool
+	// clients is how many more addresses outside ask, of which each is to stay with its backend.
+	clients byte
 	// asks is how often.
 	asks int
 	// wanted judges the answers, given who is a backend; nil is spread.
@@ -83,11 +89,12 @@ var scenarios = []scenario{
 	{name: "udplb", protos: []string{"udp"}, before: three, asks: asks, pods: true},
 	{name: "nat66tcp", six: true, protos: []string{"tcp"}, before: three, asks: asks, pods: true},
 	{name: "nat66udp", six: true, protos: []string{"udp"}, before: three, asks: asks, pods: true},
-	{name: "k8slbsim", before: []string{"b", "c"}, asks: asks},
+	{name: "k8slbsim", before: []string{"b", "c"}, asks: asks, itself: true},
+	{name: "k8slbsim, IPv6", six: true, before: []string{"b", "c"}, asks: asks, itself: true},
 	{name: "tcplbhash", protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Hour), before: three, asks: 30, wanted: oneOf, pods: true},
-	{name: "udplb-persist", protos: []string{"udp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Hour), before: three, asks: 30, wanted: oneOf, pods: true},
-	{name: "lbtimeout", protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Second), before: three, asks: 7, wanted: several, pause: afterTimeout},
-	{name: "lb6timeout", six: true, protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Second), before: three, asks: 7, wanted: several, pause: afterTimeout},
+	{name: "udplb-persist", protos: []string{"udp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Hour), before: three, asks: 30, wanted: oneOf, pods: true, clients: 12},
+	{name: "a client is forgotten", protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Second), before: three, asks: 7, wanted: several, pause: afterTimeout},
+	{name: "a client is forgotten, IPv6", six: true, protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Second), before: three, asks: 7, wanted: several, pause: afterTimeout},
 	{name: "tcplbepmod", protos: []string{"tcp"}, before: three, after: []string{"a", "c"}, asks: asks, pods: true},
 	{name: "tcplbepmod, one is added", protos: []string{"tcp"}, before: []string{"a"}, after: three, asks: asks, pods: true},
 	{name: "udplbmon", protos: []string{"udp"}, before: three, after: []string{"b"}, asks: asks, pods: true},
@@ -127,7 +134,7 @@ func TestServiceScenarios(t *testing.T) {
 		}
 	}
 	waits.Wait()
-	noLeaks(t, l)
+	noLeaksBetween(t, l)
 }
 
 // run makes the service of a scenario, of which the pods may be backends, and asks.
@@ -157,14 +164,31 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 	}
 	balance(ctx, t, l, web, l.Nodes()[0], addr)
 	s.ask(ctx, t, l, web, addr, client, s.before)
+	if s.itself {
+		for _, p := range of(s.before) {
+			s.askAs(ctx, t, p, lab.Question{To: netip.AddrPortFrom(addr, servicePort)}, s.before)
+		}
+	}
+	if s.clients > 0 {
+		s.persist(ctx, t, l, netip.AddrPortFrom(addr, servicePort))
+	}
 	if s.after != nil {
 		putBackends(ctx, t, l, name, ready(of(s.after)...), 1)
 		s.ask(ctx, t, l, web, addr, client, s.after)
 	}
 }
 
-// ask wants answers from these backends.
+// ask wants answers from these backends, outside and where the scenario says so in a pod.
 func (s scenario) ask(ctx context.Context, t *testing.T, l *lab.Lab, web *corev1.Service, addr netip.Addr, client *lab.Pod, names []string) {
+	t.Helper()
+	s.askAs(ctx, t, l.Outside, lab.Question{To: netip.AddrPortFrom(addr, servicePort), Egress: true}, names)
+	if s.pods {
+		s.askAs(ctx, t, client, lab.Question{To: clusterIP(t, web, s.six)}, names)
+	}
+}
+
+// askAs asks from one place by the protocols of the scenario.
+func (s scenario) askAs(ctx context.Context, t *testing.T, from lab.Place, q lab.Question, names []string) {
 	t.Helper()
 	wanted := s.wanted
 	if wanted == nil {
@@ -174,10 +198,52 @@ func (s scenario) ask(ctx context.Context, t *testing.T, l *lab.Lab, web *corev1
 	if protos == nil {
 		protos = []string{"tcp", "udp"}
 	}
-	for _, proto := range protos {
-		answers(ctx, t, l.Outside, lab.Question{Proto: proto, To: netip.AddrPortFrom(addr, servicePort), Count: s.asks, Pause: s.pause, Egress: true}, wanted(names...))
-		if s.pods {
-			answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, web, s.six), Count: s.asks, Pause: s.pause}, wanted(names...))
+	q.Count, q.Pause = s.asks, s.pause
+	for _, q.Proto = range protos {
+		answers(ctx, t, from, q, wanted(names...))
+	}
+}
+
+// moreClients is the last byte before those of more addresses of the host outside.
+const moreClients = 200
+
+// persist asks from more addresses outside, twice from each: each stays with its backend and not all have the same one, which twelve of three have once in 177,147 times.
+func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to netip.AddrPort) {
+	t.Helper()
+	six := to.Addr().Is6()
+	via := nodeAddr(l.Nodes()[0], six)
+	var clients []netip.Addr
+	for i := range s.clients {
+		for _, p := range l.Family().Underlay(moreClients + 1 + i) {
+			if p.Addr().Is6() != six {
+				continue
+			}
+			clients = append(clients, p.Addr())
+			l.Oracle.Update(func(r *oracle.Rules) { r.Outside = append(r.Outside, p.Addr()) })
+			if err := l.Outside.IP(ctx, fmt.Sprintf("address add %s dev eth0", p)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+	had := map[netip.Addr]string{}
+	used := map[string]int{}
+	for round := range 2 {
+		for _, from := range clients {
+			if err := l.Outside.IP(ctx, fmt.Sprintf("route replace %s via %s src %s", to.Addr(), via, from)); err != nil {
+				t.Fatal(err)
+			}
+			c := answers(ctx, t, l.Outside, lab.Question{Proto: s.protos[0], To: to, Count: 5, Egress: true}, one)
+			for name := range c.Names {
+				if round > 0 && name != had[from] {
+					t.Errorf("%s had server %s and then %s", from, had[from], name)
+				}
+				had[from] = name
+				used[name]++
+			}
+		}
+	}
+	if len(used) < 2 {
+		t.Errorf("%d clients all had the same server: %v", len(clients), used)
+	}
+	t.Logf("servers of %d clients: %v", len(clients), had)
 }
