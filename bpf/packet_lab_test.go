@@ -91,8 +91,8 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// openTUN opens the queue of a TUN that is there.
-func openTUN(t *testing.T, ns *nettest.NS, name string) *os.File {
+// openTUN opens the queue of a TUN, or makes one that goes with it. kind is IFF_TUN or IFF_TAP.
+func openTUN(t *testing.T, ns *nettest.NS, name string, kind uint16) *os.File {
 	t.Helper()
 	var f *os.File
 	ns.Run(t, func() error {
@@ -104,7 +104,7 @@ func openTUN(t *testing.T, ns *nettest.NS, name string) *os.File {
 		if err != nil {
 			return err
 		}
-		req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		req.SetUint16(kind | unix.IFF_NO_PI)
 		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
 			unix.Close(fd)
 			return fmt.Errorf("attach to %s: %w", name, err)
@@ -119,7 +119,7 @@ func openTUN(t *testing.T, ns *nettest.NS, name string) *os.File {
 // what comes from the peer's own addresses.
 func (l *lab) tunnel(t *testing.T) {
 	t.Helper()
-	a, b := openTUN(t, l.node1, "veil0"), openTUN(t, l.node2, "veil0")
+	a, b := openTUN(t, l.node1, "veil0", unix.IFF_TUN), openTUN(t, l.node2, "veil0", unix.IFF_TUN)
 	done := make(chan struct{}, 2)
 	carry := func(from, to *os.File, allowed []netip.Prefix) {
 		defer func() { done <- struct{}{} }()

@@ -1,0 +1,210 @@
+package bpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// wire is a link, with or without Ethernet headers, of which the other end is a file: what a program at its egress lets pass is read
+// there. Unlike the kernel's test run it takes packets that end within the IP header. Programs for ingress see the same here: a
+// packet to this host, from the header of the link on.
+type wire struct {
+	ns    *nettest.NS
+	index int
+	skip  int // bytes of a frame that it has no place for
+	far   *os.File
+}
+
+// newWire makes a wire of a kind, IFF_TAP or IFF_TUN. Pods' addresses are routed to a TAP.
+func newWire(t *testing.T, kind uint16) wire {
+	t.Helper()
+	nettest.NeedTUN(t)
+	w := wire{ns: nettest.NewNS(t)}
+	w.far = openTUN(t, w.ns, "w0", kind)
+	t.Cleanup(func() { w.far.Close() })
+	nettest.Sysctl(t, w.ns, "ipv4/ip_forward", "1")
+	nettest.Sysctl(t, w.ns, "ipv6/conf/all/forwarding", "1")
+	if kind == unix.IFF_TUN {
+		w.skip = ethernet
+		nettest.Sysctl(t, w.ns, "ipv6/conf/w0/disable_ipv6", "1") // what the kernel says there by itself could not be told from a test's
+	}
+	h := w.ns.Handle()
+	l, err := h.LinkByName("w0")
+	if err == nil {
+		err = h.LinkSetUp(l)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.index = l.Attrs().Index
+	if kind == unix.IFF_TAP {
+		for _, p := range nettest.Prefixes("198.18.1.0/24", "198.18.2.0/24", "fd42:1::/64", "fd42:1:0:2::/64") {
+			nettest.AddRoute(t, w.ns, p, netip.Addr{}, "w0")
+		}
+	}
+	return w
+}
+
+// pass sends frames with a mark, and gives what comes out at the far end, in the order of sending.
+func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
+	t.Helper()
+	end := frame([]byte("end"), unused)
+	w.ns.Run(t, func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)); err != nil {
+			return err
+		}
+		for _, f := range append(slices.Clone(frames), end) {
+			to := unix.SockaddrLinklayer{Ifindex: w.index, Protocol: binary.NativeEndian.Uint16(f[12:])}
+			if err := unix.Sendto(fd, f[w.skip:], 0, &to); err != nil && !errors.Is(err, unix.ENOBUFS) { // dropped
+				return fmt.Errorf("send %x: %w", f, err)
+			}
+		}
+		return nil
+	})
+	buf := make([]byte, 2048)
+	w.far.SetReadDeadline(time.Now().Add(wirePatience))
+	for {
+		n, err := w.far.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Equal(buf[:n], end[w.skip:]) {
+			return out
+		}
+		if buf[0] != 0x33 { // the kernel's own, to groups (RFC 2464 section 7)
+			out = append(out, bytes.Clone(buf[:n]))
+		}
+	}
+}
+
+// knownAt is how long a frame has to be for programs to know its flow: all of a header of TCP or UDP, the ports of one that is quoted.
+func knownAt(f []byte) int {
+	six := binary.BigEndian.Uint16(f[12:]) == ipv6
+	proto, rest, _, _, _ := splitIP(f[ethernet:], six)
+	if proto == unix.IPPROTO_TCP || proto == unix.IPPROTO_UDP {
+		return len(f)
+	}
+	_, l4, _, _, _ := splitIP(rest[8:], six)
+	return len(f) - len(l4) + 4
+}
+
+// expectCut has a program get a frame that it translates, whole and then cut at every length: the same bytes of the translated one
+// come out where it knows the flow, else what went in, or nothing where it judges.
+func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full []byte, mark uint32) {
+	t.Helper()
+	var attached link.Link
+	w.ns.Run(t, func() (err error) {
+		attached, err = link.AttachTCX(link.TCXOptions{Interface: w.index, Program: coll.Programs[prog], Attach: ebpf.AttachTCXEgress})
+		return err
+	})
+	defer attached.Close()
+	whole := w.pass(t, mark, full)
+	if len(whole) != 1 || len(whole[0]) != len(full)-w.skip || bytes.Equal(whole[0], full[w.skip:]) {
+		t.Fatalf("%s on %x, whole: became %x, want it translated", prog, full, whole)
+	}
+	var in, want [][]byte
+	for n := ethernet + 1; n < len(full); n++ {
+		in = append(in, full[:n])
+		switch {
+		case n >= knownAt(full):
+			want = append(want, whole[0][:n-w.skip])
+		case !strings.HasPrefix(prog, "service_out"):
+			want = append(want, full[w.skip:n])
+		}
+	}
+	before := judged(t, coll)
+	got := w.pass(t, mark, in...)
+	if drops := judged(t, coll) - before; !slices.EqualFunc(got, want, bytes.Equal) || drops != len(in)-len(want) {
+		t.Errorf("%s on %x, cut: %d of %d came out and %d were dropped, want %d\n out %x\nwant %x", prog, full, len(got), len(in), drops, len(want), got, want)
+	}
+}
+
+// judged is how many packets service_out and service_out_l3 dropped in the guard's place.
+func judged(t *testing.T, coll *ebpf.Collection) (n int) {
+	t.Helper()
+	for _, count := range (loaded{drops: map[string]*ebpf.Map{"": coll.Maps["drops"]}}).counts(t, "") {
+		n += int(count)
+	}
+	return n
+}
+
+// TestPacketsThatAreCut has all programs get packets of flows that are known, requests, answers and errors about either.
+func TestPacketsThatAreCut(t *testing.T) {
+	coll, frames, bare := served(t), newWire(t, unix.IFF_TAP), newWire(t, unix.IFF_TUN)
+	met := make(map[string]bool)
+	for i, a := range labAddrs {
+		for offset, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+			podPort := []uint16{8080, 5353}[offset]
+			node, there := at(a.node, 30080+uint16(offset)), at(a.node, 30090+uint16(offset))
+			pod, pod2 := at(a.pod1, podPort), at(a.pod2, podPort)
+			client, inside := at(a.client, 40000), at(a.pod2, 40000)
+			router := netip.MustParseAddr([]string{"198.19.131.7", "fd42:fc::7"}[i])
+			of := func(from, to netip.AddrPort) []byte { return segment(from, to, proto, tcpACK, "") }
+			for _, to := range []netip.AddrPort{node, there} {
+				becomesOf(t, coll, "service_in", segment(client, to, proto, tcpSYN, ""), 0)
+			}
+			becomesOf(t, coll, "service_pod_in", segment(inside, node, proto, tcpSYN, ""), 0)
+			sent, _ := becomesOf(t, coll, "service_pod_out", of(client, pod2), servedMark)
+			_, l4, _, _, _ := splitIP(sent[ethernet:], router.Is6())
+			self := at(a.self, binary.BigEndian.Uint16(l4))
+			in, out := []string{"service_in", "service_in_l3"}, []string{"service_out", "service_out_l3"}
+			for _, c := range []struct {
+				situation string
+				progs     []string
+				full      []byte
+				mark      uint32
+			}{
+				{"a request", in, of(client, node), 0},
+				{"a router, about an answer", in, message(router, node.Addr(), of(node, client)), 0},
+				{"an answer", out, of(pod, client), servedMark},
+				{"another node's answer", out, of(pod2, client), config.ServiceMark},
+				{"the pod, about a request", out, message(pod.Addr(), client.Addr(), of(client, pod)), servedMark},
+				{"this node, about a request", out, message(node.Addr(), client.Addr(), of(client, pod)), 0},
+				{"a pod's request", []string{"service_pod_in"}, of(inside, node), 0},
+				{"a pod, about an answer", []string{"service_pod_in"}, message(inside.Addr(), node.Addr(), of(node, inside)), 0},
+				{"an answer to a pod", []string{"service_pod_out"}, of(pod, inside), config.ServiceMark},
+				{"a pod, about a pod's request", []string{"service_pod_out"}, message(pod.Addr(), inside.Addr(), of(inside, pod)), config.ServiceMark},
+				{"a request into the tunnel", []string{"service_tun_out"}, of(client, pod2), servedMark},
+				{"a router, about an answer by the tunnel", []string{"service_tun_out"}, message(router, pod2.Addr(), of(pod2, client)), servedMark},
+				{"an answer by the tunnel", []string{"service_tun_in"}, of(pod2, self), 0},
+				{"another node's pod, about a request", []string{"service_tun_in"}, message(pod2.Addr(), self.Addr(), of(self, pod2)), 0},
+			} {
+				for _, prog := range c.progs {
+					met[prog] = true
+					t.Run(fmt.Sprintf("%s/%d/%s/%s", a.name, proto, c.situation, prog), func(t *testing.T) {
+						w := frames
+						if strings.HasSuffix(prog, "_l3") || strings.HasPrefix(prog, "service_tun") {
+							w = bare
+						}
+						w.expectCut(t, coll, prog, c.full, c.mark)
+					})
+				}
+			}
+		}
+	}
+	for prog := range coll.Programs {
+		if !met[prog] {
+			t.Errorf("%s gets no packets", prog)
+		}
+	}
+}
