@@ -36,6 +36,28 @@ func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.
 			answers(ctx, t, pods[0], lab.Question{Proto: proto, To: clusterIP(t, web, six), Count: asks}, spread("a", "b", "c"))
 		})
 	})
+	t.Run("veilctl", func(t *testing.T) { veilctlOfServices(ctx, t, l, web, none, pods) })
+}
+
+// veilctlOfServices asks a node about a service and about one without endpoints.
+func veilctlOfServices(ctx context.Context, t *testing.T, l *lab.Lab, web, none *corev1.Service, pods []*lab.Pod) {
+	node, name := l.Nodes()[0], func(s *corev1.Service) string { return s.Namespace + "/" + s.Name }
+	veilctlSays(ctx, t, l, node, "service list", name(web), name(none))
+	for _, six := range []bool{false, true} {
+		var backends []string
+		for _, p := range pods {
+			for _, a := range p.Addrs {
+				if a.Is6() == six {
+					backends = append(backends, a.String())
+				}
+			}
+		}
+		to := clusterIP(t, web, six).String()
+		veilctlSays(ctx, t, l, node, "service show "+name(web), append(backends, to)...)
+		veilctlSays(ctx, t, l, node, "service trace "+to, append(backends, "is the ClusterIP of "+name(web))...)
+		veilctlSays(ctx, t, l, node, "service trace -outside "+nodePort(t, web, node, "tcp", six).String(), append(backends, name(web))...)
+		veilctlSays(ctx, t, l, node, "service trace "+clusterIP(t, none, six).String(), "is the ClusterIP of "+name(none))
+	}
 }
 
 // each calls fn for both families and protocols.

@@ -10,6 +10,20 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
+// veilctlSays runs veilctl on a node and wants words in what it prints.
+func veilctlSays(ctx context.Context, t *testing.T, l *lab.Lab, node *lab.Node, args string, want ...string) {
+	t.Helper()
+	out, err := node.Exec(ctx, l.Program("veilctl"), strings.Fields(args)...)
+	if err != nil {
+		t.Errorf("veilctl %s: %v", args, err)
+	}
+	for _, w := range want {
+		if !strings.Contains(string(out), w) {
+			t.Errorf("veilctl %s does not say %q:\n%s", args, w, out)
+		}
+	}
+}
+
 // veilctlOnANode is what a person runs on a node, against the living daemon.
 func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	node := l.Nodes()[0]
@@ -22,15 +36,7 @@ func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 		{"mtu", []string{"1500", "1440"}},
 		{"guard", []string{"eth0", "dst_in_range"}},
 	} {
-		out, err := node.Exec(ctx, l.Program("veilctl"), strings.Fields(c.args)...)
-		if err != nil {
-			t.Errorf("veilctl %s: %v", c.args, err)
-		}
-		for _, w := range c.want {
-			if !strings.Contains(string(out), w) {
-				t.Errorf("veilctl %s does not say %q:\n%s", c.args, w, out)
-			}
-		}
+		veilctlSays(ctx, t, l, node, c.args, c.want...)
 	}
 	sink, err := lab.Sink(ctx, pods[1])
 	if err != nil {
