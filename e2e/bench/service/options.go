@@ -10,6 +10,8 @@ import (
 type Options struct {
 	// Rounds is how often each side of each quantity is measured; Turns how often in a round, of which the mean counts.
 	Rounds, Turns int
+	// Slower divides the rates of open loops, for machines that cannot do as many.
+	Slower int
 	// Seed is that of the order; bench.NewSeed gives one.
 	Seed uint64
 	// Sample is how long each measurement takes, whole seconds.
@@ -34,6 +36,8 @@ func (o Options) Check() error {
 	switch {
 	case o.Rounds < 1 || o.Turns < 1:
 		return fmt.Errorf("%d rounds of %d turns: want at least one", o.Rounds, o.Turns)
+	case o.Slower < 1 || o.Slower > rrRate:
+		return fmt.Errorf("rates divided by %d: want 1 to %d", o.Slower, rrRate)
 	case o.Sample < time.Second || o.Sample%time.Second != 0:
 		return fmt.Errorf("samples of %v: want whole seconds", o.Sample)
 	case len(o.Sizes) == 0 || !slices.IsSorted(o.Sizes) || o.Sizes[0] < len(measured) || o.Sizes[len(o.Sizes)-1] > maxServices || len(slices.Compact(slices.Clone(o.Sizes))) != len(o.Sizes):

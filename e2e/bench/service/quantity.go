@@ -72,7 +72,7 @@ var quantities = []quantity{
 		},
 	},
 	{
-		name: qCRRLatency, title: fmt.Sprintf("Connect, request, response at %d a second", crrRate), unit: bench.Microsecond,
+		name: qCRRLatency, title: "Connect, request, response at a fixed rate", unit: bench.Microsecond,
 		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
 			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Connect, Rate: crrRate, Slots: openMax})
 		},
@@ -86,7 +86,7 @@ var quantities = []quantity{
 		},
 	},
 	{
-		name: qRRLatency, title: fmt.Sprintf("Request and response at %d a second", rrRate), unit: bench.Microsecond, published: 0.60,
+		name: qRRLatency, title: "Request and response at a fixed rate", unit: bench.Microsecond, published: 0.60,
 		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
 			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Request, Rate: rrRate, Slots: rrSlots})
 		},
@@ -111,6 +111,7 @@ var quantities = []quantity{
 
 // latency runs an open loop and counts the processor time that the whole machine spent meanwhile.
 func (s *suite) latency(ctx context.Context, l *lane, r reach, o openloop.Load) (bench.Sample, extras, error) {
+	o.Rate /= float64(s.Slower)
 	o.To, o.Warm, o.Duration = []netip.AddrPort{l.target(r, 1)}, warm, s.Sample
 	before, err := load.Busy()
 	if err != nil {

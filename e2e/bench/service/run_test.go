@@ -24,7 +24,7 @@ func TestRun(t *testing.T) {
 	}
 	// Whatever is there: no part of this test starts it.
 	o := Options{
-		Rounds: 1, Turns: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod, partCost}, Sizes: []int{4}, HAProxy: "true", Root: ".",
+		Rounds: 1, Turns: 1, Slower: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod, partCost}, Sizes: []int{4}, HAProxy: "true", Root: ".",
 		Progress: func(format string, args ...any) { t.Logf(format, args...) },
 		only:     []string{qCPS, qCRRLatency, qRTT},
 	}
@@ -66,7 +66,7 @@ func TestInterruptedRun(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	o := Options{
-		Rounds: 99, Turns: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod}, Sizes: []int{4}, HAProxy: "true", Root: ".", only: []string{qCRRLatency},
+		Rounds: 99, Turns: 1, Slower: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod}, Sizes: []int{4}, HAProxy: "true", Root: ".", only: []string{qCRRLatency},
 		Progress: func(format string, args ...any) {
 			t.Logf(format, args...)
 			if strings.HasPrefix(format, "round") {

@@ -214,7 +214,7 @@ func TestTurnsAreMeans(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	good := Options{Rounds: 1, Turns: 1, Sample: time.Second, Parts: Parts(), Sizes: Sizes}
+	good := Options{Rounds: 1, Turns: 1, Slower: 1, Sample: time.Second, Parts: Parts(), Sizes: Sizes}
 	if err := good.Check(); err != nil {
 		t.Error(err)
 	}
@@ -224,6 +224,7 @@ func TestOptions(t *testing.T) {
 	for want, spoil := range map[string]func(*Options){
 		"0 rounds":       func(o *Options) { o.Rounds = 0 },
 		"of 0 turns":     func(o *Options) { o.Turns = 0 },
+		"divided by 0":   func(o *Options) { o.Slower = 0 },
 		"whole seconds":  func(o *Options) { o.Sample = 1500 * time.Millisecond },
 		`part "other"`:   func(o *Options) { o.Parts = []string{"other"} },
 		"sizes []":       func(o *Options) { o.Sizes = nil },

@@ -49,7 +49,7 @@ func (s *suite) report() *report.Report {
 		Title:  "Kubeveil's table of services beside kube-proxy's rules, haproxy, and the direct way",
 		Lead:   fmt.Sprintf("Network namespaces of one machine, kernel %s, %d CPUs. All sides of a row were measured directly after one another, in random order, in each round.", s.result.Kernel, s.result.CPUs),
 		Banner: "Namespaces", Result: s.result, Labels: s.labels, Tables: withRows(s.published(), s.sizes()),
-		Notes: append(append([]string{}, notes...), append(s.notes, fmt.Sprintf("%d rounds of %d samples of %v, order drawn with seed %d.", s.Rounds, s.Turns, s.Sample, s.Seed))...),
+		Notes: append(append([]string{}, notes...), append(s.notes, fmt.Sprintf("The fixed rates are %.0f connections and %.0f requests a second.", float64(crrRate)/float64(s.Slower), float64(rrRate)/float64(s.Slower)), fmt.Sprintf("%d rounds of %d samples of %v, order drawn with seed %d.", s.Rounds, s.Turns, s.Sample, s.Seed))...),
 	}
 }
 
@@ -128,13 +128,13 @@ func (s *suite) sizes() report.Table {
 }
 
 var notes = []string{
-	"Each side has a client and a node of its own, and all share three endpoints; the lanes' links, routes and kernel are the same. In the lane \"direct\" the node has no rules and no connection tracking, and the client takes the endpoints in turns.",
+	"Each side has a client and a node of its own, and all share three endpoints; the lanes' links, routes and kernel are the same. In the lane \"direct\" the node has no rules and no connection tracking, and its routes spread connections over the endpoints.",
 	"nftables and iptables have the rules of kube-proxy 1.36 (package rules), loaded by nft(8) and Debian's iptables-restore, which is that of nf_tables. Services that only fill the tables have one endpoint, and in nftables no map of it. Their connection tracking forgets what is closed after 2 s instead of 10 and 120: in their favour, and so that its table does not fill. " +
 		"From outside they translate the source too (externalTrafficPolicy Cluster). haproxy is a proxy of TCP with a thread for each CPU.",
 	"The node of ours has everything that veild has in force: the guard, at links and in nftables, the rules that keep pods to their addresses, policy routing, masquerading, and with that connection tracking; none of the others has such a thing but the last. " +
-		"Guarded is that node without a table of services: the pod uses the endpoints' own addresses.",
+		"Guarded is that node without a table of services: what the pod sends goes the direct way.",
 	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it, so no packet is rewritten, and those at pods' links, which look at each, at the client's and at the endpoint's. Ours from outside: the programs at links. " +
-		"The endpoints are pods of the node, so no tunnel is measured, and the source of a packet stays what it was.",
+		"The endpoints are pods of the node, so no tunnel is measured, but the table has them on another, so that the source of what comes from outside is translated, as the others do.",
 	"Connect, request, response: a byte each way over a connection of its own, closed by a reset. Latencies are from the moment at which an operation was to begin, in an open loop, so that waiting for a slot counts; p50, and p99 beside it.",
 	"Processor time is busy time of the whole machine, load and endpoints included, from /proc/stat, by the operations that were due. Where latencies are the noise of the scheduler, it is the better figure.",
 	"Clients, nodes and endpoints share the CPUs, so rates are bounded by wrk and the endpoints as much as by the path; ratios are smaller than on machines of their own.",

@@ -69,8 +69,8 @@ func TestUnpack(t *testing.T) {
 }
 
 func TestFlagsOfARunElsewhere(t *testing.T) {
-	o := service.Options{Rounds: 3, Turns: 2, Seed: 7, Sample: 4 * time.Second, Parts: []string{"pod", "outside"}, Sizes: []int{10, 1000}}
-	const want = "-out=results -rounds=3 -turns=2 -seconds=4 -seed=7 -parts=pod,outside -sizes=10,1000"
+	o := service.Options{Rounds: 3, Turns: 2, Slower: 5, Seed: 7, Sample: 4 * time.Second, Parts: []string{"pod", "outside"}, Sizes: []int{10, 1000}}
+	const want = "-out=results -rounds=3 -turns=2 -slower=5 -seconds=4 -seed=7 -parts=pod,outside -sizes=10,1000"
 	if got := strings.Join(flagsOf(o), " "); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -49,6 +49,7 @@ func main() {
 	rounds := flags.Int("rounds", 5, "how often each side is measured")
 	turns := flags.Int("turns", 1, "samples of each side in a round, whose mean counts")
 	seconds := flags.Int("seconds", 2, "how long a sample takes")
+	slower := flags.Int("slower", 1, "divides the fixed rates of open loops, for a machine that cannot do as many; 5 with -machine, which may be emulated, unless it is given")
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	parts := flags.String("parts", strings.Join(service.Parts(), ","), "which `parts`")
 	sizes := flags.String("sizes", join(service.Sizes), "`numbers` of services that are loaded; the first is what others are compared with")
@@ -59,8 +60,11 @@ func main() {
 		if *machine && !given["parts"] {
 			*parts = onMachineParts
 		}
+		if *machine && !given["slower"] {
+			*slower = 5
+		}
 		o := service.Options{
-			Rounds: *rounds, Turns: *turns, Seed: *seed, Sample: time.Duration(*seconds) * time.Second,
+			Rounds: *rounds, Turns: *turns, Slower: *slower, Seed: *seed, Sample: time.Duration(*seconds) * time.Second,
 			Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout),
 		}
 		var err error
