@@ -33,7 +33,7 @@ type lane struct {
 	number int
 	client *space
 	node   *space
-	// group is the cgroup whose sockets are translated, nil where none is.
+	// group is the cgroup of a client that is a pod. All sides have one, since a scheduler may know them; only in ours sockets are translated.
 	group *os.File
 	undo  []func() error
 }
@@ -131,6 +131,9 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 	}
 	g.lanes = append(g.lanes, l)
 	var err error
+	if l.group, err = g.groups.add(fmt.Sprintf("lane%d", l.number)); err != nil {
+		return nil, err
+	}
 	if l.client, err = newSpace("client of " + l.String()); err != nil {
 		return nil, err
 	}

@@ -107,9 +107,6 @@ func (g *ground) translate(l *lane, r reach) error {
 		if _, err := t.AttachLinks(); err != nil || r != pod {
 			return err
 		}
-		if l.group, err = g.groups.add(fmt.Sprintf("lane%d", l.number)); err != nil {
-			return err
-		}
 		_, err = t.AttachSockets(l.group.Name())
 		return err
 	})
