@@ -22,6 +22,12 @@ func newLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	t.Parallel()
 	starting <- struct{}{}
 	defer func() { <-starting }()
+	return aloneLab(t, opts)
+}
+
+// aloneLab is newLab for a test that runs while no other does.
+func aloneLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	t.Cleanup(cancel)
 	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))

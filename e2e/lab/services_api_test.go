@@ -3,7 +3,6 @@ package lab_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -94,24 +93,6 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 		judgeAPI(ctx, t, what, p, cut)
 	}
 	noLeaks(t, l)
-}
-
-// aloneLab is newLab for a test that runs while no other does.
-func aloneLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
-	t.Cleanup(cancel)
-	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-	l, err := lab.New(ctx, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return ctx, l
 }
 
 // bothUp wants two API servers that answer, and lists that have come from one of them.

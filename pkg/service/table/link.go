@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -159,42 +157,6 @@ func (t *Table) AttachLinks() ([]string, error) {
 		}
 	}
 	return changed, errors.Join(errs...)
-}
-
-// translateAtGuard puts the programs that translate at egress where the guard's looks for them.
-func (t *Table) translateAtGuard() error {
-	m, err := ebpf.LoadPinnedMap(t.pin(settings.PinTranslate), nil)
-	if err != nil {
-		return fmt.Errorf("open the guard's map %s (the guard must be open first): %w", settings.PinTranslate, err)
-	}
-	defer m.Close()
-	for i, name := range []string{progOut, progOutL3} {
-		if err := t.putTranslate(m, uint32(i), t.progs[name]); err != nil {
-			return fmt.Errorf("put %s before the guard: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// putTranslate puts a program in its place before the guard, which knows the flows that the one there knows: answers come meanwhile.
-func (t *Table) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
-	var old *ebpf.Program
-	if err := m.Lookup(at, &old); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return m.Put(at, prog)
-	} else if err != nil {
-		return err
-	}
-	defer old.Close()
-	if same, err := bpfobj.Same(old, prog); err != nil || same {
-		return err
-	}
-	if err := t.takeOver(old); err != nil {
-		return err
-	}
-	if err := m.Put(at, prog); err != nil {
-		return err
-	}
-	return t.takeOver(old) // again: it was at work until now
 }
 
 func (t *Table) attachLink(h *nl.Handle, l nl.Link) ([]string, error) {
@@ -380,22 +342,4 @@ func detachLink(h *nl.Handle, hk hooks, l nl.Link) ([]string, error) {
 		return taken, hk.tidy(h, l.Attrs().Index)
 	}
 	return taken, nil
-}
-
-func clearTranslate(dir string) error {
-	path := filepath.Join(dir, settings.PinTranslate)
-	m, err := ebpf.LoadPinnedMap(path, nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("open the guard's map %s: %w", settings.PinTranslate, err)
-	}
-	defer m.Close()
-	for i := range m.MaxEntries() {
-		if err := m.Delete(i); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("take a program from before the guard: %w", err)
-		}
-	}
-	return nil
 }
