@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,9 +74,23 @@ func TestUninstall(t *testing.T) {
 		}
 		talk(ctx, t, pods[0], pods[1])
 	})
+	// The kernel sends both again after the guard is gone: a connection with data, and one that nobody answered yet.
+	const silentPort = 9
+	run(ctx, t, pods[1], "nft", fmt.Sprintf("table inet silent { chain in { type filter hook input priority 0; tcp dport %d drop; }; }", silentPort))
+	open := []*lab.Process{
+		connect(ctx, t, n, netip.AddrPortFrom(pods[1].Addr(false), lab.EchoPort), "connected"),
+		connect(ctx, t, n, netip.AddrPortFrom(pods[1].Addr(true), silentPort), "tries"),
+	}
 	t.Run("everything is taken", func(t *testing.T) { uninstall(ctx, t, n, before, true) })
 	if err := source.Kill(ctx); err != nil {
 		t.Error(err)
+	}
+	for _, p := range open {
+		left, cancel := context.WithTimeout(ctx, 10*time.Second)
+		if err := p.Wait(left); left.Err() != nil {
+			t.Errorf("a process of the node still has its connection to a pod: %v", errors.Join(err, p.Kill(ctx)))
+		}
+		cancel()
 	}
 	t.Run("ADD fails clearly", func(t *testing.T) { addRefused(ctx, t, n, conflist) })
 	t.Run("DEL of the pod that is left", func(t *testing.T) {
@@ -107,6 +122,20 @@ func TestUninstall(t *testing.T) {
 	})
 	t.Run("while veil-wg runs", func(t *testing.T) { uninstall(ctx, t, n, before, false) })
 	noLeaks(t, l)
+}
+
+// connect starts a process of a node that opens a connection and writes without end; it waits until the process says ready: that it tries, or is connected.
+func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort, ready string) *lab.Process {
+	t.Helper()
+	script := fmt.Sprintf("echo tries; exec 3<>/dev/tcp/%s/%d && echo connected; while echo canary >&3; do sleep 0.1; done", to.Addr(), to.Port())
+	p, err := n.Start(ctx, "bash", "-c", script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.WaitLine(ctx, ready, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // cleanup runs veild cleanup on a node and gives what it said.

@@ -5,15 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/cniplugin"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -28,7 +33,7 @@ const kubeLimit = 5 * time.Second
 
 // Cleanup takes everything of the network from this node, in the order that leaks
 // nothing: the CNI configuration first, so that no pod starts; then the pods'
-// links, tunnels, routing; the guard last. It does as much as it can, may be
+// links, tunnels, routing; the connections of the node's own processes to pods; the guard last. It does as much as it can, may be
 // repeated, and tells what it took, each thing once it is gone. What is storage's stays.
 func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func(what string)) error {
 	if _, err := telemetry.Fetch(ctx, config.AdminSocket); err == nil {
@@ -52,6 +57,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 		return fmt.Errorf("routing and guard stay in force, because before them: %w", err)
 	}
 	step(removeRouting)
+	step(func() ([]string, error) { return closeToPods(log) })
 	step(func() ([]string, error) { return guard.Remove(config.BPFDir) })
 	step(func() ([]string, error) { return removePlugins(config.CNIBinDir) })
 	step(func() ([]string, error) { return removeClaim(ctx, cfg, log) })
@@ -94,6 +100,33 @@ func removeRouting() ([]string, error) {
 	}
 	defer h.Close()
 	return h.Remove()
+}
+
+// closeToPods closes what processes of this node have open to addresses of the cluster: a connection that is not
+// answered, of a probe to a pod that went, would be sent again by the kernel, for two minutes, and then nothing
+// stops it any more (net.ipv4.tcp_syn_retries, tcp_retries2).
+func closeToPods(log *slog.Logger) ([]string, error) {
+	ranges, err := guard.Ranges(config.BPFDir)
+	if err != nil || len(ranges) == 0 {
+		return nil, err
+	}
+	inside := func(s sockdiag.Socket) bool {
+		return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(s.Remote.Addr()) })
+	}
+	closed := 0
+	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+		n, err := sockdiag.CloseIf(protocol, inside)
+		closed += n
+		if errors.Is(err, sockdiag.ErrNotSupported) {
+			log.Warn("what processes of this node still send to pods is in clear from now on", "error", err)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	if closed == 0 {
+		return nil, nil
+	}
+	return []string{fmt.Sprintf("%d connections of processes of this node to pods and services", closed)}, nil
 }
 
 // removeClaim deletes this node's VeilNode; an API server that does not answer

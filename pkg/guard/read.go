@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"path/filepath"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -166,6 +167,19 @@ func (k rangeKey) prefix() netip.Prefix {
 		return netip.PrefixFrom(addr.Unmap(), int(k.PrefixLen)-mappedBits)
 	}
 	return netip.PrefixFrom(addr, int(k.PrefixLen))
+}
+
+// Ranges gives the ranges of the guard that is pinned in dir, none where there is no guard.
+func Ranges(dir string) ([]netip.Prefix, error) {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, config.PinRanges), &ebpf.LoadPinOptions{ReadOnly: true})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read ranges of the guard: %w", err)
+	}
+	defer m.Close()
+	return readRanges(m)
 }
 
 func readRanges(m *ebpf.Map) ([]netip.Prefix, error) {

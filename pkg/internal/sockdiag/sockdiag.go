@@ -24,9 +24,9 @@ const (
 	// Offsets in struct inet_diag_sockid.
 	idDport, idDst, idCookie = 2, 20, 40
 
-	// connected are the states of linux/tcp_states.h in which a socket has a peer and its program waits for something:
-	// ESTABLISHED, SYN_SENT, FIN_WAIT1, CLOSE_WAIT, LAST_ACK, CLOSING. A connected UDP socket is ESTABLISHED.
-	connected = 1<<1 | 1<<2 | 1<<4 | 1<<8 | 1<<9 | 1<<11
+	// connected are the states of linux/tcp_states.h in which a socket has a peer and may send to it by itself: ESTABLISHED, SYN_SENT,
+	// SYN_RECV, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING. A connected UDP socket is ESTABLISHED.
+	connected = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
 )
 
 // Socket is what is known of a connected socket.
