@@ -25,6 +25,7 @@ const (
 	ServicePacketMapServiceFlows   = "service_flows"
 	ServicePacketMapServiceFronts  = "service_fronts"
 	ServicePacketMapServiceMembers = "service_members"
+	ServicePacketMapServicePods    = "service_pods"
 	ServicePacketMapServiceSelf    = "service_self"
 	ServicePacketMapServiceSlots   = "service_slots"
 	ServicePacketMapServiceSources = "service_sources"
@@ -39,6 +40,7 @@ const (
 	ServicePacketProgServiceTunIn  = "service_tun_in"
 	ServicePacketProgServiceTunOut = "service_tun_out"
 	ServicePacketVarFlowPlaces     = "flow_places"
+	ServicePacketVarHostRouting    = "host_routing"
 	ServicePacketVarPodMark        = "pod_mark"
 	ServicePacketVarProbePort      = "probe_port"
 	ServicePacketVarServiceMark    = "service_mark"
@@ -111,6 +113,7 @@ type ServicePacketMapSpecs struct {
 	ServiceFlows   *ebpf.MapSpec `ebpf:"service_flows"`
 	ServiceFronts  *ebpf.MapSpec `ebpf:"service_fronts"`
 	ServiceMembers *ebpf.MapSpec `ebpf:"service_members"`
+	ServicePods    *ebpf.MapSpec `ebpf:"service_pods"`
 	ServiceSelf    *ebpf.MapSpec `ebpf:"service_self"`
 	ServiceSlots   *ebpf.MapSpec `ebpf:"service_slots"`
 	ServiceSources *ebpf.MapSpec `ebpf:"service_sources"`
@@ -123,6 +126,7 @@ type ServicePacketMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ServicePacketVariableSpecs struct {
 	FlowPlaces  *ebpf.VariableSpec `ebpf:"flow_places"`
+	HostRouting *ebpf.VariableSpec `ebpf:"host_routing"`
 	PodMark     *ebpf.VariableSpec `ebpf:"pod_mark"`
 	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
 	ServiceMark *ebpf.VariableSpec `ebpf:"service_mark"`
@@ -159,6 +163,7 @@ type ServicePacketMaps struct {
 	ServiceFlows   *ebpf.Map `ebpf:"service_flows"`
 	ServiceFronts  *ebpf.Map `ebpf:"service_fronts"`
 	ServiceMembers *ebpf.Map `ebpf:"service_members"`
+	ServicePods    *ebpf.Map `ebpf:"service_pods"`
 	ServiceSelf    *ebpf.Map `ebpf:"service_self"`
 	ServiceSlots   *ebpf.Map `ebpf:"service_slots"`
 	ServiceSources *ebpf.Map `ebpf:"service_sources"`
@@ -177,6 +182,7 @@ func (m *ServicePacketMaps) Close() error {
 		m.ServiceFlows,
 		m.ServiceFronts,
 		m.ServiceMembers,
+		m.ServicePods,
 		m.ServiceSelf,
 		m.ServiceSlots,
 		m.ServiceSources,
@@ -190,6 +196,7 @@ func (m *ServicePacketMaps) Close() error {
 // It can be passed to LoadServicePacketObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ServicePacketVariables struct {
 	FlowPlaces  *ebpf.Variable `ebpf:"flow_places"`
+	HostRouting *ebpf.Variable `ebpf:"host_routing"`
 	PodMark     *ebpf.Variable `ebpf:"pod_mark"`
 	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
 	ServiceMark *ebpf.Variable `ebpf:"service_mark"`

@@ -2,8 +2,8 @@
 /*
  * What programs at links do with the packets of services: change the destination of what comes in
  * and the source of what goes out, and say by a mark that they did. A packet is never sent anywhere
- * else than routes say, and what is not of a service is left as it is. Fragments, packets with IPv6
- * extension headers and those with VLAN tags are; flow.h has the table.
+ * else than routes say (route.h), and what is not of a service is left as it is. Fragments, packets
+ * with IPv6 extension headers and those with VLAN tags are; flow.h has the table.
  */
 #pragma once
 
@@ -16,6 +16,7 @@
 #include "quote.h"
 #include "ranges.h"
 #include "rewrite.h"
+#include "route.h"
 #include "settings.h"
 #include "state.h"
 
@@ -219,10 +220,11 @@ static __always_inline int steer_goes_on(
 static __always_inline int steer_keep(
 	struct __sk_buff *skb, struct balance *w, struct service_flow *f, __u32 now, int link)
 {
+	__u16 flags = w->flow.flags;
 	int why;
 
 	f->used = now;
-	why = flow_keep(now, FLOW_KNOWN, w->flow.flags & FLOW_SELF);
+	why = flow_keep(now, FLOW_KNOWN, flags & FLOW_SELF);
 	if (!why && link != LINK_OUTSIDE && !caller_keep(skb->ifindex))
 		why = COUNT_PACKET_PORT;
 	if (why) {
@@ -232,7 +234,7 @@ static __always_inline int steer_keep(
 	if (link != LINK_OUTSIDE)
 		place_keep(now);
 	/* Keeping the others changed flow. */
-	becomes(w, &w->to.addr, w->to.port, 0, now);
+	becomes(w, &w->to.addr, w->to.port, flags, now);
 	return BALANCE_CHOSEN;
 }
 
@@ -282,6 +284,14 @@ static __always_inline int steer_is_outer(const struct balance *w, enum service_
 	       w->key.dport == bpf_htons(tunnel_port) && is_node(&w->key.dst);
 }
 
+/* Sends the packet of key on, if that is not left to the kernel. */
+static __always_inline int steer_on(struct __sk_buff *skb, __u32 network, enum service_link link)
+{
+	if (network != ETH_HLEN || link == LINK_TUNNEL)
+		return VERDICT_NEXT;
+	return route_on(skb, link);
+}
+
 /* What comes in by a link. */
 static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum service_link link)
 {
@@ -304,7 +314,7 @@ static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum s
 		return VERDICT_NEXT;
 	did = steer_find(skb, link);
 	if (did == BALANCE_NO_SERVICE)
-		return VERDICT_NEXT;
+		return steer_on(skb, network, link);
 	if (did != BALANCE_CHOSEN) {
 		service_count(did);
 		return VERDICT_DROP;
@@ -312,7 +322,7 @@ static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum s
 	if (steer_rewrite(skb, w, network, REWRITE_DST))
 		return VERDICT_DROP;
 	skb->mark |= mark;
-	return VERDICT_NEXT;
+	return steer_on(skb, network, link);
 }
 
 /* What goes out by a link. What came from a pod or a tunnel is of a flow only if it is marked so.

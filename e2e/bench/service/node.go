@@ -90,7 +90,7 @@ func (l *lane) routing(r reach) error {
 // translate fills a table of the lane's own and attaches the programs, those at links and, for a pod, those at sockets to the lane's cgroup.
 func (g *ground) translate(l *lane, r reach) error {
 	return l.node.do(func() error {
-		t, p, err := newTable(g.tableDir(l))
+		t, p, err := newTable(g.tableDir(l), l.side != sideRouted)
 		if err != nil {
 			return err
 		}

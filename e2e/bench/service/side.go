@@ -19,6 +19,7 @@ import (
 // Names of sides.
 const (
 	sideOurs     = "ours"
+	sideRouted   = "routed"
 	sideDirect   = "direct"
 	sideGuarded  = "guarded"
 	sideNFTables = "nftables"
@@ -45,7 +46,7 @@ func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane,
 		err = l.ipvs(ctx)
 	case sideGuarded:
 		err = g.ourNode(ctx, l, r)
-	case sideOurs:
+	case sideOurs, sideRouted:
 		if err = g.ourNode(ctx, l, r); err == nil {
 			err = g.translate(l, r)
 		}
@@ -103,8 +104,8 @@ var laneLimits = service.Limits{Fronts: service.DefaultLimits.Fronts, Slots: 1 <
 // tableDir is where the table of a lane is pinned.
 func (g *ground) tableDir(l *lane) string { return g.pins.dir(fmt.Sprintf("lane%d", l.number)) }
 
-func newTable(dir string) (*table.Table, *service.Planner, error) {
-	t, err := openTable(dir, laneLimits, true)
+func newTable(dir string, hostRouting bool) (*table.Table, *service.Planner, error) {
+	t, err := openTable(table.Config{Dir: dir, Limits: laneLimits, Links: true, HostRouting: hostRouting})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -115,8 +116,9 @@ func newTable(dir string) (*table.Table, *service.Planner, error) {
 	return t, p, nil
 }
 
-func openTable(dir string, limits service.Limits, links bool) (*table.Table, error) {
-	return table.Open(table.Config{Dir: dir, Limits: limits, Links: links, Log: slog.New(slog.DiscardHandler)})
+func openTable(c table.Config) (*table.Table, error) {
+	c.Log = slog.New(slog.DiscardHandler)
+	return table.Open(c)
 }
 
 func put(p *service.Planner, s rules.Service) {

@@ -41,7 +41,7 @@ type written struct {
 // an error.
 func newWatched(ctx context.Context, dir, config string, plan []rules.Service) (w *watched, err error) {
 	w = &watched{writes: make(chan written, 2*oursChanges), end: func() {}}
-	if w.table, err = openTable(dir, service.DefaultLimits, false); err != nil {
+	if w.table, err = openTable(table.Config{Dir: dir, Limits: service.DefaultLimits}); err != nil {
 		return w, err
 	}
 	if w.feed, err = newFeed(plan); err != nil {

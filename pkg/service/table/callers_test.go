@@ -138,7 +138,7 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 	l.host.Run(t, func() error {
 		u8, err := l.host.Handle().LinkByName("u8")
 		if err == nil {
-			l.serveLink(l.host.Handle(), u8)
+			l.serveLink(l.host.Handle(), u8, true)
 		}
 		return err
 	})

@@ -76,12 +76,17 @@ func hooksFor(f Features) hooks {
 const placeShare = 128
 
 // packetSpec gives the compiled programs for links, with their settings. Flows is the size of their table.
-func packetSpec(tunnelPort uint16, flows uint32) (*ebpf.CollectionSpec, error) {
+func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadServicePacket()
 	if err != nil {
 		return nil, err
 	}
+	routing := uint32(0)
+	if hostRouting {
+		routing = 1
+	}
 	for name, value := range map[string]uint32{
+		"host_routing": routing,
 		"pod_mark": settings.PodMark, "tunnel_mark": settings.TunnelMark, "service_mark": settings.ServiceMark, "probe_port": settings.ProbePort,
 		"tunnel_port": uint32(tunnelPort), "flow_places": min(max(flows/placeShare, 1), 1<<16),
 	} {
@@ -143,6 +148,9 @@ func (t *Table) AttachLinks() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
+	if err := t.forgetRoutes(links); err != nil {
+		return nil, err
+	}
 	// Who translates back is there first.
 	if err := t.translateAtGuard(); err != nil {
 		return nil, explain(err)
@@ -150,7 +158,7 @@ func (t *Table) AttachLinks() ([]string, error) {
 	var changed []string
 	var errs []error
 	for _, l := range links {
-		did, err := t.attachLink(h, l)
+		did, err := t.attachLink(h, l, true)
 		changed = append(changed, did...)
 		if err != nil {
 			errs = append(errs, err)
@@ -159,7 +167,8 @@ func (t *Table) AttachLinks() ([]string, error) {
 	return changed, errors.Join(errs...)
 }
 
-func (t *Table) attachLink(h *nl.Handle, l nl.Link) ([]string, error) {
+// attachLink gives a link its programs. settled is whether all that plugins make at a pod's link is there.
+func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, error) {
 	master, err := masterOf(h, l)
 	if errors.Is(err, errLinkGone) {
 		return nil, nil // more is told of a link whose master goes
@@ -168,6 +177,9 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link) ([]string, error) {
 		return nil, fmt.Errorf("look at the master of %s: %w", l.Attrs().Name, err)
 	}
 	hk, want := hooksFor(t.features), planLink(l, master)
+	if err := t.routeLink(h, l, want[ingress] == progPodIn, settled); err != nil {
+		return nil, err
+	}
 	var changed []string
 	for _, dir := range []direction{egress, ingress} {
 		did, err := t.attachPoint(h, hk, point{l.Attrs().Index, dir}, want[dir])

@@ -281,7 +281,7 @@ func (l *linked) reopen(t *testing.T, flows uint32, other bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packet, err := packetSpec(0, flows)
+	packet, err := packetSpec(0, flows, false)
 	if err != nil {
 		t.Fatal(err)
 	}

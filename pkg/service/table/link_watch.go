@@ -18,7 +18,7 @@ const podPatience = 3 * time.Second
 // lateMax is how many links wait at once; more are not left alone.
 const lateMax = 4096
 
-// lateLink is a link that gets its programs later.
+// lateLink is a link that gets its programs, or is looked at once more, later.
 type lateLink struct {
 	index int
 	due   time.Time
@@ -40,15 +40,22 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	waiting.Go(func() { t.serveLate(ctx, h, late) })
-	err = nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
-		if t.waits(h, l) {
-			select {
-			case late <- lateLink{l.Attrs().Index, time.Now().Add(t.patience)}:
-				return
-			default:
-			}
+	again := func(l nl.Link) bool {
+		select {
+		case late <- lateLink{l.Attrs().Index, time.Now().Add(t.patience)}:
+			return true
+		default:
+			return false
 		}
-		t.serveLink(h, l)
+	}
+	err = nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
+		if t.waits(h, l) && again(l) {
+			return
+		}
+		t.serveLink(h, l, false)
+		if t.routing && l.Attrs().Group == settings.PodGroup {
+			again(l)
+		}
 	}, func(err error) {
 		t.log.Warn("link changes were lost, looking at all links again for services", "error", err)
 	})
@@ -89,14 +96,14 @@ func (t *Table) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLin
 			}
 			continue
 		}
-		t.serveLink(h, l)
+		t.serveLink(h, l, true)
 	}
 }
 
-func (t *Table) serveLink(h *nl.Handle, l nl.Link) {
+func (t *Table) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	did, err := t.attachLink(h, l)
+	did, err := t.attachLink(h, l, settled)
 	if err != nil {
 		t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name, "error", err)
 	}

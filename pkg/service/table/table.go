@@ -39,6 +39,9 @@ type Config struct {
 	Links bool
 	// TunnelPort is the UDP port of tunnels: what comes for it to a node's address is no service's. 0 is none.
 	TunnelPort uint16
+	// HostRouting is whether the programs at links send what is for a pod of this node, and what pods answer to clients of services outside,
+	// from link to link, past netfilter.
+	HostRouting bool
 	// Log says what is adopted and replaced.
 	Log *slog.Logger
 }
@@ -72,6 +75,7 @@ type Table struct {
 	progs    map[string]*ebpf.Program // by name; loaded, attached or not
 	fresh    bool                     // see Fresh
 	patience time.Duration            // podPatience
+	routing  bool                     // Config.HostRouting
 
 	mu sync.Mutex // held while links and pins change
 
@@ -102,7 +106,7 @@ func Open(c Config) (*Table, error) {
 	}
 	c = c.complete()
 	if c.Links {
-		spec, err := packetSpec(c.TunnelPort, c.Memory.Flows)
+		spec, err := packetSpec(c.TunnelPort, c.Memory.Flows, c.HostRouting)
 		if err != nil {
 			return fail(err)
 		}
@@ -149,7 +153,7 @@ func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, erro
 	}
 	t := &Table{
 		dir: c.Dir, log: c.Log, limits: c.Limits, features: features,
-		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program), patience: podPatience,
+		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program), patience: podPatience, routing: c.HostRouting,
 	}
 	t.callers.rest = callersRest
 	if err := t.load(all, c); err != nil {

@@ -90,7 +90,7 @@ func TestLayoutIsThatOfPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	links, err := packetSpec(0, 1024)
+	links, err := packetSpec(0, 1024, false)
 	if err != nil {
 		t.Fatal(err)
 	}
