@@ -24,6 +24,7 @@ const (
 	ServicePacketMapServiceCounts  = "service_counts"
 	ServicePacketMapServiceFlows   = "service_flows"
 	ServicePacketMapServiceFronts  = "service_fronts"
+	ServicePacketMapServiceKnown   = "service_known"
 	ServicePacketMapServiceMembers = "service_members"
 	ServicePacketMapServicePods    = "service_pods"
 	ServicePacketMapServiceSelf    = "service_self"
@@ -112,6 +113,7 @@ type ServicePacketMapSpecs struct {
 	ServiceCounts  *ebpf.MapSpec `ebpf:"service_counts"`
 	ServiceFlows   *ebpf.MapSpec `ebpf:"service_flows"`
 	ServiceFronts  *ebpf.MapSpec `ebpf:"service_fronts"`
+	ServiceKnown   *ebpf.MapSpec `ebpf:"service_known"`
 	ServiceMembers *ebpf.MapSpec `ebpf:"service_members"`
 	ServicePods    *ebpf.MapSpec `ebpf:"service_pods"`
 	ServiceSelf    *ebpf.MapSpec `ebpf:"service_self"`
@@ -162,6 +164,7 @@ type ServicePacketMaps struct {
 	ServiceCounts  *ebpf.Map `ebpf:"service_counts"`
 	ServiceFlows   *ebpf.Map `ebpf:"service_flows"`
 	ServiceFronts  *ebpf.Map `ebpf:"service_fronts"`
+	ServiceKnown   *ebpf.Map `ebpf:"service_known"`
 	ServiceMembers *ebpf.Map `ebpf:"service_members"`
 	ServicePods    *ebpf.Map `ebpf:"service_pods"`
 	ServiceSelf    *ebpf.Map `ebpf:"service_self"`
@@ -181,6 +184,7 @@ func (m *ServicePacketMaps) Close() error {
 		m.ServiceCounts,
 		m.ServiceFlows,
 		m.ServiceFronts,
+		m.ServiceKnown,
 		m.ServiceMembers,
 		m.ServicePods,
 		m.ServiceSelf,

@@ -4,6 +4,7 @@
 
 #include "kernel.h"
 #include "flow.h"
+#include "known.h"
 #include "nodes.h"
 #include "packet.h"
 #include "service.h"
@@ -94,6 +95,9 @@ __noinline int flow_put(int is_new)
 
 	if (!w)
 		return 0;
+	/* The client, or the address of this node's that stands for him: one is an end of every
+	 * entry. */
+	known_add(&w->other.dst);
 	/* A new flow's is hardly ever there. */
 	if (is_new && !bpf_map_update_elem(&service_flows, &w->other, &w->flow, BPF_NOEXIST))
 		return 1;

@@ -172,12 +172,18 @@ static __always_inline int steer_error(
 	return 1;
 }
 
+/* Whether the packet may be of a flow, or its ends may have had one. */
+static __always_inline int steer_known(const struct balance *w)
+{
+	return known(&w->key.src) || known(&w->key.dst);
+}
+
 /* What opens a connection, or a datagram, of no flow that is known. */
 static __always_inline int steer_open(struct __sk_buff *skb, struct balance *w, __u32 now, int link)
 {
 	int why = balance_new(now, link);
 
-	if (why == BALANCE_NO_SERVICE && w->key.protocol == PROTO_TCP)
+	if (why == BALANCE_NO_SERVICE && w->key.protocol == PROTO_TCP && steer_known(w))
 		flow_forget(now);
 	if (why == BALANCE_CHOSEN && link != LINK_OUTSIDE &&
 		!(caller_keep(skb->ifindex) && place_keep(now))) {
@@ -248,7 +254,7 @@ __noinline int steer_find(struct __sk_buff *skb, int link)
 
 	if (!w)
 		return BALANCE_NO_SERVICE;
-	f = bpf_map_lookup_elem(&service_flows, &w->key);
+	f = steer_known(w) ? bpf_map_lookup_elem(&service_flows, &w->key) : 0;
 	if (f && !(f->flags & FLOW_FORWARD) &&
 		!(w->key.protocol == PROTO_UDP && flow_over(PROTO_UDP, f, now)))
 		return steer_answer(skb, w, f, now, link);
@@ -342,7 +348,7 @@ static __always_inline int steer_out(struct __sk_buff *skb, __u32 network)
 		did = steer_error(skb, w, network, FLOW_OUT);
 		return did < 0 ? VERDICT_DROP : VERDICT_NEXT;
 	}
-	if (!steer_key(skb, w, FLOW_OUT))
+	if (!steer_key(skb, w, FLOW_OUT) || !steer_known(w))
 		return VERDICT_NEXT;
 	f = bpf_map_lookup_elem(&service_flows, &w->key);
 	if (!f)

@@ -49,23 +49,50 @@ func (t *Table) assumeCallers() error {
 
 // assumeCallersOf is assumeCallers where a program for what comes in is of a version that has no such map: an earlier one was put back meanwhile.
 func (t *Table) assumeCallersOf(old *ebpf.Program) error {
-	info, err := old.Info()
+	if has, err := hasMap(old, mapCallers); err != nil || has {
+		return err
+	}
+	return t.assumeCallers()
+}
+
+// assumeFlows has all addresses known as ones that have had a flow, where entries were made without saying so.
+func (t *Table) assumeFlows() error {
+	m := t.maps[mapKnown]
+	for i := range m.MaxEntries() {
+		if err := m.Put(i, ^uint64(0)); err != nil {
+			return fmt.Errorf("fill map %s: %w", mapKnown, err)
+		}
+	}
+	return nil
+}
+
+// assumeFlowsOf is assumeFlows where a program is of a version that has no such map.
+func (t *Table) assumeFlowsOf(old *ebpf.Program) error {
+	if has, err := hasMap(old, mapKnown); err != nil || has {
+		return err
+	}
+	return t.assumeFlows()
+}
+
+// hasMap is whether a program has a map of this name.
+func hasMap(p *ebpf.Program, name string) (bool, error) {
+	info, err := p.Info()
 	if err != nil {
-		return fmt.Errorf("read program: %w", err)
+		return false, fmt.Errorf("read program: %w", err)
 	}
 	ids, _ := info.MapIDs()
 	for _, id := range ids {
 		m, err := ebpf.NewMapFromID(id)
 		if err != nil {
-			return fmt.Errorf("open map %d: %w", id, err)
+			return false, fmt.Errorf("open map %d: %w", id, err)
 		}
-		name := bpfobj.MapName(m)
+		is := bpfobj.MapName(m) == name
 		m.Close()
-		if name == mapCallers {
-			return nil
+		if is {
+			return true, nil
 		}
 	}
-	return t.assumeCallers()
+	return false, nil
 }
 
 // Callers counts callers, at most callersRest ago, and gives how many there is room for; both are 0 for a Table without Links. Callers whose link is

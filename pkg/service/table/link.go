@@ -233,7 +233,8 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 		return "", err
 	}
 	former := func() error {
-		if err := t.takeOver(ours[0]); err != nil || p.dir != ingress {
+		err := errors.Join(t.takeOver(ours[0]), t.assumeFlowsOf(ours[0]))
+		if err != nil || p.dir != ingress {
 			return err
 		}
 		return t.assumeCallersOf(ours[0])

@@ -28,6 +28,7 @@ const (
 	mapSends   = "service_sends"
 	mapFlows   = "service_flows"
 	mapCallers = "service_callers"
+	mapKnown   = "service_known"
 	mapCounts  = "service_counts"
 )
 
@@ -76,11 +77,18 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 	if err := t.loadTable(pinned); err != nil {
 		return explain(err)
 	}
+	_, err := os.Stat(t.pin(mapFlows))
+	_, unknown := os.Stat(t.pin(mapKnown))
 	for name, spec := range pinned {
 		if slices.Contains(tableMaps, name) {
 			continue
 		}
 		if err := t.loadMap(name, spec); err != nil {
+			return explain(err)
+		}
+	}
+	if err == nil && unknown != nil && pinned[mapKnown] != nil {
+		if err := t.assumeFlows(); err != nil {
 			return explain(err)
 		}
 	}
