@@ -103,7 +103,13 @@ var scenarios = []scenario{
 
 // The scenarios of another load balancer's suite hold here.
 func TestServiceScenarios(t *testing.T) {
-	ctx, l := serviceLab(t)
+	for _, routing := range hostRoutings {
+		t.Run(routing, func(t *testing.T) { serviceScenarios(t, routing) })
+	}
+}
+
+func serviceScenarios(t *testing.T, routing string) {
+	ctx, l := serviceLab(t, routing)
 	client, pods := namedPods(ctx, t, l, 1, three...)
 	var many []*lab.Pod
 	for i, name := range three {

@@ -21,25 +21,36 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // serviceLab is a lab whose veilds translate services.
-func serviceLab(t *testing.T) (context.Context, *lab.Lab) {
+func serviceLab(t *testing.T, hostRouting string) (context.Context, *lab.Lab) {
 	t.Helper()
 	return newLab(t, lab.Options{VeildConfig: map[string]any{
-		"serviceProxy": "ebpf", "services": map[string]any{"limits": map[string]any{"slots": 1 << 16}},
+		"serviceProxy": "ebpf", "services": map[string]any{"limits": map[string]any{"slots": 1 << 16}, "hostRouting": hostRouting},
 	}})
 }
 
-// What services promise while nothing fails, over one lab: each part has services of its own.
+// hostRoutings are both ways in which packets come to pods of a node.
+var hostRoutings = []string{config.HostRoutingKernel, config.HostRoutingEBPF}
+
+// What services promise while nothing fails, over one lab for each host routing: each part has services of its own.
 func TestServices(t *testing.T) {
+	for _, routing := range hostRoutings {
+		t.Run(routing, func(t *testing.T) { services(t, routing) })
+	}
+}
+
+func services(t *testing.T, routing string) {
 	before := machinePrograms(t)
-	ctx, l := serviceLab(t)
+	ctx, l := serviceLab(t, routing)
 	t.Run("addresses", func(t *testing.T) { servicesByAddress(ctx, t, l) })
 	client, pods := namedPods(ctx, t, l, 1, three...)
+	t.Run("netfilter between pods of a node", func(t *testing.T) { metByNetfilter(ctx, t, client, pods[0], routing == config.HostRoutingKernel) })
 	var waits sync.WaitGroup // beside the others
 	waits.Go(func() { t.Run("clients are forgotten", func(t *testing.T) { servicesForget(ctx, t, l, client, pods) }) })
 	t.Run("clients are remembered", func(t *testing.T) { servicesRemember(ctx, t, l, client, pods) })
@@ -50,6 +61,27 @@ func TestServices(t *testing.T) {
 	ownCgroups(t, l, before)
 	noLeaksBetween(t, l)
 	ownCgroups(t, nil, before)
+}
+
+// metByNetfilter wants rules of others on the pods' node to see what two pods say to each other, or not to.
+func metByNetfilter(ctx context.Context, t *testing.T, client, server *lab.Pod, met bool) {
+	rules := "table inet others { chain forward { type filter hook forward priority 0; "
+	for _, a := range server.Addrs {
+		family := "ip"
+		if a.Is6() {
+			family = "ip6"
+		}
+		rules += fmt.Sprintf("%s daddr %s counter; ", family, a)
+	}
+	run(ctx, t, client.Node, "nft", rules+"}; }")
+	for _, a := range server.Addrs {
+		answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(a, lab.NamePort), Count: 20}, everyone("a"))
+	}
+	list := run(ctx, t, client.Node, "nft", "list", "table", "inet", "others")
+	if silent := strings.Count(list, "packets 0 "); met && silent > 0 || !met && silent < len(server.Addrs) {
+		t.Errorf("that rules of others see packets is to be %t:\n%s", met, list)
+	}
+	run(ctx, t, client.Node, "nft", "delete", "table", "inet", "others")
 }
 
 // noLeaksBetween is noLeaks for a lab in which pods of two nodes talked: some of what was on the wire was of tunnels.
@@ -223,7 +255,7 @@ func putSlice(ctx context.Context, t *testing.T, l *lab.Lab, name string, protoc
 
 // The table outlives veild, and so do connections from a pod and from outside; it follows changes after veild is back. The API server away changes nothing.
 func TestServicesOutliveVeild(t *testing.T) {
-	ctx, l := serviceLab(t)
+	ctx, l := serviceLab(t, config.HostRoutingKernel)
 	client, pods := namedPods(ctx, t, l, 1, "a", "b")
 	web := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, pods[1])
 	n := l.Nodes()[0]

@@ -124,12 +124,13 @@ func (a *Agent) openServices() error {
 		return err
 	}
 	limits := serviceLimits(a.cfg.Services.Limits)
-	t, err := table.Open(table.Config{Dir: config.BPFDir, Limits: limits, Links: true, TunnelPort: uint16(a.cfg.Tunnel.Port), Log: a.log})
+	t, err := table.Open(table.Config{Dir: config.BPFDir, Limits: limits, Links: true, TunnelPort: uint16(a.cfg.Tunnel.Port),
+		HostRouting: a.cfg.Services.HostRouting == config.HostRoutingEBPF, Log: a.log})
 	if err != nil {
 		return err
 	}
 	known := apiServers(a.cfg, a.kube.Server(), serviceOfPod(os.Getenv), a.lastAPIServers())
-	a.log.Info("services are translated by eBPF", "cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
+	a.log.Info("services are translated by eBPF", "hostRouting", a.cfg.Services.HostRouting, "cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
 	p, err := proxy.New(proxy.Options{
 		Node: a.cfg.Node, Limits: limits, Table: tableOf{t, cgroup}, APIServers: known,
 		Observe: a.metrics.ObserveProgramming, CloseSockets: a.closeSockets, Log: a.log,

@@ -84,6 +84,8 @@ type Services struct {
 	Cgroup string `json:"cgroup,omitempty"`
 	// APIServers are addresses of API servers that are known whatever the lists say, and before there are any.
 	APIServers []netip.AddrPort `json:"apiServers,omitempty"`
+	// HostRouting is who brings packets to pods of the node: HostRoutingKernel, or HostRoutingEBPF, past netfilter.
+	HostRouting string `json:"hostRouting"`
 	// Limits are the sizes of the table.
 	Limits ServiceLimits `json:"limits"`
 }
@@ -102,6 +104,12 @@ type ServiceLimits struct {
 const (
 	ServiceProxyNone = "none"
 	ServiceProxyEBPF = "ebpf"
+)
+
+// Who brings packets to pods of the node.
+const (
+	HostRoutingKernel = "kernel"
+	HostRoutingEBPF   = "ebpf"
 )
 
 // Kinds of source.
@@ -132,6 +140,7 @@ func Default() Config {
 		Masquerade:     true,
 		CNI:            CNI{ConfDir: CNIConfDir, Portmap: true, Bandwidth: true},
 		ServiceProxy:   ServiceProxyNone,
+		Services:       Services{HostRouting: HostRoutingKernel},
 		MetricsAddress: MetricsAddress,
 		LogLevel:       "info",
 	}

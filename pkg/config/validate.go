@@ -172,6 +172,10 @@ func (p *problems) checkServices(c Config) {
 	if c.ServiceProxy == ServiceProxyEBPF && c.Source.Kind == SourceSnapshot {
 		p.add("serviceProxy", "ebpf needs source.kind kubernetes: a snapshot has no services; write none, or another source")
 	}
+	p.oneOf("services.hostRouting", c.Services.HostRouting, HostRoutingKernel, HostRoutingEBPF)
+	if c.Services.HostRouting == HostRoutingEBPF && c.ServiceProxy != ServiceProxyEBPF {
+		p.add("services.hostRouting", "ebpf is done by the programs of serviceProxy ebpf; write that too, or %s", HostRoutingKernel)
+	}
 	for i, a := range c.Services.APIServers {
 		key := fmt.Sprintf("services.apiServers[%d]", i)
 		if !a.Addr().IsValid() || a.Port() == 0 || !a.Addr().IsGlobalUnicast() || a.Addr().Zone() != "" {

@@ -87,7 +87,7 @@ func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.Collec
 	}
 	for name, value := range map[string]uint32{
 		"host_routing": routing,
-		"pod_mark": settings.PodMark, "tunnel_mark": settings.TunnelMark, "service_mark": settings.ServiceMark, "probe_port": settings.ProbePort,
+		"pod_mark":     settings.PodMark, "tunnel_mark": settings.TunnelMark, "service_mark": settings.ServiceMark, "probe_port": settings.ProbePort,
 		"tunnel_port": uint32(tunnelPort), "flow_places": min(max(flows/placeShare, 1), 1<<16),
 	} {
 		if v := spec.Variables[name]; v != nil {
