@@ -23,6 +23,7 @@ const (
 	GuardEgressMapVips            = "vips"
 	GuardEgressProgGuardEgress    = "guard_egress"
 	GuardEgressProgGuardEgressL3  = "guard_egress_l3"
+	GuardEgressVarHostRouting     = "host_routing"
 	GuardEgressVarPodMark         = "pod_mark"
 	GuardEgressVarProbePort       = "probe_port"
 	GuardEgressVarServiceMark     = "service_mark"
@@ -91,6 +92,7 @@ type GuardEgressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardEgressVariableSpecs struct {
+	HostRouting *ebpf.VariableSpec `ebpf:"host_routing"`
 	PodMark     *ebpf.VariableSpec `ebpf:"pod_mark"`
 	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
 	ServiceMark *ebpf.VariableSpec `ebpf:"service_mark"`
@@ -139,6 +141,7 @@ func (m *GuardEgressMaps) Close() error {
 //
 // It can be passed to LoadGuardEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardEgressVariables struct {
+	HostRouting *ebpf.Variable `ebpf:"host_routing"`
 	PodMark     *ebpf.Variable `ebpf:"pod_mark"`
 	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
 	ServiceMark *ebpf.Variable `ebpf:"service_mark"`

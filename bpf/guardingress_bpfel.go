@@ -22,6 +22,7 @@ const (
 	GuardIngressMapVips            = "vips"
 	GuardIngressProgGuardIngress   = "guard_ingress"
 	GuardIngressProgGuardIngressL3 = "guard_ingress_l3"
+	GuardIngressVarHostRouting     = "host_routing"
 	GuardIngressVarPodMark         = "pod_mark"
 	GuardIngressVarProbePort       = "probe_port"
 	GuardIngressVarServiceMark     = "service_mark"
@@ -89,6 +90,7 @@ type GuardIngressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardIngressVariableSpecs struct {
+	HostRouting *ebpf.VariableSpec `ebpf:"host_routing"`
 	PodMark     *ebpf.VariableSpec `ebpf:"pod_mark"`
 	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
 	ServiceMark *ebpf.VariableSpec `ebpf:"service_mark"`
@@ -135,6 +137,7 @@ func (m *GuardIngressMaps) Close() error {
 //
 // It can be passed to LoadGuardIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardIngressVariables struct {
+	HostRouting *ebpf.Variable `ebpf:"host_routing"`
 	PodMark     *ebpf.Variable `ebpf:"pod_mark"`
 	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
 	ServiceMark *ebpf.Variable `ebpf:"service_mark"`

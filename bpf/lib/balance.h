@@ -7,7 +7,9 @@
 #include "known.h"
 #include "nodes.h"
 #include "packet.h"
+#include "ranges.h"
 #include "service.h"
+#include "settings.h"
 
 /* How often another backend, or another port, is tried. */
 #define BALANCE_TRIES 4
@@ -58,6 +60,7 @@ struct balance {
 	struct service_front front;
 	struct service_slot to;
 	__u8 tcp_flags; /* 0 is no TCP */
+	__u16 apart;	/* FLOW_APART if the flow whose entries are made is */
 };
 
 struct {
@@ -183,7 +186,7 @@ static __always_inline void becomes(
 /* The flags of an entry that is made: of a new flow, or in the place of one that was forgotten. */
 static __always_inline __u16 flow_flags(const struct balance *w, int is_new)
 {
-	return is_new || w->tcp_flags & TCP_SYN ? 0 : FLOW_OPEN;
+	return w->apart | (is_new || w->tcp_flags & TCP_SYN ? 0 : FLOW_OPEN);
 }
 
 /* Sees to it that what the backend answers to port comes to the client. */
@@ -411,6 +414,10 @@ __noinline int balance_new(__u32 now, int link)
 	w->at.port = w->key.dport;
 	w->at.protocol = w->key.protocol;
 	w->at.scope = balance_scope(w, link);
+	w->apart = host_routing && link == LINK_OUTSIDE && !in_ranges(&w->key.src) &&
+				   !is_node(&w->key.src)
+			   ? FLOW_APART
+			   : 0;
 	for (int i = 0; i < BALANCE_TRIES; i++) {
 		why = balance_choose(link);
 		if (why != BALANCE_CHOSEN)
@@ -425,7 +432,8 @@ __noinline int balance_new(__u32 now, int link)
 	}
 	if (why != BALANCE_CHOSEN)
 		return why;
-	becomes(w, &w->to.addr, w->to.port, FLOW_FORWARD | (from_self ? FLOW_SELF : 0), now);
+	becomes(w, &w->to.addr, w->to.port, FLOW_FORWARD | w->apart | (from_self ? FLOW_SELF : 0),
+		now);
 	w->flow.group = w->front.group;
 	if (bpf_map_update_elem(&service_flows, &w->key, &w->flow, BPF_NOEXIST)) {
 		/* Another packet of the flow was faster, and where it goes all go. */

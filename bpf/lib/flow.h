@@ -46,6 +46,7 @@ struct service_flow_key {
 #define FLOW_ANSWERED 32  /* the backend sent something */
 #define FLOW_DOUBT    64  /* its ends may have begun another connection, without the service */
 #define FLOW_FIN_BACK 128 /* the backend sent FIN */
+#define FLOW_APART    256 /* of somebody outside, past netfilter from its beginning; see route.h */
 
 /* Flags by which a flow of TCP is closing, and those that are on it when it is open. */
 #define FLOW_STATE (FLOW_FIN | FLOW_FIN_BACK | FLOW_RST)

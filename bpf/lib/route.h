@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Host routing by eBPF: a packet for a pod of this node, and what a pod answers to a client
- * outside, goes from link to link, past netfilter and the rules of routing. What leaves the node so
- * still meets the programs of the link that it leaves by, the guard's among them, and no pod's
- * packet goes to another node this way. Whatever has no plain way takes that of the kernel.
+ * outside, goes from link to link, past netfilter and the rules of routing. A connection from
+ * outside meets connection tracking either both ways and from its beginning or not at all, since
+ * that takes half of one for something else. What leaves the node so still meets the programs of
+ * the link that it leaves by, the guard's among them, and no pod's packet goes to another node this
+ * way. Whatever has no plain way takes that of the kernel.
  */
 #pragma once
 
 #include "kernel.h"
 #include "balance.h"
-#include "nodes.h"
 #include "own.h"
-#include "ranges.h"
 #include "settings.h"
 
 /* linux/if_ether.h */
 #define ETH_ALEN 6
-
-/* Whether it is on; Go sets it. */
-volatile const __u32 host_routing;
 
 /* Links of pods, by index, and what may be done there. */
 #define ROUTE_PODS_MAX 16384
@@ -74,17 +71,11 @@ static __always_inline void route_ask(struct __sk_buff *skb, struct bpf_fib_look
 /* Gives the packet the addresses of the link that it goes to. */
 static __always_inline int route_frame(struct __sk_buff *skb, const struct bpf_fib_lookup *to)
 {
-	return bpf_skb_store_bytes(skb, 0, to->dmac, ETH_ALEN, 0) ||
-	       bpf_skb_store_bytes(skb, ETH_ALEN, to->smac, ETH_ALEN, 0);
-}
+	__u8 at[2 * ETH_ALEN];
 
-/*
- * Whether nobody inside: what connects to him meets connection tracking either both ways or not at
- * all, since it takes answers to what it has not seen for something else.
- */
-static __always_inline int route_outsider(const struct addr *a)
-{
-	return !in_ranges(a) && !is_node(a);
+	__builtin_memcpy(at, to->dmac, ETH_ALEN);
+	__builtin_memcpy(at + ETH_ALEN, to->smac, ETH_ALEN);
+	return bpf_skb_store_bytes(skb, 0, at, sizeof(at), 0);
 }
 
 /* Sends it to a pod by its link. */
@@ -111,27 +102,28 @@ __noinline int route_on(struct __sk_buff *skb, int link)
 	struct balance *w = balance_work();
 	int served = (skb->mark & service_mark) != 0;
 	struct bpf_fib_lookup to;
+	int apart; /* what a pod answers to somebody outside, which alone goes out of the node */
 	__u8 *pod;
 	long found;
 
 	if (!host_routing || !w || (!served && link != LINK_POD))
 		return VERDICT_NEXT;
-	if (link == LINK_OUTSIDE && !route_outsider(&w->key.src))
+	if (link == LINK_OUTSIDE && !(w->flow.flags & FLOW_APART))
 		return VERDICT_NEXT;
+	apart = served && link == LINK_POD &&
+		(w->flow.flags & (FLOW_FORWARD | FLOW_APART)) == FLOW_APART;
 	/* Netfilter drops what is not of the pod, and does not see this. */
 	if (link == LINK_POD && !is_own(skb))
 		return VERDICT_NEXT;
 	route_ask(skb, &to, w->p.family, &w->key.src, served ? &w->flow.addr : &w->key.dst);
 	/* Pods' addresses are in main; where others are the rules of this host know. */
-	found = bpf_fib_lookup(skb, &to, sizeof(to), served ? 0 : BPF_FIB_LOOKUP_DIRECT);
+	found = bpf_fib_lookup(skb, &to, sizeof(to), apart ? 0 : BPF_FIB_LOOKUP_DIRECT);
 	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return VERDICT_NEXT;
 	pod = bpf_map_lookup_elem(&service_pods, &to.ifindex);
 	if (pod)
 		return found ? VERDICT_NEXT : route_to_pod(skb, w, &to, served, *pod);
-	/* Out of the node goes what a pod answers to somebody outside, no other packet. */
-	if (!served || link != LINK_POD || w->flow.flags & FLOW_FORWARD ||
-		!route_outsider(&w->flow.addr) || !route_hop(skb, w->p.family))
+	if (!apart || !route_hop(skb, w->p.family))
 		return VERDICT_NEXT;
 	skb->mark |= pod_mark;
 	if (found)

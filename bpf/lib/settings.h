@@ -12,5 +12,7 @@ volatile const __u32 probe_port;
 volatile const __u32 tunnel_mark;
 /* The UDP port of tunnels, to which no packet is a service's; 0 is none. */
 volatile const __u32 tunnel_port;
+/* Whether packets are sent from link to link where that can be; see route.h. */
+volatile const __u32 host_routing;
 /* The bit of skb->mark on packets of a flow to a service, both ways. */
 volatile const __u32 service_mark;

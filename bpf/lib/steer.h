@@ -230,6 +230,7 @@ static __always_inline int steer_keep(
 	int why;
 
 	f->used = now;
+	w->apart = flags & FLOW_APART;
 	why = flow_keep(now, FLOW_KNOWN, flags & FLOW_SELF);
 	if (!why && link != LINK_OUTSIDE && !caller_keep(skb->ifindex))
 		why = COUNT_PACKET_PORT;
