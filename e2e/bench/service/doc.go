@@ -14,7 +14,8 @@
 // address of a balancer; in the lane "direct" the node has no rules, and its routes spread connections over the endpoints.
 // Programs at sockets are attached to a cgroup that the run has made, with the lane's clients in it. Ours has a lane
 // for pods and one for clients outside; the node of each has all that veild puts in force on one, the guard and
-// connection tracking included (node.go). The lane "guarded" is that node without a table, for the direct way.
+// connection tracking included (node.go), and host routing by eBPF; in the lane "routed" it is the kernel's, which is the default. The lane "guarded" is
+// that node without a table, for the direct way.
 //
 // # What it promises
 //

@@ -282,6 +282,9 @@ func TestPairs(t *testing.T) {
 	if got, want := names(sideOurs, sideDirect, sideNFTables), "g_to_direct g_to_nftables g_nftables_to_direct"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+	if got, want := names(sideOurs, sideRouted, sideNFTables), "g_to_routed g_to_nftables g_routed_to_direct g_nftables_to_direct g_routed_to_nftables"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
 	if got, want := names(sideDirect, sideHAProxy), "g_haproxy_to_direct"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -136,7 +136,7 @@ func apply(p *service.Planner, t *table.Table) error {
 	return errors.Join(p.Problems()...)
 }
 
-// proof wants answers from all three endpoints, about as many from each, and that a node of ours tracks connections as one in use does.
+// proof wants answers from all three endpoints, about as many from each, and that a node of ours whose kernel routes tracks connections as one in use does.
 func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	cmd := l.command(ctx, r, g.self, "who", l.target(r, 0).String())
 	cmd.Env = append(os.Environ(), childEnv+"=1")
@@ -148,7 +148,7 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	if err := json.Unmarshal(out, &seen); err != nil {
 		return fmt.Errorf("%s: %w", l, err)
 	}
-	if l.side == sideOurs || l.side == sideGuarded {
+	if l.side == sideRouted || l.side == sideGuarded {
 		if tracks, err := l.tracks(); err != nil || !tracks {
 			return fmt.Errorf("%s: its node tracks no connections (%w)", l, errors.Join(err, errUntracked))
 		}

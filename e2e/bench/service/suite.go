@@ -148,7 +148,7 @@ func (s *suite) judge() error {
 // the first time for a reach, its service must answer.
 func (s *suite) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {
 	key := fmt.Sprintf("%s, %s, %d", side, z, number)
-	if side == sideOurs || side == sideGuarded {
+	if side == sideOurs || side == sideRouted || side == sideGuarded {
 		key += ", " + r.String()
 	}
 	l := s.built[key]

@@ -65,7 +65,7 @@ func (s *suite) published() report.Table {
 		Title: "Beside the ratios that loxilb published over IPVS",
 		Note: "loxilb's are of its document, on three cores, and over IPVS; ours are medians of the ratios of each round, over what is named. " +
 			"Above 1 is better for rates, below 1 for times.",
-		Head: append([]string{"", "by", "loxilb to IPVS"}, "ours to nftables", "to iptables", "to haproxy", "to direct", "to guarded", "to IPVS", "nftables to direct"),
+		Head: append([]string{"", "by", "loxilb to IPVS"}, "ours to nftables", "to iptables", "to haproxy", "to direct", "to guarded", "to IPVS", "nftables to direct", "routed to nftables"),
 	}
 	for _, r := range []reach{pod, outside} {
 		for _, q := range quantities {
@@ -83,7 +83,7 @@ func (s *suite) published() report.Table {
 				for _, other := range others {
 					row = append(row, s.ratio(group+"_to_"+other+e.suffix))
 				}
-				t.Rows = append(t.Rows, append(row, s.ratio(group+"_"+sideNFTables+"_to_direct"+e.suffix)))
+				t.Rows = append(t.Rows, append(row, s.ratio(group+"_"+sideNFTables+"_to_direct"+e.suffix), s.ratio(group+"_"+sideRouted+toNFTables+e.suffix)))
 			}
 		}
 	}
@@ -132,6 +132,7 @@ var notes = []string{
 	"nftables and iptables have the rules of kube-proxy 1.36 (package rules), loaded by nft(8) and Debian's iptables-restore, which is that of nf_tables. Services that only fill the tables have one endpoint, and in nftables no map of it. Their connection tracking forgets what is closed after 2 s instead of 10 and 120: in their favour, and so that its table does not fill. " +
 		"From outside they translate the source too (externalTrafficPolicy Cluster). haproxy is a proxy of TCP with a thread for each CPU.",
 	"The node of ours has everything that veild has in force: the guard, at links and in nftables, the rules that keep pods to their addresses, policy routing, masquerading, and with that connection tracking; none of the others has such a thing but the last. " +
+		"Ours has host routing by eBPF (services.hostRouting), so what goes to its pods and what they answer goes from link to link, past netfilter; \"routed\" is that node with veild's default, the kernel's host routing, where all of it meets rules and connection tracking. " +
 		"Guarded is that node without a table of services: what the pod sends goes the direct way.",
 	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it, so no packet is rewritten, and those at pods' links, which look at each, at the client's and at the endpoint's. Ours from outside: the programs at links. " +
 		"The endpoints are pods of the node, so no tunnel is measured, but the table has them on another, so that the source of what comes from outside is translated, as the others do.",
