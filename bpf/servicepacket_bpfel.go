@@ -30,6 +30,7 @@ const (
 	ServicePacketMapServiceSelf    = "service_self"
 	ServicePacketMapServiceSlots   = "service_slots"
 	ServicePacketMapServiceSources = "service_sources"
+	ServicePacketMapServiceTurned  = "service_turned"
 	ServicePacketMapServiceWork    = "service_work"
 	ServicePacketMapVips           = "vips"
 	ServicePacketProgServiceIn     = "service_in"
@@ -119,6 +120,7 @@ type ServicePacketMapSpecs struct {
 	ServiceSelf    *ebpf.MapSpec `ebpf:"service_self"`
 	ServiceSlots   *ebpf.MapSpec `ebpf:"service_slots"`
 	ServiceSources *ebpf.MapSpec `ebpf:"service_sources"`
+	ServiceTurned  *ebpf.MapSpec `ebpf:"service_turned"`
 	ServiceWork    *ebpf.MapSpec `ebpf:"service_work"`
 	Vips           *ebpf.MapSpec `ebpf:"vips"`
 }
@@ -170,6 +172,7 @@ type ServicePacketMaps struct {
 	ServiceSelf    *ebpf.Map `ebpf:"service_self"`
 	ServiceSlots   *ebpf.Map `ebpf:"service_slots"`
 	ServiceSources *ebpf.Map `ebpf:"service_sources"`
+	ServiceTurned  *ebpf.Map `ebpf:"service_turned"`
 	ServiceWork    *ebpf.Map `ebpf:"service_work"`
 	Vips           *ebpf.Map `ebpf:"vips"`
 }
@@ -190,6 +193,7 @@ func (m *ServicePacketMaps) Close() error {
 		m.ServiceSelf,
 		m.ServiceSlots,
 		m.ServiceSources,
+		m.ServiceTurned,
 		m.ServiceWork,
 		m.Vips,
 	)

@@ -100,7 +100,7 @@ __noinline int flow_put(int is_new)
 		return 0;
 	/* The client, or the address of this node's that stands for him: one is an end of every
 	 * entry. */
-	known_add(&w->other.dst);
+	known_add(&service_known, &w->other.dst);
 	/* A new flow's is hardly ever there. */
 	if (is_new && !bpf_map_update_elem(&service_flows, &w->other, &w->flow, BPF_NOEXIST))
 		return 1;

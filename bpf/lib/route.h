@@ -13,6 +13,7 @@
 #include "balance.h"
 #include "own.h"
 #include "settings.h"
+#include "state.h"
 
 /* linux/if_ether.h */
 #define ETH_ALEN 6
@@ -116,9 +117,13 @@ __noinline int route_on(struct __sk_buff *skb, int link)
 	if (link == LINK_POD && !is_own(skb))
 		return VERDICT_NEXT;
 	route_ask(skb, &to, w->p.family, &w->key.src, served ? &w->flow.addr : &w->key.dst);
-	/* Pods' addresses are in main; where others are the rules of this host know. */
-	found = bpf_fib_lookup(skb, &to, sizeof(to), apart ? 0 : BPF_FIB_LOOKUP_DIRECT);
+	found = bpf_fib_lookup(skb, &to, sizeof(to), 0);
+	if (found == BPF_FIB_LKUP_RET_NOT_FWDED && !served &&
+		(w->key.protocol == PROTO_UDP || state_opens(w->tcp_flags)))
+		known_add(&service_turned, &w->key.src);
 	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return VERDICT_NEXT;
+	if (!served && (known(&service_turned, &w->key.src) || known(&service_turned, &w->key.dst)))
 		return VERDICT_NEXT;
 	pod = bpf_map_lookup_elem(&service_pods, &to.ifindex);
 	if (pod)

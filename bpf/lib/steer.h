@@ -175,7 +175,7 @@ static __always_inline int steer_error(
 /* Whether the packet may be of a flow, or its ends may have had one. */
 static __always_inline int steer_known(const struct balance *w)
 {
-	return known(&w->key.src) || known(&w->key.dst);
+	return known(&service_known, &w->key.src) || known(&service_known, &w->key.dst);
 }
 
 /* What opens a connection, or a datagram, of no flow that is known. */
