@@ -196,6 +196,7 @@ func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 		}
 	})
 	t.Run("a port of the host, without kube-proxy", func(t *testing.T) { hostPort(ctx, t, l) })
+	t.Run("a limit to what a pod gets", func(t *testing.T) { bandwidth(ctx, t, l, front) })
 }
 
 // reach talks to port 80 of a service from a pod or a host, and tries until it answers.

@@ -2,6 +2,7 @@ package lab_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -199,14 +200,22 @@ func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if _, err := lab.Echo(ctx, p); err != nil {
 		t.Fatal(err)
 	}
+	// Netfilter turns what it sends to another pod of the node, and has to turn the answers.
+	near, err := n.AddPod(ctx, "near", lab.PodOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, to := range n.Addrs {
 		for _, proto := range []string{"tcp", "udp"} {
+			if _, err := lab.Send(ctx, near, lab.Exchange{Proto: proto, To: to, Port: 18080}); err != nil {
+				t.Errorf("from a pod of the node to %s over %s: %v", to, proto, err)
+			}
 			if _, err := lab.Send(ctx, l.Outside, lab.Exchange{Proto: proto, To: to, Port: 18080, Egress: true}); err != nil {
 				t.Errorf("from outside to %s over %s: %v", to, proto, err)
 			}
 		}
 	}
-	if err := p.Del(ctx); err != nil {
+	if err := errors.Join(p.Del(ctx), near.Del(ctx)); err != nil {
 		t.Error(err)
 	}
 }
