@@ -26,7 +26,7 @@ const (
 	ServicePacketMapServiceFronts  = "service_fronts"
 	ServicePacketMapServiceKnown   = "service_known"
 	ServicePacketMapServiceMembers = "service_members"
-	ServicePacketMapServicePods    = "service_pods"
+	ServicePacketMapServiceRoutes  = "service_routes"
 	ServicePacketMapServiceSelf    = "service_self"
 	ServicePacketMapServiceSlots   = "service_slots"
 	ServicePacketMapServiceSources = "service_sources"
@@ -116,7 +116,7 @@ type ServicePacketMapSpecs struct {
 	ServiceFronts  *ebpf.MapSpec `ebpf:"service_fronts"`
 	ServiceKnown   *ebpf.MapSpec `ebpf:"service_known"`
 	ServiceMembers *ebpf.MapSpec `ebpf:"service_members"`
-	ServicePods    *ebpf.MapSpec `ebpf:"service_pods"`
+	ServiceRoutes  *ebpf.MapSpec `ebpf:"service_routes"`
 	ServiceSelf    *ebpf.MapSpec `ebpf:"service_self"`
 	ServiceSlots   *ebpf.MapSpec `ebpf:"service_slots"`
 	ServiceSources *ebpf.MapSpec `ebpf:"service_sources"`
@@ -168,7 +168,7 @@ type ServicePacketMaps struct {
 	ServiceFronts  *ebpf.Map `ebpf:"service_fronts"`
 	ServiceKnown   *ebpf.Map `ebpf:"service_known"`
 	ServiceMembers *ebpf.Map `ebpf:"service_members"`
-	ServicePods    *ebpf.Map `ebpf:"service_pods"`
+	ServiceRoutes  *ebpf.Map `ebpf:"service_routes"`
 	ServiceSelf    *ebpf.Map `ebpf:"service_self"`
 	ServiceSlots   *ebpf.Map `ebpf:"service_slots"`
 	ServiceSources *ebpf.Map `ebpf:"service_sources"`
@@ -189,7 +189,7 @@ func (m *ServicePacketMaps) Close() error {
 		m.ServiceFronts,
 		m.ServiceKnown,
 		m.ServiceMembers,
-		m.ServicePods,
+		m.ServiceRoutes,
 		m.ServiceSelf,
 		m.ServiceSlots,
 		m.ServiceSources,

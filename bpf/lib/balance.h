@@ -7,9 +7,7 @@
 #include "known.h"
 #include "nodes.h"
 #include "packet.h"
-#include "ranges.h"
 #include "service.h"
-#include "settings.h"
 
 /* How often another backend, or another port, is tried. */
 #define BALANCE_TRIES 4
@@ -60,6 +58,7 @@ struct balance {
 	struct service_front front;
 	struct service_slot to;
 	__u8 tcp_flags; /* 0 is no TCP */
+	__u8 ethernet;	/* whether the packet has such a header */
 	__u16 apart;	/* FLOW_APART if the flow whose entries are made is */
 };
 
@@ -401,8 +400,11 @@ __noinline int balance_choose(int link)
 	}
 }
 
+/* FLOW_APART if the flow of key to the backend may be; see route.h. */
+int route_apart(struct __sk_buff *skb);
+
 /* Makes the flow of key, if it goes to a service: flow is then its first entry. */
-__noinline int balance_new(__u32 now, int link)
+__noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
 {
 	int from_self = 0, why = BALANCE_NO_SERVICE;
 	struct balance *w = balance_work();
@@ -414,10 +416,6 @@ __noinline int balance_new(__u32 now, int link)
 	w->at.port = w->key.dport;
 	w->at.protocol = w->key.protocol;
 	w->at.scope = balance_scope(w, link);
-	w->apart = host_routing && link == LINK_OUTSIDE && !in_ranges(&w->key.src) &&
-				   !is_node(&w->key.src)
-			   ? FLOW_APART
-			   : 0;
 	for (int i = 0; i < BALANCE_TRIES; i++) {
 		why = balance_choose(link);
 		if (why != BALANCE_CHOSEN)
@@ -425,6 +423,7 @@ __noinline int balance_new(__u32 now, int link)
 		/* This node's pods may be seen by other nodes; nobody may be seen by himself. */
 		from_self = (link != LINK_POD && !(w->to.flags & SERVICE_SLOT_LOCAL)) ||
 			    same_addr(&w->to.addr, &w->key.src);
+		w->apart = link == LINK_OUTSIDE ? route_apart(skb) : 0;
 		why = flow_keep(now, FLOW_NEW, from_self);
 		if (why != COUNT_PACKET_PORT)
 			break;

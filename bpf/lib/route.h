@@ -11,25 +11,29 @@
 
 #include "kernel.h"
 #include "balance.h"
+#include "nodes.h"
 #include "own.h"
+#include "ranges.h"
 #include "settings.h"
 #include "state.h"
 
 /* linux/if_ether.h */
 #define ETH_ALEN 6
 
-/* Links of pods, by index, and what may be done there. */
-#define ROUTE_PODS_MAX 16384
-#define ROUTE_PEER                                                                                 \
-	1 /* nothing at the host's end is to see what the pod gets, no limit for example */
+/* What may be done at a link, by its index. */
+#define ROUTE_LINKS_MAX 16384
+#define ROUTE_POD	1 /* it is a pod's, who may be sent to by the host's end */
+#define ROUTE_PEER	2 /* past it: nothing there is to see what the pod gets, no limit */
+#define ROUTE_FROM	4 /* a pod's, and nothing there but these programs is to see what it sends */
+#define ROUTE_EXIT	8 /* who is outside may be sent to by it: the guard judges what leaves */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, ROUTE_PODS_MAX);
+	__uint(max_entries, ROUTE_LINKS_MAX);
 	__type(key, __u32);
 	__type(value, __u8);
-} service_pods SEC(".maps");
+} service_routes SEC(".maps");
 
 /* Takes a hop from what the packet has left of them. 0 is that it has none. */
 static __always_inline int route_hop(struct __sk_buff *skb, __u8 family)
@@ -43,7 +47,7 @@ static __always_inline int route_hop(struct __sk_buff *skb, __u8 family)
 		if ((bpf_ntohs(was) & 0xff) <= 1)
 			return 0;
 		is = bpf_htons(bpf_ntohs(was) - 1);
-		return !bpf_skb_store_bytes(skb, at - 1, &is, sizeof(is), 0);
+		return !bpf_skb_store_bytes(skb, at - 1, &is, sizeof(is), BPF_F_RECOMPUTE_CSUM);
 	}
 	if (bpf_ntohs(was) >> 8 <= 1)
 		return 0;
@@ -52,12 +56,12 @@ static __always_inline int route_hop(struct __sk_buff *skb, __u8 family)
 	       !bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
 }
 
-/* Makes to the question where a packet from src to dst goes. */
-static __always_inline void route_ask(struct __sk_buff *skb, struct bpf_fib_lookup *to, __u8 family,
-	const struct addr *src, const struct addr *dst)
+/* Asks where a packet goes that came by this link; to has the answer. */
+static __always_inline long route_ask(struct __sk_buff *skb, struct bpf_fib_lookup *to, __u8 family,
+	__u32 ifindex, const struct addr *src, const struct addr *dst)
 {
 	__builtin_memset(to, 0, sizeof(*to));
-	to->ifindex = skb->ifindex;
+	to->ifindex = ifindex;
 	if (family == 4) {
 		to->family = FAMILY_IPV4;
 		to->ipv4_src = src->word[3];
@@ -67,6 +71,40 @@ static __always_inline void route_ask(struct __sk_buff *skb, struct bpf_fib_look
 		__builtin_memcpy(to->ipv6_src, src->word, sizeof(to->ipv6_src));
 		__builtin_memcpy(to->ipv6_dst, dst->word, sizeof(to->ipv6_dst));
 	}
+	return bpf_fib_lookup(skb, to, sizeof(*to), 0);
+}
+
+static __always_inline int route_found(long answer)
+{
+	return answer == BPF_FIB_LKUP_RET_SUCCESS || answer == BPF_FIB_LKUP_RET_NO_NEIGH;
+}
+
+static __always_inline __u8 route_at(__u32 ifindex)
+{
+	__u8 *how = bpf_map_lookup_elem(&service_routes, &ifindex);
+
+	return how ? *how : 0;
+}
+
+/*
+ * Both ways of a flow from outside are looked for when it begins, so that it meets connection
+ * tracking either both ways and from its beginning or not at all.
+ */
+__noinline int route_apart(struct __sk_buff *skb)
+{
+	struct balance *w = balance_work();
+	struct bpf_fib_lookup to;
+
+	if (!host_routing || !w || !w->ethernet || in_ranges(&w->key.src) || is_node(&w->key.src))
+		return 0;
+	if (!route_found(
+		    route_ask(skb, &to, w->p.family, skb->ifindex, &w->key.src, &w->to.addr)) ||
+		!(route_at(to.ifindex) & ROUTE_FROM))
+		return 0;
+	if (!route_found(route_ask(skb, &to, w->p.family, to.ifindex, &w->to.addr, &w->key.src)) ||
+		!(route_at(to.ifindex) & ROUTE_EXIT))
+		return 0;
+	return FLOW_APART;
 }
 
 /* Gives the packet the addresses of the link that it goes to. */
@@ -81,59 +119,80 @@ static __always_inline int route_frame(struct __sk_buff *skb, const struct bpf_f
 
 /* Sends it to a pod by its link. */
 static __always_inline int route_to_pod(struct __sk_buff *skb, const struct balance *w,
-	const struct bpf_fib_lookup *to, int served, __u8 pod)
+	const struct bpf_fib_lookup *to, int served, __u8 how)
 {
 	if (!route_hop(skb, w->p.family))
 		return VERDICT_NEXT;
 	if (route_frame(skb, to))
 		return VERDICT_DROP;
 	/* The program at that link translates what is not for the pod as it is. */
-	if (pod & ROUTE_PEER &&
-		(!served || (w->flow.flags & (FLOW_FORWARD | FLOW_SELF)) == FLOW_FORWARD))
-		return bpf_redirect_peer(to->ifindex, 0);
-	return bpf_redirect(to->ifindex, 0);
+	if (!(how & ROUTE_PEER) ||
+		(served && (w->flow.flags & (FLOW_FORWARD | FLOW_SELF)) != FLOW_FORWARD))
+		return bpf_redirect(to->ifindex, 0);
+	skb->mark = 0;
+	return bpf_redirect_peer(to->ifindex, 0);
+}
+
+/* Sends what a pod answers to somebody outside; his neighbour is asked for as the kernel does. */
+static __always_inline int route_out(
+	struct __sk_buff *skb, const struct balance *w, const struct bpf_fib_lookup *to)
+{
+	struct bpf_redir_neigh next = {.nh_family = to->family};
+
+	if (!route_hop(skb, w->p.family))
+		return VERDICT_NEXT;
+	if (to->family == FAMILY_IPV4)
+		next.ipv4_nh = to->ipv4_dst;
+	else
+		__builtin_memcpy(next.ipv6_nh, to->ipv6_dst, sizeof(next.ipv6_nh));
+	skb->mark |= pod_mark;
+	return bpf_redirect_neigh(to->ifindex, &next, sizeof(next), 0);
+}
+
+/* Whether the pod may send from this address: of those of a link alone many pods' links have one.
+ */
+static __always_inline int route_source(struct __sk_buff *skb, const struct balance *w)
+{
+	if ((w->key.src.word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
+		return 0;
+	return is_own(skb);
 }
 
 /*
- * Sends the packet of key on: to flow's address by now, if it is of a flow. VERDICT_NEXT is that
- * the kernel is to do it.
+ * Sends the packet of key on: to flow's address by now, if it is served. VERDICT_NEXT is that the
+ * kernel is to do it.
  */
-__noinline int route_on(struct __sk_buff *skb, int link)
+__noinline int route_on(struct __sk_buff *skb, int link, int served)
 {
 	struct balance *w = balance_work();
-	int served = (skb->mark & service_mark) != 0;
 	struct bpf_fib_lookup to;
-	int apart; /* what a pod answers to somebody outside, which alone goes out of the node */
-	__u8 *pod;
+	int answer; /* what a pod answers to somebody outside, which alone goes out of the node */
 	long found;
+	__u8 how;
 
-	if (!host_routing || !w || (!served && link != LINK_POD))
+	if (!host_routing || !w || skb->vlan_present)
 		return VERDICT_NEXT;
 	if (link == LINK_OUTSIDE && !(w->flow.flags & FLOW_APART))
 		return VERDICT_NEXT;
-	apart = served && link == LINK_POD &&
-		(w->flow.flags & (FLOW_FORWARD | FLOW_APART)) == FLOW_APART;
+	answer = served && link == LINK_POD &&
+		 (w->flow.flags & (FLOW_FORWARD | FLOW_APART)) == FLOW_APART;
 	/* Netfilter drops what is not of the pod, and does not see this. */
-	if (link == LINK_POD && !is_own(skb))
+	if (link == LINK_POD && !route_source(skb, w))
 		return VERDICT_NEXT;
-	route_ask(skb, &to, w->p.family, &w->key.src, served ? &w->flow.addr : &w->key.dst);
-	found = bpf_fib_lookup(skb, &to, sizeof(to), 0);
-	if (found == BPF_FIB_LKUP_RET_NOT_FWDED && !served &&
+	found = route_ask(skb, &to, w->p.family, skb->ifindex, &w->key.src,
+		served ? &w->flow.addr : &w->key.dst);
+	if (found == BPF_FIB_LKUP_RET_NOT_FWDED && link == LINK_POD &&
 		(w->key.protocol == PROTO_UDP || state_opens(w->tcp_flags)))
 		known_add(&service_turned, &w->key.src);
-	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_NO_NEIGH)
+	if (!route_found(found))
+		return VERDICT_NEXT;
+	how = route_at(to.ifindex);
+	if (answer)
+		return how & ROUTE_EXIT ? route_out(skb, w, &to) : VERDICT_NEXT;
+	if (found || !(how & ROUTE_POD) ||
+		(link == LINK_POD && !(route_at(skb->ifindex) & ROUTE_FROM)))
 		return VERDICT_NEXT;
 	if (!served && (known(&service_turned, &w->key.src) || known(&service_turned, &w->key.dst)))
 		return VERDICT_NEXT;
-	pod = bpf_map_lookup_elem(&service_pods, &to.ifindex);
-	if (pod)
-		return found ? VERDICT_NEXT : route_to_pod(skb, w, &to, served, *pod);
-	if (!apart || !route_hop(skb, w->p.family))
-		return VERDICT_NEXT;
-	skb->mark |= pod_mark;
-	if (found)
-		return bpf_redirect_neigh(to.ifindex, 0, 0, 0);
-	if (route_frame(skb, &to))
-		return VERDICT_DROP;
-	return bpf_redirect(to.ifindex, 0);
+	return route_to_pod(skb, w, &to, served, how);
 }

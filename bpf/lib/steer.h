@@ -181,7 +181,7 @@ static __always_inline int steer_known(const struct balance *w)
 /* What opens a connection, or a datagram, of no flow that is known. */
 static __always_inline int steer_open(struct __sk_buff *skb, struct balance *w, __u32 now, int link)
 {
-	int why = balance_new(now, link);
+	int why = balance_new(skb, now, link);
 
 	if (why == BALANCE_NO_SERVICE && w->key.protocol == PROTO_TCP && steer_known(w))
 		flow_forget(now);
@@ -292,11 +292,12 @@ static __always_inline int steer_is_outer(const struct balance *w, enum service_
 }
 
 /* Sends the packet of key on, if that is not left to the kernel. */
-static __always_inline int steer_on(struct __sk_buff *skb, __u32 network, enum service_link link)
+static __always_inline int steer_on(
+	struct __sk_buff *skb, __u32 network, enum service_link link, int served)
 {
-	if (network != ETH_HLEN || link == LINK_TUNNEL)
+	if (network != ETH_HLEN || link == LINK_TUNNEL || (!served && link != LINK_POD))
 		return VERDICT_NEXT;
-	return route_on(skb, link);
+	return route_on(skb, link, served);
 }
 
 /* What comes in by a link. */
@@ -319,9 +320,10 @@ static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum s
 	}
 	if (!steer_key(skb, w, FLOW_IN) || steer_is_outer(w, link))
 		return VERDICT_NEXT;
+	w->ethernet = network == ETH_HLEN;
 	did = steer_find(skb, link);
 	if (did == BALANCE_NO_SERVICE)
-		return steer_on(skb, network, link);
+		return steer_on(skb, network, link, 0);
 	if (did != BALANCE_CHOSEN) {
 		service_count(did);
 		return VERDICT_DROP;
@@ -329,7 +331,7 @@ static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum s
 	if (steer_rewrite(skb, w, network, REWRITE_DST))
 		return VERDICT_DROP;
 	skb->mark |= mark;
-	return steer_on(skb, network, link);
+	return steer_on(skb, network, link, 1);
 }
 
 /* What goes out by a link. What came from a pod or a tunnel is of a flow only if it is marked so.

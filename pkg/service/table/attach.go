@@ -138,7 +138,26 @@ func (t *Table) takeOver(old *ebpf.Program) error {
 			return fmt.Errorf("take over map %d: %w", id, err)
 		}
 	}
-	return nil
+	return t.takeOverKnown(old, ids)
+}
+
+// takeOverKnown is for what a program with flows knows of addresses, if not in the map that is there now.
+func (t *Table) takeOverKnown(old *ebpf.Program, ids []ebpf.MapID) error {
+	m := t.maps[mapKnown]
+	if m == nil {
+		return nil
+	}
+	info, err := m.Info()
+	if err != nil {
+		return fmt.Errorf("read map %s: %w", mapKnown, err)
+	}
+	if own, _ := info.ID(); slices.Contains(ids, own) {
+		return nil
+	}
+	if has, err := hasMap(old, mapFlows); err != nil || !has {
+		return err
+	}
+	return t.assumeFlows()
 }
 
 func (t *Table) takeOverMap(id ebpf.MapID) error {

@@ -55,7 +55,7 @@ func (t *Table) assumeCallersOf(old *ebpf.Program) error {
 	return t.assumeCallers()
 }
 
-// assumeFlows has all addresses known as ones that have had a flow, where entries were made without saying so.
+// assumeFlows has all addresses known as ones that have had a flow, where entries were made without saying so in this map.
 func (t *Table) assumeFlows() error {
 	m := t.maps[mapKnown]
 	for i := range m.MaxEntries() {
@@ -64,14 +64,6 @@ func (t *Table) assumeFlows() error {
 		}
 	}
 	return nil
-}
-
-// assumeFlowsOf is assumeFlows where a program is of a version that has no such map.
-func (t *Table) assumeFlowsOf(old *ebpf.Program) error {
-	if has, err := hasMap(old, mapKnown); err != nil || has {
-		return err
-	}
-	return t.assumeFlows()
 }
 
 // hasMap is whether a program has a map of this name.

@@ -149,7 +149,7 @@ func (t *Table) AttachLinks() ([]string, error) {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
 	if err := t.forgetRoutes(links); err != nil {
-		return nil, err
+		t.log.Warn("links that are gone are still known", "error", err)
 	}
 	// Who translates back is there first.
 	if err := t.translateAtGuard(); err != nil {
@@ -177,8 +177,8 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 		return nil, fmt.Errorf("look at the master of %s: %w", l.Attrs().Name, err)
 	}
 	hk, want := hooksFor(t.features), planLink(l, master)
-	if err := t.routeLink(h, l, want[ingress] == progPodIn, settled); err != nil {
-		return nil, err
+	if err := t.routeLink(h, hk, l, want[ingress], settled); err != nil {
+		t.log.Warn("packets of a link take the kernel's way", "link", l.Attrs().Name, "error", err)
 	}
 	var changed []string
 	for _, dir := range []direction{egress, ingress} {
@@ -233,8 +233,7 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 		return "", err
 	}
 	former := func() error {
-		err := errors.Join(t.takeOver(ours[0]), t.assumeFlowsOf(ours[0]))
-		if err != nil || p.dir != ingress {
+		if err := t.takeOver(ours[0]); err != nil || p.dir != ingress {
 			return err
 		}
 		return t.assumeCallersOf(ours[0])

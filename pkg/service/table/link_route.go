@@ -6,71 +6,119 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	settings "github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
-// mapPods has the links of pods, by index, for host routing by eBPF: bpf/lib/route.h.
-const mapPods = "service_pods"
+// mapRoutes says what may be done at links, by index, for host routing by eBPF: bpf/lib/route.h.
+const mapRoutes = "service_routes"
 
-// What may be done at a pod's link: routeEgress sends packets through what there is at the host's end, routePeer past it, into the pod.
+// What may be done at a link.
 const (
-	routeEgress uint8 = 0
-	routePeer   uint8 = 1
+	routePod  uint8 = 1 << iota // a pod's: packets may be sent to it by the host's end
+	routePeer                   // past what there is at the host's end, into the pod
+	routeFrom                   // a pod's: its packets may be sent on
+	routeExit                   // what pods answer may leave by it
 )
 
-// routeLink says to the programs whether packets are sent to this link, and how. Limits to what a pod gets (plugin bandwidth) are made soon after
-// the link: unless it is settled, a link that is new is sent to by the host's end.
-func (t *Table) routeLink(h *nl.Handle, l nl.Link, isPod, settled bool) error {
-	m, index := t.maps[mapPods], uint32(l.Attrs().Index)
-	var have uint8
-	err := m.Lookup(index, &have)
-	known := err == nil
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("read map %s: %w", mapPods, err)
+// routeLink says to the programs what may be done at this link, of which plan is the program for what comes in. Limits to what a pod gets and sends
+// (plugin bandwidth) are made soon after the link: unless it is settled, one that is new is sent to by the host's end, and what it sends is the
+// kernel's.
+func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settled bool) error {
+	m, index := t.maps[mapRoutes], uint32(l.Attrs().Index)
+	var have, want uint8
+	if err := m.Lookup(index, &have); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("read map %s: %w", mapRoutes, err)
 	}
-	if !isPod || !t.routing {
-		if !known {
-			return nil
-		}
-		if err := m.Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("delete from map %s: %w", mapPods, err)
-		}
-		return nil
-	}
-	want := have // of a new one routeEgress
-	if settled {
-		limited, err := isLimited(h, l)
-		if err != nil {
+	if t.routing {
+		var err error
+		if want, err = t.routes(h, hk, l, plan); err != nil {
 			return err
 		}
-		want = routePeer
-		if limited {
-			want = routeEgress
+		if !settled {
+			want &= have | routePod
 		}
 	}
-	if known && have == want {
+	switch {
+	case want == have:
 		return nil
-	}
-	if err := m.Put(index, want); err != nil {
-		return fmt.Errorf("write map %s: %w", mapPods, err)
+	case want == 0:
+		if err := m.Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete from map %s: %w", mapRoutes, err)
+		}
+	default:
+		if err := m.Put(index, want); err != nil {
+			return fmt.Errorf("write map %s: %w", mapRoutes, err)
+		}
 	}
 	return nil
 }
 
-// isLimited is whether something at the host's end is to see what the pod gets: a qdisc that is not the kernel's own of a veth, nor the place of programs.
-func isLimited(h *nl.Handle, l nl.Link) (bool, error) {
-	if l.Type() != "veth" {
-		return true, nil // it has no other end that can be sent to
+// routes is what may be done at a link with this program for what comes in.
+func (t *Table) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, error) {
+	switch plan {
+	case progIn:
+		guarded, err := isGuarded(h, hk, l)
+		if err != nil || !guarded {
+			return 0, err
+		}
+		return routeExit, nil
+	case progPodIn:
+		gets, sends, err := limits(h, l)
+		if err != nil {
+			return 0, err
+		}
+		how := routePod
+		if !gets && l.Type() == "veth" { // else it has no other end that can be sent to
+			how |= routePeer
+		}
+		if !sends {
+			how |= routeFrom
+		}
+		return how, nil
 	}
+	return 0, nil
+}
+
+// limits is whether something at the host's end of a pod's link is to see what the pod gets, or what it sends: a qdisc that is neither the kernel's
+// own of a veth nor the place of programs.
+func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	qdiscs, err := h.QdiscList(l)
 	if err != nil {
 		if errors.Is(goneError(err), errLinkGone) {
-			return true, nil
+			return true, true, nil
 		}
-		return false, fmt.Errorf("list qdiscs of %s: %w", l.Attrs().Name, err)
+		return true, true, fmt.Errorf("list qdiscs of %s: %w", l.Attrs().Name, err)
 	}
 	for _, q := range qdiscs {
-		if kind := q.Type(); kind != "noqueue" && kind != "clsact" && kind != "ingress" {
+		switch q.Type() {
+		case "noqueue", "clsact":
+		case "ingress":
+			sends = true
+		default:
+			gets = true
+		}
+	}
+	return gets, sends, nil
+}
+
+// isGuarded is whether the guard judges what leaves by the link.
+func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
+	ids, err := hk.list(h, point{l.Attrs().Index, egress})
+	if err != nil {
+		if errors.Is(err, errLinkGone) {
+			return false, nil
+		}
+		return false, fmt.Errorf("list programs of %s: %w", l.Attrs().Name, err)
+	}
+	for _, id := range ids {
+		prog, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			continue // it has gone meanwhile
+		}
+		info, err := prog.Info()
+		prog.Close()
+		if err == nil && info.Name == settings.PinGuardEgress {
 			return true, nil
 		}
 	}
@@ -84,7 +132,7 @@ func (t *Table) forgetRoutes(links []nl.Link) error {
 		there[uint32(l.Attrs().Index)] = true
 	}
 	var gone []uint32
-	err := each(t.maps, mapPods, func(index uint32, _ uint8) bool {
+	err := each(t.maps, mapRoutes, func(index uint32, _ uint8) bool {
 		if !there[index] {
 			gone = append(gone, index)
 		}
@@ -94,8 +142,8 @@ func (t *Table) forgetRoutes(links []nl.Link) error {
 		return err
 	}
 	for _, index := range gone {
-		if err := t.maps[mapPods].Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("delete from map %s: %w", mapPods, err)
+		if err := t.maps[mapRoutes].Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete from map %s: %w", mapRoutes, err)
 		}
 	}
 	return nil

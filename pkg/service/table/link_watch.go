@@ -53,7 +53,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 			return
 		}
 		t.serveLink(h, l, false)
-		if t.routing && l.Attrs().Group == settings.PodGroup {
+		if t.routing {
 			again(l)
 		}
 	}, func(err error) {
@@ -111,6 +111,11 @@ func (t *Table) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 		return
 	}
 	// Links come where others went.
+	if links, err := h.LinkList(); err != nil {
+		t.log.Warn("links that are gone are still known", "error", err)
+	} else if err := t.forgetRoutes(links); err != nil {
+		t.log.Warn("links that are gone are still known", "error", err)
+	}
 	if _, err := t.countCallers(h); err != nil {
 		t.log.Warn("pods that are gone are still known as callers of services, for which there is room for so many only", "error", err)
 	}

@@ -78,17 +78,12 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 		return explain(err)
 	}
 	_, err := os.Stat(t.pin(mapFlows))
-	_, unknown := os.Stat(t.pin(mapKnown))
+	t.hadFlows = err == nil
 	for name, spec := range pinned {
 		if slices.Contains(tableMaps, name) {
 			continue
 		}
 		if err := t.loadMap(name, spec); err != nil {
-			return explain(err)
-		}
-	}
-	if err == nil && unknown != nil && pinned[mapKnown] != nil {
-		if err := t.assumeFlows(); err != nil {
 			return explain(err)
 		}
 	}
@@ -221,6 +216,11 @@ func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
 	if name == mapCallers {
 		// Before there is a pin: a map that is pinned is whole.
 		if err := t.assumeCallers(); err != nil {
+			return err
+		}
+	}
+	if name == mapKnown && t.hadFlows {
+		if err := t.assumeFlows(); err != nil {
 			return err
 		}
 	}

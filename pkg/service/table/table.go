@@ -74,6 +74,7 @@ type Table struct {
 	maps     map[string]*ebpf.Map     // by name, which is their pin
 	progs    map[string]*ebpf.Program // by name; loaded, attached or not
 	fresh    bool                     // see Fresh
+	hadFlows bool                     // whether there was a table of flows before
 	patience time.Duration            // podPatience
 	routing  bool                     // Config.HostRouting
 
