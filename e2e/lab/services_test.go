@@ -63,7 +63,7 @@ func services(t *testing.T, routing string) {
 	ownCgroups(t, nil, before)
 }
 
-// metByNetfilter wants rules of others on the pods' node to see what two pods say to each other, or not to.
+// metByNetfilter wants rules of others on the pods' node to see what two pods say to each other, or not to, once they have been there for a few seconds.
 func metByNetfilter(ctx context.Context, t *testing.T, client, server *lab.Pod, met bool) {
 	rules := "table inet others { chain forward { type filter hook forward priority 0; "
 	for _, a := range server.Addrs {
@@ -73,15 +73,21 @@ func metByNetfilter(ctx context.Context, t *testing.T, client, server *lab.Pod, 
 		}
 		rules += fmt.Sprintf("%s daddr %s counter; ", family, a)
 	}
-	run(ctx, t, client.Node, "nft", rules+"}; }")
-	for _, a := range server.Addrs {
-		answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(a, lab.NamePort), Count: 20}, everyone("a"))
+	err := lab.Until(ctx, 15*time.Second, func() error {
+		run(ctx, t, client.Node, "nft", rules+"}; }")
+		for _, a := range server.Addrs {
+			answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(a, lab.NamePort), Count: 20}, everyone("a"))
+		}
+		list := run(ctx, t, client.Node, "nft", "list", "table", "inet", "others")
+		run(ctx, t, client.Node, "nft", "delete", "table", "inet", "others")
+		if silent := strings.Count(list, "packets 0 "); met && silent > 0 || !met && silent < len(server.Addrs) {
+			return fmt.Errorf("that rules of others see packets is to be %t:\n%s", met, list)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
-	list := run(ctx, t, client.Node, "nft", "list", "table", "inet", "others")
-	if silent := strings.Count(list, "packets 0 "); met && silent > 0 || !met && silent < len(server.Addrs) {
-		t.Errorf("that rules of others see packets is to be %t:\n%s", met, list)
-	}
-	run(ctx, t, client.Node, "nft", "delete", "table", "inet", "others")
 }
 
 // noLeaksBetween is noLeaks for a lab in which pods of two nodes talked: some of what was on the wire was of tunnels.
