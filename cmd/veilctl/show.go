@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -124,7 +125,11 @@ func servicesLine(s *telemetry.Services) string {
 			up++
 		}
 	}
-	return line + fmt.Sprintf("; %d of %d API servers answer", up, len(s.APIServers))
+	line += fmt.Sprintf("; %d of %d API servers answer", up, len(s.APIServers))
+	if s.HostRouting == config.HostRoutingEBPF {
+		line += "; host routing by eBPF, past netfilter"
+	}
+	return line
 }
 
 func syncedNote(s telemetry.Status) string {

@@ -50,6 +50,9 @@ func services(t *testing.T, routing string) {
 	ctx, l := serviceLab(t, routing)
 	t.Run("addresses", func(t *testing.T) { servicesByAddress(ctx, t, l) })
 	client, pods := namedPods(ctx, t, l, 1, three...)
+	if s := nodeStatus(ctx, t, l.Nodes()[0]).Services; s == nil || s.HostRouting != routing {
+		t.Errorf("status of services: %+v, want host routing %s", s, routing)
+	}
 	t.Run("netfilter between pods of a node", func(t *testing.T) { metByNetfilter(ctx, t, client, pods[0], routing == config.HostRoutingKernel) })
 	var waits sync.WaitGroup // beside the others
 	waits.Go(func() { t.Run("clients are forgotten", func(t *testing.T) { servicesForget(ctx, t, l, client, pods) }) })

@@ -233,7 +233,7 @@ func (a *Agent) serviceStatus() (*telemetry.Services, []string) {
 	}
 	s := a.services.proxy.Status()
 	out := &telemetry.Services{
-		Listed: s.Listed, Known: s.Services, Failures: s.Failures, Problems: len(s.Problems),
+		Listed: s.Listed, HostRouting: a.cfg.Services.HostRouting, Known: s.Services, Failures: s.Failures, Problems: len(s.Problems),
 		Tables: []telemetry.ServiceTable{
 			{Limit: "fronts", Used: s.Used.Fronts, Size: s.Limits.Fronts},
 			{Limit: "slots", Used: s.Used.Slots, Size: s.Limits.Slots},

@@ -104,6 +104,9 @@ func TestLoadReports(t *testing.T) {
 		"one file for both":     {good + "keyFile: /run/a\nsnapshotFile: /run//a", []string{"snapshotFile: /run/a is also keyFile"}},
 		"empty value":           {good + "keyFile:", []string{"keyFile: null is not a text in quotes"}},
 		"node in capitals":      {strings.Replace(good, "node-1", "Node-1", 1), []string{`node: "Node-1" is no node name`}},
+		"host routing alone":    {good + "services: {hostRouting: ebpf}", []string{"services.hostRouting: ebpf is done by the programs of serviceProxy ebpf; write that too, or kernel"}},
+		"host routing":          {good + "serviceProxy: ebpf\nservices: {hostRouting: ebpf}", nil},
+		"unknown host routing":  {good + "services: {hostRouting: fast}", []string{`services.hostRouting: "fast" is unknown; write one of [kernel ebpf]`}},
 		"log level":             {good + "logLevel: loud", []string{`logLevel: "loud" is unknown`}},
 		"metrics address":       {good + "metricsAddress: nowhere", []string{"metricsAddress:"}},
 		"many things": {"node: '-'\nclusterRange: []\nserviceRanges: [a]\nmtu: x\ntunnel: {port: 99999, mode: 1}", []string{

@@ -11,6 +11,8 @@ import (
 type Services struct {
 	// Listed is whether services were listed since this veild began; before, the table is the last one's.
 	Listed bool `json:"listed"`
+	// HostRouting is who brings packets to pods of the node, "kernel" or "ebpf".
+	HostRouting string `json:"hostRouting"`
 	// Known counts services.
 	Known int `json:"known"`
 	// Tables are how full the maps are, by the name of their limit; that of callers is not to be set.

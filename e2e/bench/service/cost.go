@@ -51,6 +51,9 @@ func (s *suite) cost(ctx context.Context) error {
 	return nil
 }
 
+// hostsEnd is the program for what goes to a pod by the host's end of its link, which host routing by eBPF sends packets past.
+const hostsEnd = "service_pod_out"
+
 // costRound makes connections and notes what a run of each program took on the average.
 func (s *suite) costRound(ctx context.Context, l *lane, r reach, nanos map[string][]float64) error {
 	before, err := s.stats(l, r)
@@ -67,6 +70,9 @@ func (s *suite) costRound(ctx context.Context, l *lane, r reach, nanos map[strin
 	}
 	for name := range after {
 		n := after[name].runs - before[name].runs
+		if n == 0 && name == hostsEnd {
+			continue
+		}
 		if n == 0 {
 			return fmt.Errorf("%s was not run: %s does not go by it", name, l)
 		}
