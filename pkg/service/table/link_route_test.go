@@ -1,0 +1,664 @@
+package table
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+
+	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// routed is linked with another pod, which is the backend of a service of each family:
+//
+//	host vpod2 198.18.3.254 ─── p0 198.18.3.6 other
+//	           fd42:1:0:3::fe      fd42:1:0:3::6
+type routed struct {
+	*linked
+	other *nettest.NS
+}
+
+// Where other is, and its service for pods and for clients outside, of each family.
+var (
+	otherAt   = []string{"198.18.3.6", "fd42:1:0:3::6"}
+	clusterAt = []string{"198.18.0.1", "fd42:1:ff::1"}
+	outsideAt = []string{"198.19.0.66", "fd42:9::66"}
+)
+
+// newRouted has programs attached, host routing if asked for.
+func newRouted(t *testing.T, withTCX, hostRouting bool) *routed {
+	t.Helper()
+	r := &routed{newLinked(t, withTCX), nettest.NewNS(t)}
+	nettest.Sysctl(t, r.other, "ipv6/conf/default/accept_dad", "0")
+	nettest.Veth(t, nettest.End{NS: r.other, Name: "p0", Addrs: nettest.Prefixes("198.18.3.6/24", "fd42:1:0:3::6/64")},
+		nettest.End{NS: r.host, Name: "vpod2", Addrs: nettest.Prefixes("198.18.3.254/24", "fd42:1:0:3::fe/64")})
+	group(t, r.host, "vpod2", settings.PodGroup)
+	for i, p := range nettest.Prefixes("0.0.0.0/0", "::/0") {
+		nettest.AddRoute(t, r.other, p, nettest.Addrs("198.18.3.254", "fd42:1:0:3::fe")[i], "p0")
+		vip := netip.MustParseAddr(outsideAt[i])
+		nettest.AddRoute(t, r.client, netip.PrefixFrom(vip, vip.BitLen()), nettest.Addrs("198.19.0.1", "fd42:9::1")[i], "u0")
+		// Real pods have no neighbours but the host.
+		self := nettest.Prefixes("198.18.1.1/32", "fd42:1::1/128")[i]
+		nettest.AddRoute(t, r.pod, self, nettest.Addrs("198.18.1.254", "fd42:1::fe")[i], "p0")
+	}
+	podAddrs(t, r.host, "vpod2", otherAt[0], otherAt[1], linkLocal(t, r.other, "p0"))
+	tellSource(t, r.pod)
+	tellSource(t, r.other)
+	r.meet(t)
+	r.reload(t, hostRouting)
+	r.put(t, otherAt...)
+	return r
+}
+
+// meet has the host know its neighbours, which it is not to ask for while nothing is forwarded.
+func (r *routed) meet(t *testing.T) {
+	t.Helper()
+	for _, to := range []string{"198.18.1.5", "fd42:1::5", otherAt[0], otherAt[1]} {
+		ask(t, r.host, "udp", to, "5353", "")
+	}
+}
+
+// reload puts another table in the place of this one.
+func (r *routed) reload(t *testing.T, hostRouting bool) {
+	t.Helper()
+	withTCX := r.features.TCX
+	c := r.config()
+	c.HostRouting = hostRouting
+	if err := r.Table.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.host.Run(t, func() (err error) {
+		r.Table, err = Open(c)
+		return err
+	})
+	r.features.TCX = withTCX
+	r.setSelf(t)
+	r.linked.attach(t)
+	if hostRouting && !withTCX {
+		// The guard is at tcx wherever there is one, and who has none does not see it there.
+		if err := r.maps[mapRoutes].Put(r.index(t, "u0"), routeExit); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// put has these pods behind the service.
+func (r *routed) put(t *testing.T, backends ...string) {
+	t.Helper()
+	p, err := service.New("node-1", small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Adopt(s)
+	svc, endpoints := named("web", clusterAt...), sliceOf("web", backends...)
+	svc.LoadBalancerIPs = nettest.Addrs(outsideAt...)
+	for i := range endpoints.Endpoints {
+		endpoints.Endpoints[i].Node = "node-1"
+	}
+	p.PutService(svc)
+	p.PutSlice(endpoints)
+	if err := r.Apply(p.Plan()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nft makes a table of others on the host; the named counters "seen" and "stopped" are there for its rules.
+func (r *routed) nft(t *testing.T, chains string) {
+	t.Helper()
+	r.host.Run(t, func() error {
+		text := "table inet others\ndelete table inet others\ntable inet others { counter seen { }; counter stopped { }; " + chains + " }"
+		if out, err := exec.Command("nft", text).CombinedOutput(); err != nil {
+			return fmt.Errorf("nft %s: %w: %s", text, err, out)
+		}
+		return nil
+	})
+}
+
+// Chains of others: one that lets nothing through, and one that counts what meets netfilter.
+const (
+	stopAll = `chain f { type filter hook forward priority 0; counter name "stopped" drop; };`
+	seeAll  = `chain p { type filter hook prerouting priority -500; meta l4proto { tcp, udp } counter name "seen"; };`
+
+	seen, stopped = "seen", "stopped"
+)
+
+var packets = regexp.MustCompile(`packets (\d+)`)
+
+func (r *routed) count(t *testing.T, counter string) int {
+	t.Helper()
+	n := 0
+	r.host.Run(t, func() error {
+		out, err := exec.Command("nft", "list counter inet others "+counter).CombinedOutput()
+		found := packets.FindSubmatch(out)
+		if err != nil || found == nil {
+			return fmt.Errorf("counter %s: %w: %s", counter, err, out)
+		}
+		n, err = strconv.Atoi(string(found[1]))
+		return err
+	})
+	return n
+}
+
+// ask gives which source a pod sees, as tellSource says it; a test that is not answered fails.
+func ask(t *testing.T, ns *nettest.NS, network, to, port, want string) {
+	t.Helper()
+	ns.Run(t, func() error {
+		c, err := dial(network, net.JoinHostPort(to, port))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		source, err := converse(c)
+		if err == nil && want != "" && !strings.HasPrefix(source, want) {
+			return fmt.Errorf("%s %s sees %s, want %s", network, to, source, want)
+		}
+		return err
+	})
+}
+
+// from is a dialer of this source and, unless it is 0, this TTL or hop limit, which is told what becomes of its datagrams.
+func from(source string, hops int) net.Dialer {
+	d := net.Dialer{Timeout: handsPatience}
+	if source != "" {
+		d.LocalAddr = &net.UDPAddr{IP: net.ParseIP(source)}
+	}
+	if hops > 0 {
+		d.Control = func(network, _ string, c syscall.RawConn) error {
+			var errs []error
+			err := c.Control(func(fd uintptr) {
+				level, limit, told := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_RECVERR
+				if strings.HasSuffix(network, "6") {
+					level, limit, told = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_RECVERR
+				}
+				errs = append(errs, unix.SetsockoptInt(int(fd), level, limit, hops), unix.SetsockoptInt(int(fd), level, told, 1))
+			})
+			return errors.Join(append(errs, err)...)
+		}
+	}
+	return d
+}
+
+// expectCounted wants what a client sends to be counted, answered or not.
+func (r *routed) expectCounted(t *testing.T, counter string, ns *nettest.NS, d net.Dialer, network, to, port string) {
+	t.Helper()
+	before := r.count(t, counter)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		done <- ns.Do(func() error {
+			c, err := d.DialContext(ctx, network, net.JoinHostPort(to, port))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Write([]byte("?\n"))
+			return err
+		})
+	}()
+	nettest.Until(t, 10*time.Second, counter+" counts what is sent to "+to, func() bool { return r.count(t, counter) > before })
+	stop()
+	err := <-done
+	if counter == stopped && network == "tcp" && err == nil {
+		t.Errorf("%s is reached", to)
+	}
+	if network == "udp" && err != nil {
+		t.Error(err)
+	}
+}
+
+// way is a client, where it asks, by which ports of TCP and UDP, and whom the backend is to see.
+type way struct {
+	from     *nettest.NS
+	to       []string
+	tcp, udp string
+	source   []string
+}
+
+// expectPast has a chain that stops all in force: without host routing nothing comes through, with it everything, both ways.
+func expectPast(t *testing.T, pick func(*testing.T, *routed) way) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, false)
+		w := pick(t, r)
+		r.nft(t, stopAll)
+		for _, to := range w.to {
+			r.expectCounted(t, stopped, w.from, net.Dialer{}, "tcp", to, w.tcp)
+			r.expectCounted(t, stopped, w.from, net.Dialer{}, "udp", to, w.udp)
+		}
+		r.reload(t, true)
+		r.nft(t, stopAll)
+		for i, to := range w.to {
+			ask(t, w.from, "tcp", to, w.tcp, w.source[i])
+			ask(t, w.from, "udp", to, w.udp, w.source[i])
+		}
+		if n := r.count(t, stopped); n > 0 {
+			t.Errorf("%d packets met netfilter", n)
+		}
+	})
+}
+
+func TestPodsOfANodeReachEachOtherPastNetfilter(t *testing.T) {
+	expectPast(t, func(_ *testing.T, r *routed) way {
+		return way{r.pod, otherAt, "8080", "5353", []string{"198.18.1.5:", "[fd42:1::5]:"}}
+	})
+}
+
+func TestClientsOutsideReachAPodPastNetfilter(t *testing.T) {
+	expectPast(t, func(_ *testing.T, r *routed) way {
+		return way{r.client, outsideAt, "80", "53", []string{"198.19.0.9:", "[fd42:9::9]:"}}
+	})
+}
+
+func TestPodsReachAServicePastNetfilter(t *testing.T) {
+	expectPast(t, func(_ *testing.T, r *routed) way {
+		return way{r.pod, clusterAt, "80", "53", []string{"198.18.1.5:", "[fd42:1::5]:"}}
+	})
+}
+
+func TestPodsReachThemselvesPastNetfilter(t *testing.T) {
+	expectPast(t, func(t *testing.T, r *routed) way {
+		r.put(t, "198.18.1.5", "fd42:1::5")
+		return way{r.pod, clusterAt, "80", "53", []string{"198.18.1.1:", "[fd42:1::1]:"}}
+	})
+}
+
+// expectSeen wants netfilter to have met nothing, or something, since the last call.
+func (r *routed) expectSeen(t *testing.T, what string, want bool) {
+	t.Helper()
+	if n := r.count(t, seen); (n > 0) != want {
+		t.Errorf("%s: netfilter met %d packets", what, n)
+	}
+	r.nft(t, seeAll)
+}
+
+func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		r.addFar(t)
+		tellSource(t, r.far)
+		r.nft(t, seeAll)
+		for i, to := range otherAt {
+			ask(t, r.pod, "udp", to, "5353", "")
+			ask(t, r.client, "tcp", outsideAt[i], "80", "")
+			r.expectSeen(t, "what has one", false)
+			ask(t, r.pod, "udp", []string{"198.18.2.5", "fd42:1:0:2::5"}[i], "5353", "") // nothing of it comes later
+			r.expectSeen(t, "a pod of another node", true)
+			r.expectCounted(t, seen, r.pod, net.Dialer{}, "udp", []string{"198.19.0.9", "fd42:9::9"}[i], "5353")
+			r.expectCounted(t, seen, r.pod, from("", 1), "udp", to, "5353")
+			r.nft(t, seeAll)
+		}
+		r.host.Run(t, func() error {
+			_, err := r.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1", "198.19.0.9", "fd42:9::9")})
+			return err
+		})
+		for _, to := range outsideAt {
+			r.expectCounted(t, seen, r.client, net.Dialer{}, "tcp", to, "80")
+			r.expectCounted(t, seen, r.client, net.Dialer{}, "udp", to, "53")
+		}
+		// Last: these become the pod's own choice where they are nearer.
+		for _, source := range []string{"198.18.3.7", "198.19.7.7", "fd42:1:0:3::7", "fd42:9::77"} {
+			a := netip.MustParseAddr(source)
+			nettest.AddAddr(t, r.pod, "p0", netip.PrefixFrom(a, a.BitLen()))
+			to := otherAt[0]
+			if a.Is6() {
+				to = otherAt[1]
+			}
+			r.expectCounted(t, seen, r.pod, from(source, 0), "udp", to, "5353")
+		}
+	})
+}
+
+func TestSendersAreToldThatHopsAreUsedUp(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		for _, to := range otherAt {
+			for hops, want := range map[int]error{1: unix.EHOSTUNREACH, 2: nil} {
+				r.pod.Run(t, func() error {
+					d := from("", hops)
+					c, err := d.Dial("udp", net.JoinHostPort(to, "5353"))
+					if err != nil {
+						return err
+					}
+					defer c.Close()
+					if _, err := converse(c); !errors.Is(err, want) {
+						t.Errorf("%s with %d hops: %v, want %v", to, hops, err, want)
+					}
+					return nil
+				})
+			}
+		}
+	})
+}
+
+func mac(t *testing.T, ns *nettest.NS, link string) string {
+	t.Helper()
+	found, err := ns.Handle().LinkByName(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.Attrs().HardwareAddr.String()
+}
+
+// expectRouted wants datagrams of both families to have come to a link from that of the host, with one hop less than they were sent with.
+func expectRouted(t *testing.T, c *nettest.Capture, what, to, via string) {
+	t.Helper()
+	families := map[uint16]bool{}
+	for _, f := range c.All(t) {
+		family := binary.BigEndian.Uint16(f.Data[12:])
+		var protocol, hops byte
+		switch family {
+		case unix.ETH_P_IP:
+			hops, protocol = f.Data[14+8], f.Data[14+9]
+		case unix.ETH_P_IPV6:
+			protocol, hops = f.Data[14+6], f.Data[14+7]
+		}
+		if f.Outgoing || protocol != unix.IPPROTO_UDP {
+			continue
+		}
+		families[family] = true
+		if at, by := net.HardwareAddr(f.Data[:6]).String(), net.HardwareAddr(f.Data[6:12]).String(); at != to || by != via || hops != 63 {
+			t.Errorf("%s: a datagram to %s from %s has %d hops, want %s, %s, 63", what, at, by, hops, to, via)
+		}
+	}
+	if len(families) != 2 {
+		t.Errorf("%s: datagrams of families %v", what, families)
+	}
+}
+
+// TestPacketsAreAsTheKernelWouldSendThem has them sent into pods, and to them by the host's end.
+func TestPacketsAreAsTheKernelWouldSendThem(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		r.nft(t, seeAll)
+		for _, how := range []uint8{wholePod, wholePod &^ routePeer} {
+			for _, link := range []string{"vpod1", "vpod2"} {
+				if err := r.maps[mapRoutes].Put(r.index(t, link), how); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pod := nettest.NewCapture(t, r.pod, nettest.SnifferOptions{Link: "p0", Ring: 1 << 22})
+			other := nettest.NewCapture(t, r.other, nettest.SnifferOptions{Link: "p0", Ring: 1 << 22})
+			client := nettest.NewCapture(t, r.client, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
+			for i, to := range otherAt {
+				ask(t, r.pod, "udp", to, "5353", "")
+				ask(t, r.client, "udp", outsideAt[i], "53", "")
+			}
+			expectRouted(t, pod, "answers to a pod", mac(t, r.pod, "p0"), mac(t, r.host, "vpod1"))
+			expectRouted(t, other, "questions to a pod", mac(t, r.other, "p0"), mac(t, r.host, "vpod2"))
+			expectRouted(t, client, "answers to a client outside", mac(t, r.client, "u0"), mac(t, r.host, "u0"))
+		}
+		r.expectSeen(t, "all", false)
+	})
+}
+
+// routesOf is what may be done at a link of the host.
+func (r *routed) routesOf(t *testing.T, link string) uint8 {
+	t.Helper()
+	var how uint8
+	if err := r.maps[mapRoutes].Lookup(r.index(t, link), &how); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Fatal(err)
+	}
+	return how
+}
+
+func (r *routed) expectRoutes(t *testing.T, when string, want map[string]uint8) {
+	t.Helper()
+	for link, how := range want {
+		if got := r.routesOf(t, link); got != how {
+			t.Errorf("%s: at %s %04b may be done, want %04b", when, link, got, how)
+		}
+	}
+}
+
+// wholePod is what may be done at a pod's link without limits.
+const wholePod = routePod | routePeer | routeFrom
+
+func (r *routed) tc(t *testing.T, args string) {
+	t.Helper()
+	nettest.NeedProgram(t, "tc")
+	r.host.Run(t, func() error {
+		if out, err := exec.Command("tc", strings.Fields(args)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("tc %s: %w: %s", args, err, out)
+		}
+		return nil
+	})
+	r.linked.attach(t)
+}
+
+// limited is how many packets the limit of other has let through.
+func (r *routed) limited(t *testing.T) uint32 {
+	t.Helper()
+	h := r.host.Handle()
+	link, err := h.LinkByName("vpod2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	qdiscs, err := h.QdiscList(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range qdiscs {
+		if q.Type() == "tbf" {
+			return q.Attrs().Statistics.Basic.Packets
+		}
+	}
+	t.Fatal("vpod2 has no limit")
+	return 0
+}
+
+func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		r.nft(t, seeAll)
+		r.expectRoutes(t, "without limits", map[string]uint8{"vpod1": wholePod, "vpod2": wholePod, "u0": routeExit, "veil0": 0})
+		r.tc(t, "qdisc add dev vpod2 root tbf rate 1gbit burst 64kb limit 1mb")
+		r.expectRoutes(t, "with a limit to what it gets", map[string]uint8{"vpod1": wholePod, "vpod2": routePod | routeFrom})
+		for i, to := range otherAt {
+			for port, to := range map[string]string{"5353": to, "53": clusterAt[i]} {
+				before := r.limited(t)
+				ask(t, r.pod, "udp", to, port, "")
+				if now := r.limited(t); now == before {
+					t.Errorf("the limit did not see what was sent to %s", to)
+				}
+			}
+		}
+		r.expectSeen(t, "with a limit to what it gets", false)
+		r.tc(t, "qdisc del dev vpod2 root")
+		r.expectRoutes(t, "without it", map[string]uint8{"vpod2": wholePod})
+		if !withTCX {
+			return // clsact has the place of a limit to what a pod sends
+		}
+		r.tc(t, "qdisc add dev vpod1 ingress")
+		r.expectRoutes(t, "with a limit to what it sends", map[string]uint8{"vpod1": routePod | routePeer})
+		for _, to := range otherAt {
+			ask(t, r.pod, "udp", to, "5353", "")
+			r.expectSeen(t, "with a limit to what it sends", true)
+		}
+	})
+}
+
+// TestNewPodsAreSentToByTheHostsEndFirst: their limits are made after their links.
+func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
+	nettest.NeedBPF(t)
+	r := newRouted(t, true, true)
+	h := r.host.Handle()
+	appear := func(name string) {
+		attrs := nl.NewLinkAttrs()
+		attrs.Name, attrs.Group = name, settings.PodGroup
+		if err := h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name + "p"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watch := func(patience time.Duration) (stop func()) {
+		r.patience = patience
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.host.Do(func() error { return r.WatchLinks(ctx) }) }()
+		return func() {
+			cancel()
+			group(t, r.host, "u0", 7) // a change that ends the wait
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	becomes := func(link string, want uint8) {
+		nettest.Until(t, 10*time.Second, fmt.Sprintf("%s has %04b", link, want), func() bool { return r.routesOf(t, link) == want })
+	}
+	stop := watch(time.Hour)
+	appear("vpod3")
+	appear("vpod4") // seen behind it
+	becomes("vpod4", routePod)
+	r.expectRoutes(t, "before the patience ends", map[string]uint8{"vpod1": wholePod, "vpod3": routePod, "u0": routeExit})
+	stop()
+	stop = watch(time.Millisecond)
+	appear("vpod5")
+	for _, link := range []string{"vpod3", "vpod4", "vpod5"} {
+		becomes(link, wholePod)
+	}
+	gone := r.index(t, "vpod3")
+	r.ip(t, "link del vpod3")
+	appear("vpod6")
+	nettest.Until(t, 10*time.Second, "a link that is gone is forgotten", func() bool {
+		var how uint8
+		return errors.Is(r.maps[mapRoutes].Lookup(gone, &how), ebpf.ErrKeyNotExist)
+	})
+	stop()
+}
+
+// known counts the addresses that have had a flow.
+func (l *linked) known(t *testing.T) int {
+	t.Helper()
+	n := 0
+	err := each(l.maps, mapKnown, func(_ uint32, v uint64) bool {
+		n += bits.OnesCount64(v)
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// allKnown is what known counts where every address may have had a flow.
+const allKnown = 1 << 16
+
+func TestAddressesOfFlowsAreKnown(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		for _, to := range otherAt {
+			ask(t, r.pod, "tcp", to, "8080", "")
+			ask(t, r.pod, "udp", to, "5353", "")
+		}
+		if n := r.known(t); n > 0 {
+			t.Errorf("without flows %d addresses are known", n)
+		}
+		ask(t, r.pod, "tcp", clusterAt[0], "80", "")
+		had := r.known(t)
+		if had == 0 || had > 8 {
+			t.Errorf("with one flow %d addresses are known", had)
+		}
+		r.reload(t, false)
+		if n := r.known(t); n != had {
+			t.Errorf("%d addresses were known, and with other programs %d", had, n)
+		}
+	})
+}
+
+// What made flows without this map, or with another, made them for addresses that nobody knows.
+func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		l := newLinked(t, withTCX)
+		old, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+			asm.LoadMapPtr(asm.R1, l.maps[mapFlows].FD()), asm.Mov.Imm(asm.R0, -1), asm.Return(),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Close()
+		pod := point{int(l.index(t, "vpod1")), ingress}
+		l.host.Run(t, func() error {
+			h, err := nl.Open()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			return hooksFor(l.features).attach(h, pod, progPodIn, old)
+		})
+		if n := l.known(t); n > 0 {
+			t.Errorf("%d addresses are known of nothing", n)
+		}
+		l.attach(t)
+		if n := l.known(t); n != allKnown {
+			t.Errorf("%d addresses are known when an earlier version is replaced, want all", n)
+		}
+		for _, c := range []struct {
+			gone []string
+			want int
+		}{{[]string{mapKnown, mapFlows}, 0}, {[]string{mapKnown}, allKnown}} {
+			for _, name := range c.gone {
+				if err := os.Remove(l.dir + "/" + name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.open(t, withTCX)
+			if n := l.known(t); n != c.want {
+				t.Errorf("%d addresses are known after %v had gone, want %d", n, c.gone, c.want)
+			}
+		}
+	})
+}
+
+// TestHostPortsReachPodsOfTheirNode: netfilter turns packets for the host to a pod, and has to see what that answers to another. What the two
+// had open before goes on.
+func TestHostPortsReachPodsOfTheirNode(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		var open []flow
+		for _, to := range []string{"198.18.3.6", "[fd42:1:0:3::6]"} {
+			var c net.Conn
+			r.pod.Run(t, func() (err error) {
+				c, err = dial("tcp", to+":8080")
+				return err
+			})
+			defer c.Close()
+			source, err := converse(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, flow{c, source})
+		}
+		r.nft(t, `chain d { type nat hook prerouting priority dstnat;
+			ip daddr 198.19.0.1 tcp dport 9000 dnat ip to 198.18.3.6:8080; ip daddr 198.19.0.1 udp dport 9000 dnat ip to 198.18.3.6:5353;
+			ip6 daddr fd42:9::1 tcp dport 9000 dnat ip6 to [fd42:1:0:3::6]:8080; ip6 daddr fd42:9::1 udp dport 9000 dnat ip6 to [fd42:1:0:3::6]:5353; };`)
+		for i, to := range []string{"198.19.0.1", "fd42:9::1"} {
+			for _, network := range []string{"tcp", "udp"} {
+				ask(t, r.pod, network, to, "9000", []string{"198.18.1.5:", "[fd42:1::5]:"}[i])
+			}
+		}
+		expectGoOn(t, "after that", open)
+	})
+}
