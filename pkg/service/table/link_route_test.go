@@ -141,6 +141,7 @@ func (r *routed) nft(t *testing.T, chains string) {
 const (
 	stopAll = `chain f { type filter hook forward priority 0; counter name "stopped" drop; };`
 	seeAll  = `chain p { type filter hook prerouting priority -500; meta l4proto { tcp, udp } counter name "seen"; };`
+	seeFrom = `chain p { type filter hook prerouting priority -500; iifname %q %s saddr %s meta l4proto %s counter name "seen"; };`
 
 	seen, stopped = "seen", "stopped"
 )
@@ -314,18 +315,21 @@ func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 			_, err := r.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1", "198.19.0.9", "fd42:9::9")})
 			return err
 		})
-		for _, to := range outsideAt {
-			r.expectCounted(t, seen, r.client, net.Dialer{}, "tcp", to, "80")
-			r.expectCounted(t, seen, r.client, net.Dialer{}, "udp", to, "53")
+		for i, to := range outsideAt {
+			for network, port := range map[string]string{"tcp": "80", "udp": "53"} {
+				r.nft(t, fmt.Sprintf(seeFrom, "u0", []string{"ip", "ip6"}[i], []string{"198.19.0.9", "fd42:9::9"}[i], network))
+				r.expectCounted(t, seen, r.client, net.Dialer{}, network, to, port)
+			}
 		}
 		// Last: these become the pod's own choice where they are nearer.
 		for _, source := range []string{"198.18.3.7", "198.19.7.7", "fd42:1:0:3::7", "fd42:9::77"} {
 			a := netip.MustParseAddr(source)
 			nettest.AddAddr(t, r.pod, "p0", netip.PrefixFrom(a, a.BitLen()))
-			to := otherAt[0]
+			to, family := otherAt[0], "ip"
 			if a.Is6() {
-				to = otherAt[1]
+				to, family = otherAt[1], "ip6"
 			}
+			r.nft(t, fmt.Sprintf(seeFrom, "vpod1", family, source, "udp"))
 			r.expectCounted(t, seen, r.pod, from(source, 0), "udp", to, "5353")
 		}
 	})
