@@ -95,7 +95,8 @@ __noinline int route_apart(struct __sk_buff *skb)
 	struct balance *w = balance_work();
 	struct bpf_fib_lookup to;
 
-	if (!host_routing || !w || !w->ethernet || in_ranges(&w->key.src) || is_node(&w->key.src))
+	if (!host_routing || !w || !w->ethernet || skb->vlan_present || in_ranges(&w->key.src) ||
+		is_node(&w->key.src))
 		return 0;
 	if (!route_found(
 		    route_ask(skb, &to, w->p.family, skb->ifindex, &w->key.src, &w->to.addr)) ||
@@ -127,8 +128,10 @@ static __always_inline int route_to_pod(struct __sk_buff *skb, const struct bala
 		return VERDICT_DROP;
 	/* The program at that link translates what is not for the pod as it is. */
 	if (!(how & ROUTE_PEER) ||
-		(served && (w->flow.flags & (FLOW_FORWARD | FLOW_SELF)) != FLOW_FORWARD))
+		(served && (w->flow.flags & (FLOW_FORWARD | FLOW_SELF)) != FLOW_FORWARD)) {
+		skb->mark |= pod_mark;
 		return bpf_redirect(to->ifindex, 0);
+	}
 	skb->mark = 0;
 	return bpf_redirect_peer(to->ifindex, 0);
 }
@@ -149,13 +152,10 @@ static __always_inline int route_out(
 	return bpf_redirect_neigh(to->ifindex, &next, sizeof(next), 0);
 }
 
-/* Whether the pod may send from this address: of those of a link alone many pods' links have one.
- */
-static __always_inline int route_source(struct __sk_buff *skb, const struct balance *w)
+/* Those of a link alone (RFC 4291 2.5.6), of which many pods' links have one. */
+static __always_inline int route_is_local(const struct addr *a)
 {
-	if ((w->key.src.word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
-		return 0;
-	return is_own(skb);
+	return (a->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
 /*
@@ -177,7 +177,8 @@ __noinline int route_on(struct __sk_buff *skb, int link, int served)
 	answer = served && link == LINK_POD &&
 		 (w->flow.flags & (FLOW_FORWARD | FLOW_APART)) == FLOW_APART;
 	/* Netfilter drops what is not of the pod, and does not see this. */
-	if (link == LINK_POD && !route_source(skb, w))
+	if (route_is_local(&w->key.src) || route_is_local(&w->key.dst) ||
+		(link == LINK_POD && !is_own(skb)))
 		return VERDICT_NEXT;
 	found = route_ask(skb, &to, w->p.family, skb->ifindex, &w->key.src,
 		served ? &w->flow.addr : &w->key.dst);

@@ -58,6 +58,9 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 	}
 	step(removeRouting)
 	step(func() ([]string, error) { return closeToPods(log) })
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("the guard stays in force, because before it: %w", err)
+	}
 	step(func() ([]string, error) { return guard.Remove(config.BPFDir) })
 	step(func() ([]string, error) { return removePlugins(config.CNIBinDir) })
 	step(func() ([]string, error) { return removeClaim(ctx, cfg, log) })
@@ -105,7 +108,7 @@ func removeRouting() ([]string, error) {
 // closeToPods closes what processes of this node have open to addresses of the cluster: a connection that is not
 // answered, of a probe to a pod that went, would be sent again by the kernel, for two minutes, and then nothing
 // stops it any more (net.ipv4.tcp_syn_retries, tcp_retries2).
-func closeToPods(log *slog.Logger) ([]string, error) {
+func closeToPods(log *slog.Logger) (took []string, err error) {
 	ranges, err := guard.Ranges(config.BPFDir)
 	if err != nil || len(ranges) == 0 {
 		return nil, err
@@ -113,20 +116,21 @@ func closeToPods(log *slog.Logger) ([]string, error) {
 	inside := func(s sockdiag.Socket) bool {
 		return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(s.Remote.Addr()) })
 	}
+	var errs []error
 	closed := 0
 	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 		n, err := sockdiag.CloseIf(protocol, inside)
 		closed += n
 		if errors.Is(err, sockdiag.ErrNotSupported) {
 			log.Warn("what processes of this node still send to pods is in clear from now on", "error", err)
-		} else if err != nil {
-			return nil, err
+		} else {
+			errs = append(errs, err)
 		}
 	}
-	if closed == 0 {
-		return nil, nil
+	if closed > 0 {
+		took = []string{fmt.Sprintf("%d connections of processes of this node to pods and services", closed)}
 	}
-	return []string{fmt.Sprintf("%d connections of processes of this node to pods and services", closed)}, nil
+	return took, errors.Join(errs...)
 }
 
 // removeClaim deletes this node's VeilNode; an API server that does not answer

@@ -24,6 +24,9 @@ const (
 	// Offsets in struct inet_diag_sockid.
 	idDport, idDst, idCookie = 2, 20, 40
 
+	// timeWait is idiag_timer of what is left of a socket that its program has closed, which sends nothing.
+	timeWait = 3
+
 	// connected are the states of linux/tcp_states.h in which a socket has a peer and may send to it by itself: ESTABLISHED, SYN_SENT,
 	// SYN_RECV, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING. A connected UDP socket is ESTABLISHED.
 	connected = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
@@ -82,18 +85,21 @@ func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (i
 	if err != nil {
 		return 0, err
 	}
-	closed := 0
+	closed, refused := 0, false
 	for _, id := range ids {
 		err := ask(fd, destroy, unix.NLM_F_ACK, request(family, protocol, id), func([]byte) {})
 		switch {
 		case err == nil:
 			closed++
 		case errors.Is(err, unix.ENOENT): // its program was faster
-		case errors.Is(err, unix.EOPNOTSUPP):
-			return closed, ErrNotSupported
+		case errors.Is(err, unix.EOPNOTSUPP): // this one, if others are closed: it is over, and only its time-wait is left
+			refused = true
 		default:
 			return closed, err
 		}
+	}
+	if refused && closed == 0 {
+		return 0, ErrNotSupported
 	}
 	return closed, nil
 }
@@ -104,7 +110,7 @@ func list(fd int, family, protocol uint8, port uint16, lost func(Socket) bool) (
 	var to [sizeofID]byte
 	binary.BigEndian.PutUint16(to[idDport:], port)
 	err := ask(fd, byFamily, unix.NLM_F_DUMP, request(family, protocol, to), func(m []byte) {
-		if id, s, ok := parse(m); ok && lost(s) {
+		if id, s, ok := parse(m); ok && m[2] != timeWait && lost(s) {
 			ids = append(ids, id)
 		}
 	})

@@ -65,6 +65,13 @@ func (t *Table) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 		return routeExit, nil
 	case progPodIn:
 		gets, sends, err := limits(h, l)
+		for _, at := range []struct {
+			dir  direction
+			sees *bool
+		}{{egress, &gets}, {ingress, &sends}} {
+			others, e := hasOthers(h, hk, point{l.Attrs().Index, at.dir})
+			*at.sees, err = *at.sees || others, errors.Join(err, e)
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -100,6 +107,25 @@ func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 		}
 	}
 	return gets, sends, nil
+}
+
+// hasOthers is whether programs of others are attached there.
+func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
+	all, err := hk.list(h, p)
+	if err != nil {
+		return true, goneIsFine(err)
+	}
+	ours, err := findOurs(h, hk, p)
+	defer closeAll(ours)
+	return err != nil || len(all) > len(ours), goneIsFine(err)
+}
+
+// goneIsFine is nil for a link that is gone: nothing comes by it.
+func goneIsFine(err error) error {
+	if errors.Is(err, errLinkGone) {
+		return nil
+	}
+	return err
 }
 
 // isGuarded is whether the guard judges what leaves by the link.

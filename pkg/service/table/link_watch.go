@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
 	settings "github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // podPatience is for how long a pod's new link is left alone where there is no tcx: a limit to what the pod sends (plugin bandwidth) is made soon after the
@@ -36,10 +38,24 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 	defer h.Close()
 	late := make(chan lateLink, lateMax)
 	var waiting sync.WaitGroup
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return fmt.Errorf("watch links for services: %w", err)
+	}
+	defer own.Close()
 	defer waiting.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	waiting.Go(func() { t.serveLate(ctx, h, late) })
+	waiting.Go(func() {
+		// On a thread of its own, where links are known by index in the same namespace.
+		err := netns.DoFd(int(own.Fd()), "of the node", func() error {
+			t.serveLate(ctx, h, late)
+			return nil
+		})
+		if err != nil {
+			t.log.Warn("links that come get their programs late or never", "error", err)
+		}
+	})
 	again := func(l nl.Link) bool {
 		select {
 		case late <- lateLink{l.Attrs().Index, time.Now().Add(t.patience)}:
@@ -111,10 +127,14 @@ func (t *Table) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 		return
 	}
 	// Links come where others went.
-	if links, err := h.LinkList(); err != nil {
-		t.log.Warn("links that are gone are still known", "error", err)
-	} else if err := t.forgetRoutes(links); err != nil {
-		t.log.Warn("links that are gone are still known", "error", err)
+	if t.routing {
+		links, err := h.LinkList()
+		if err == nil {
+			err = t.forgetRoutes(links)
+		}
+		if err != nil {
+			t.log.Warn("links that are gone are still known", "error", err)
+		}
 	}
 	if _, err := t.countCallers(h); err != nil {
 		t.log.Warn("pods that are gone are still known as callers of services, for which there is room for so many only", "error", err)
