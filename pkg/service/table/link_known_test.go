@@ -1,0 +1,95 @@
+package table
+
+import (
+	"math/bits"
+	"os"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// known counts the addresses that have had a flow.
+func (l *linked) known(t *testing.T) int {
+	t.Helper()
+	n := 0
+	err := each(l.maps, mapKnown, func(_ uint32, v uint64) bool {
+		n += bits.OnesCount64(v)
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// allKnown is what known counts where every address may have had a flow.
+const allKnown = 1 << 16
+
+func TestAddressesOfFlowsAreKnown(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		for _, to := range otherAt {
+			ask(t, r.pod, "tcp", to, "8080", "")
+			ask(t, r.pod, "udp", to, "5353", "")
+		}
+		if n := r.known(t); n > 0 {
+			t.Errorf("without flows %d addresses are known", n)
+		}
+		ask(t, r.pod, "tcp", clusterAt[0], "80", "")
+		had := r.known(t)
+		if had == 0 || had > 8 {
+			t.Errorf("with one flow %d addresses are known", had)
+		}
+		r.reload(t, false)
+		if n := r.known(t); n != had {
+			t.Errorf("%d addresses were known, and with other programs %d", had, n)
+		}
+	})
+}
+
+// What made flows without this map, or with another, made them for addresses that nobody knows.
+func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		l := newLinked(t, withTCX)
+		old, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+			asm.LoadMapPtr(asm.R1, l.maps[mapFlows].FD()), asm.Mov.Imm(asm.R0, -1), asm.Return(),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Close()
+		pod := point{int(l.index(t, "vpod1")), ingress}
+		l.host.Run(t, func() error {
+			h, err := nl.Open()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			return hooksFor(l.features).attach(h, pod, progPodIn, old)
+		})
+		if n := l.known(t); n > 0 {
+			t.Errorf("%d addresses are known of nothing", n)
+		}
+		l.attach(t)
+		if n := l.known(t); n != allKnown {
+			t.Errorf("%d addresses are known when an earlier version is replaced, want all", n)
+		}
+		for _, c := range []struct {
+			gone []string
+			want int
+		}{{[]string{mapKnown, mapFlows}, 0}, {[]string{mapKnown}, allKnown}} {
+			for _, name := range c.gone {
+				if err := os.Remove(l.dir + "/" + name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.open(t, withTCX)
+			if n := l.known(t); n != c.want {
+				t.Errorf("%d addresses are known after %v had gone, want %d", n, c.gone, c.want)
+			}
+		}
+	})
+}
