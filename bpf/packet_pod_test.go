@@ -268,6 +268,58 @@ func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 	}
 }
 
+// TestDatagramsWithoutTheServiceEndTheFlow: a pod sends datagrams to a backend by a service, and then without one from the same port.
+func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
+	const udp = unix.IPPROTO_UDP
+	for _, a := range labAddrs {
+		client, node, pod := at(a.pod2, 40000), at(a.node, 30081), at(a.pod1, 5353)
+		asked, direct := segment(client, node, udp, 0, "?"), segment(client, pod, udp, 0, "?")
+		answer, answered := segment(pod, client, udp, 0, "!"), segment(node, client, udp, 0, "!")
+		open := func(t *testing.T, coll *ebpf.Collection) {
+			t.Helper()
+			expectPacket(t, coll, "service_pod_in", asked, direct, 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_out", answer, answered, 0, 0)
+		}
+		t.Run(a.name+"/one and the other", func(t *testing.T) {
+			coll := served(t)
+			for range 3 {
+				open(t, coll)
+				expectAlone(t, coll, "service_pod_in", direct)
+				expectAlone(t, coll, "service_pod_in", answer)
+				expectAlone(t, coll, "service_pod_out", answer)
+				for k := range flows(t, coll) {
+					if k.Hook != flowPlace {
+						t.Errorf("an entry of the flow is left: %+v", k)
+					}
+				}
+			}
+		})
+		t.Run(a.name+"/its first entry is forgotten", func(t *testing.T) {
+			coll := served(t)
+			open(t, coll)
+			if err := coll.Maps["service_flows"].Delete(flowKeyOf(client, node, udp, flowIn)); err != nil {
+				t.Fatal(err)
+			}
+			expectAlone(t, coll, "service_pod_in", direct)
+			expectAlone(t, coll, "service_pod_in", answer)
+			expectAlone(t, coll, "service_pod_out", answer)
+		})
+		t.Run(a.name+"/another pod as if it were the client", func(t *testing.T) {
+			coll := served(t)
+			open(t, coll)
+			expectForged(t, coll, direct)
+			open(t, coll)
+		})
+		t.Run(a.name+"/somebody outside as if he were the client", func(t *testing.T) {
+			coll := served(t)
+			open(t, coll)
+			becomesOf(t, coll, "service_in", direct, 0)
+			expectPacket(t, coll, "service_pod_out", answer, answered, 0, 0)
+		})
+	}
+}
+
 // openFlow has a pod open a connection to a service of which pod is the backend.
 func openFlow(t *testing.T, coll *ebpf.Collection, client, service, pod netip.AddrPort) {
 	t.Helper()

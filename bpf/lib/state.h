@@ -78,6 +78,18 @@ static __always_inline int state_accepts(const struct balance *w, const struct s
 	return f->flags & FLOW_DOUBT && (w->tcp_flags & both) == both;
 }
 
+/* Ends the flow of whose answers f is the entry that other is the key of, as they leave. */
+static __always_inline void state_end_answered(struct balance *w, const struct service_flow *f)
+{
+	w->ended.src = w->other.dst;
+	w->ended.sport = w->other.dport;
+	w->ended.dst = f->addr;
+	w->ended.dport = f->port;
+	w->ended.protocol = w->other.protocol;
+	w->ended.hook = FLOW_IN;
+	flow_end();
+}
+
 /* Ends the flow of which key, a backend's packet, was an answer. */
 static __always_inline void state_end(struct balance *w)
 {
@@ -86,19 +98,39 @@ static __always_inline void state_end(struct balance *w)
 	w->other = w->key;
 	w->other.hook = FLOW_OUT;
 	f = bpf_map_lookup_elem(&service_flows, &w->other);
-	if (f) {
-		w->ended.src = w->key.dst;
-		w->ended.sport = w->key.dport;
-		w->ended.dst = f->addr;
-		w->ended.dport = f->port;
-		w->ended.protocol = w->key.protocol;
-		w->ended.hook = FLOW_IN;
-		flow_end();
-	}
+	if (f)
+		state_end_answered(w, f);
 	/* What is left where the table had forgotten the first. */
 	w->other = w->key;
 	w->other.hook = FLOW_OUT;
 	bpf_map_delete_elem(&service_flows, &w->other);
 	w->other.hook = FLOW_IN;
 	bpf_map_delete_elem(&service_flows, &w->other);
+}
+
+/*
+ * A client inside sends a datagram, that of key, without a service. Had it a flow to the same end
+ * by one, the answers of both would look alike; the last that was sent counts, so that one is
+ * ended.
+ */
+__noinline int state_forget_datagrams(void)
+{
+	struct balance *w = balance_work();
+	struct service_flow *f;
+
+	if (!w)
+		return 0;
+	answers_of(w, &w->key, &w->key.dst, w->key.dport, FLOW_OUT);
+	f = bpf_map_lookup_elem(&service_flows, &w->other);
+	if (!f || f->flags & (FLOW_FORWARD | FLOW_SELF))
+		return 0;
+	state_end_answered(w, f);
+	/* What is left where the table had forgotten the first. */
+	answers_of(w, &w->key, &w->key.dst, w->key.dport, FLOW_OUT);
+	bpf_map_delete_elem(&service_flows, &w->other);
+	w->other.hook = FLOW_IN;
+	f = bpf_map_lookup_elem(&service_flows, &w->other);
+	if (f && !(f->flags & FLOW_FORWARD))
+		bpf_map_delete_elem(&service_flows, &w->other);
+	return 0;
 }

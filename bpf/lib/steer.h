@@ -183,8 +183,12 @@ static __always_inline int steer_open(struct __sk_buff *skb, struct balance *w, 
 {
 	int why = balance_new(skb, now, link);
 
-	if (why == BALANCE_NO_SERVICE && w->key.protocol == PROTO_TCP && steer_known(w))
-		flow_forget(now);
+	if (why == BALANCE_NO_SERVICE && steer_known(w)) {
+		if (w->key.protocol == PROTO_TCP)
+			flow_forget(now);
+		else if (link != LINK_OUTSIDE)
+			state_forget_datagrams();
+	}
 	if (why == BALANCE_CHOSEN && link != LINK_OUTSIDE &&
 		!(caller_keep(skb->ifindex) && place_keep(now))) {
 		w->ended = w->key;

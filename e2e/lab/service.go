@@ -26,6 +26,8 @@ type Question struct {
 	Count int
 	// Timeout is for each, 1 s when 0; Pause is between two.
 	Timeout, Pause time.Duration
+	// FromPort is the port that is asked from, any when 0.
+	FromPort int
 	// Unconnected is a UDP socket without a peer of its own, for Keep.
 	Unconnected bool
 	// Egress sends the lab's EgressCanary instead of Canary: what comes from outside is in clear as far as the node.
@@ -38,7 +40,7 @@ func (q Question) args(from Place) []string {
 	if q.Egress {
 		canary = from.owner().EgressCanary
 	}
-	return []string{"-proto", orElse(q.Proto, "tcp"), "-to", q.To.String(), "-canary", canary}
+	return []string{"-proto", orElse(q.Proto, "tcp"), "-to", q.To.String(), "-from-port", fmt.Sprint(q.FromPort), "-canary", canary}
 }
 
 // Census is who answered.
@@ -83,6 +85,8 @@ func Keep(ctx context.Context, from Place, q Question) (*Process, error) {
 type Kept struct {
 	Answered   uint64 `json:"answered"`
 	Unanswered uint64 `json:"unanswered"`
+	// Error is of the first that was not answered.
+	Error string `json:"error"`
 	// Aborted is how often a connected UDP socket was taken away from the program and made anew.
 	Aborted uint64 `json:"aborted"`
 	// Names are who answered, one after the other.

@@ -37,6 +37,24 @@ func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.
 		})
 	})
 	t.Run("veilctl", func(t *testing.T) { veilctlOfServices(ctx, t, l, web, none, pods) })
+	servicesOfOnePort(ctx, t, l, client, pods)
+}
+
+// servicesOfOnePort: a pod sends datagrams to a backend by another node's port, and then from the same port without it: to the backend's
+// own address, to which a ClusterIP is translated too.
+func servicesOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
+	web := publish(ctx, t, l, "of-one-port", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, pods[2])
+	for _, six := range []bool{false, true} {
+		t.Run(family(six)+" udp from one port", func(t *testing.T) {
+			q := lab.Question{Proto: "udp", To: nodePort(t, web, l.Nodes()[1], "udp", six), FromPort: 20000, Count: 1}
+			for range 3 {
+				answers(ctx, t, client, q, everyone("c"))
+				inside := q
+				inside.To = clusterIP(t, web, six)
+				answers(ctx, t, client, inside, everyone("c"))
+			}
+		})
+	}
 }
 
 // veilctlOfServices asks a node about a service and about one without endpoints.

@@ -13,6 +13,8 @@ import (
 type keepResult struct {
 	Answered   uint64 `json:"answered"`
 	Unanswered uint64 `json:"unanswered"`
+	// Error is of the first that was not answered.
+	Error string `json:"error"`
 	// Aborted is how often the kernel took a connected UDP socket away, which was made anew.
 	Aborted uint64 `json:"aborted"`
 	// Names are who answered, in the order of their first answer after another's.
@@ -30,15 +32,18 @@ func keep(ctx context.Context, args []string) (any, error) {
 	proto := flags.proto()
 	to := flags.to("named servers")
 	loose := flags.Bool("unconnected", false, "a UDP socket without a peer of its own")
+	from := flags.fromPort()
 	interval := flags.interval(20*time.Millisecond, "two")
 	timeout := flags.timeout(500*time.Millisecond, "an answer of UDP")
 	canary := flags.canary("is sent")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
-	dial := func() (net.Conn, error) { return net.DialTimeout(*proto, *to, 5*time.Second) }
+	dial := func() (net.Conn, error) {
+		return (&net.Dialer{Timeout: 5 * time.Second, LocalAddr: localPort(*proto, *from)}).DialContext(ctx, *proto, *to)
+	}
 	if *loose {
-		dial = func() (net.Conn, error) { return newLoose(*to) }
+		dial = func() (net.Conn, error) { return newLoose(*to, *from) }
 	}
 	c, err := dial()
 	if err != nil {
@@ -61,6 +66,9 @@ func keep(ctx context.Context, args []string) (any, error) {
 			return r, err
 		default:
 			r.Unanswered++
+			if r.Error == "" {
+				r.Error = err.Error()
+			}
 			if gone(err) {
 				r.Aborted++
 				c.Close()
@@ -102,7 +110,7 @@ type loose struct {
 	to *net.UDPAddr
 }
 
-func newLoose(to string) (net.Conn, error) {
+func newLoose(to string, from int) (net.Conn, error) {
 	addr, err := net.ResolveUDPAddr("udp", to)
 	if err != nil {
 		return nil, err
@@ -111,7 +119,7 @@ func newLoose(to string) (net.Conn, error) {
 	if addr.IP.To4() == nil {
 		network = "udp6"
 	}
-	c, err := net.ListenUDP(network, nil)
+	c, err := net.ListenUDP(network, &net.UDPAddr{Port: from})
 	if err != nil {
 		return nil, err
 	}

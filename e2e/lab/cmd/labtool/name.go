@@ -108,6 +108,7 @@ func census(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("census")
 	proto := flags.proto()
 	to := flags.to("named servers")
+	from := flags.fromPort()
 	count := flags.count(30, "how often")
 	timeout := flags.timeout(time.Second, "each")
 	enough := flags.Int("enough", 3, "failures after which it asks no more")
@@ -126,7 +127,7 @@ func census(ctx context.Context, args []string) (any, error) {
 			}
 		}
 		start := time.Now()
-		a, err := askOnce(ctx, *proto, *to, *canary, *timeout)
+		a, err := askOnce(ctx, *proto, *to, *from, *canary, *timeout)
 		r.Slowest = max(r.Slowest, millis(time.Since(start)))
 		r.count(a, err)
 	}
@@ -151,8 +152,8 @@ func (r *censusResult) count(a nameAnswer, err error) {
 }
 
 // askOnce asks by a new socket.
-func askOnce(ctx context.Context, proto, to, canary string, timeout time.Duration) (nameAnswer, error) {
-	c, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, proto, to)
+func askOnce(ctx context.Context, proto, to string, from int, canary string, timeout time.Duration) (nameAnswer, error) {
+	c, err := (&net.Dialer{Timeout: timeout, LocalAddr: localPort(proto, from)}).DialContext(ctx, proto, to)
 	if err != nil {
 		return nameAnswer{}, err
 	}

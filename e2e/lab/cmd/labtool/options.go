@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"net"
 	"os"
 	"time"
 )
@@ -16,6 +17,21 @@ func optionsOf(command string) options {
 func (o options) to(whom string) *string { return o.String("to", "", "host:port of "+whom) }
 
 func (o options) proto() *string { return o.String("proto", "tcp", "tcp or udp") }
+
+func (o options) fromPort() *int {
+	return o.Int("from-port", 0, "the port that it asks from; 0 is any")
+}
+
+// localPort is what a dialer takes for fromPort.
+func localPort(proto string, port int) net.Addr {
+	switch {
+	case port == 0:
+		return nil
+	case proto == "udp":
+		return &net.UDPAddr{Port: port}
+	}
+	return &net.TCPAddr{Port: port}
+}
 
 func (o options) listen(usual, more string) *string {
 	return o.String("listen", usual, "address"+more)
