@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -245,6 +246,7 @@ func serviceChild(t *testing.T) {
 				}
 			})
 			t.Run("datagrams stay and are answered by the service", func(t *testing.T) { datagrams(t, v.plain) })
+			t.Run("a backend without the service", func(t *testing.T) { withoutTheService(t, v.plain) })
 			t.Run("a backend that goes", func(t *testing.T) { backendGoes(t, v.plain, v.sticky) })
 		})
 	}
@@ -362,4 +364,57 @@ func datagrams(t *testing.T, addr string) {
 	if len(sockets) != 2 {
 		t.Errorf("20 sockets were answered by %v", sockets)
 	}
+}
+
+// withoutTheService has a socket ask a backend by a service and by itself, by turns.
+func withoutTheService(t *testing.T, addr string) {
+	to := netip.AddrPortFrom(netip.MustParseAddr(addr), 53)
+	c := socket(t)
+	first := ask(t, c, to)
+	backend := netip.AddrPortFrom(netip.MustParseAddr(first), 5353)
+	for range 3 {
+		ask(t, c, backend)
+		if got := ask(t, c, to); got != first {
+			t.Errorf("datagrams went from %s to %s", first, got)
+		}
+	}
+	connected, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connected.Close()
+	raw, err := connected.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = raw.Control(func(fd uintptr) {
+		for _, backend := range backends(to.Addr().Is6()) {
+			if err := unix.Connect(int(fd), unixAddr(backend)); err != nil {
+				t.Errorf("connect to %s: %v", backend, err)
+				continue
+			}
+			if peer, err := unix.Getpeername(int(fd)); err != nil || !reflect.DeepEqual(peer, unixAddr(backend)) {
+				t.Errorf("the peer of %s is %v, %v", backend, peer, err)
+			}
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// backends are those of a family, at their UDP port.
+func backends(six bool) []netip.AddrPort {
+	addrs := nettest.Addrs("198.18.1.1", "198.18.1.2")
+	if six {
+		addrs = nettest.Addrs("fd42:1::1", "fd42:1::2")
+	}
+	return []netip.AddrPort{netip.AddrPortFrom(addrs[0], 5353), netip.AddrPortFrom(addrs[1], 5353)}
+}
+
+func unixAddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }

@@ -87,6 +87,26 @@ static __always_inline void socket_note(
 	bpf_map_update_elem(&service_replies, &peer, &service, BPF_ANY);
 }
 
+/* linux/bpf.h: BPF_TCP_ESTABLISHED, which a UDP socket with a peer is too. */
+#define SOCKET_CONNECTED 1
+
+/*
+ * The socket asks for an end by itself: what comes from there is no service's any more. A connected
+ * one of IPv6 that sends to an IPv4 address is asked with the address of its peer, as if it were
+ * not connected (udpv6_sendmsg in net/ipv6/udp.c).
+ */
+static __always_inline void socket_forget(
+	struct bpf_sock_addr *ctx, const struct service_front_key *key, int datagram, __u64 cookie)
+{
+	struct socket_peer peer = {.cookie = cookie, .addr = key->addr, .port = key->port};
+
+	if (datagram && ctx->sk && ctx->sk->state == SOCKET_CONNECTED)
+		return;
+	/* Looked for first, since deleting takes a lock. */
+	if (bpf_map_lookup_elem(&service_replies, &peer))
+		bpf_map_delete_elem(&service_replies, &peer);
+}
+
 /* Decides where a socket that asked for key goes. datagram: it is not connected. */
 static __always_inline enum service_verdict socket_translate(struct bpf_sock_addr *ctx,
 	const struct service_front_key *key, int datagram, struct service_slot *to)
@@ -101,8 +121,10 @@ static __always_inline enum service_verdict socket_translate(struct bpf_sock_add
 		return SERVICE_FOUND;
 	}
 	verdict = service_choose(key, bpf_get_netns_cookie(ctx), &front, to);
-	if (verdict == SERVICE_NONE)
+	if (verdict == SERVICE_NONE) {
+		socket_forget(ctx, key, datagram, cookie);
 		return verdict;
+	}
 	socket_count(verdict, key->protocol);
 	if (verdict != SERVICE_FOUND)
 		return verdict;
