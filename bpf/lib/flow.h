@@ -62,8 +62,10 @@ struct service_flow {
 	struct addr addr;
 	__be16 port;
 	__u16 flags;
-	__u32 used;  /* seconds; see flow_now */
-	__u64 group; /* of the backend, in an entry with FLOW_FORWARD */
+	__u32 used; /* seconds; see flow_now */
+	/* The backend's with FLOW_FORWARD; else the pod's link by which answers come, see is_own.
+	 */
+	__u64 group;
 };
 
 struct {

@@ -16,6 +16,8 @@
 #include "ranges.h"
 #include "settings.h"
 #include "state.h"
+#include "turn.h"
+#include "vips.h"
 
 /* linux/if_ether.h */
 #define ETH_ALEN 6
@@ -108,6 +110,12 @@ __noinline int route_apart(struct __sk_buff *skb)
 	return FLOW_APART;
 }
 
+/* Whether what a pod's link brought is the pod's, which a flow's answers were found to be. */
+static __always_inline int route_is_own(struct __sk_buff *skb, const struct balance *w, int served)
+{
+	return (served && !(w->flow.flags & FLOW_FORWARD)) || is_own(skb);
+}
+
 /* Gives the packet the addresses of the link that it goes to. */
 static __always_inline int route_frame(struct __sk_buff *skb, const struct bpf_fib_lookup *to)
 {
@@ -118,17 +126,32 @@ static __always_inline int route_frame(struct __sk_buff *skb, const struct bpf_f
 	return bpf_skb_store_bytes(skb, 0, at, sizeof(at), 0);
 }
 
+/*
+ * Does to a packet that is served what the link would that it goes to: it goes past that, or is
+ * marked as if it were of no flow.
+ */
+static __always_inline int route_turn(struct __sk_buff *skb, struct balance *w)
+{
+	skb->mark &= ~service_mark;
+	if ((w->flow.flags & (FLOW_FORWARD | FLOW_SELF)) == FLOW_FORWARD)
+		return VERDICT_NEXT; /* it keeps its source */
+	w->key.dst = w->flow.addr;
+	w->key.dport = w->flow.port;
+	w->key.hook = FLOW_OUT;
+	return turn_source(skb, ETH_HLEN);
+}
+
 /* Sends it to a pod by its link. */
-static __always_inline int route_to_pod(struct __sk_buff *skb, const struct balance *w,
+static __always_inline int route_to_pod(struct __sk_buff *skb, struct balance *w,
 	const struct bpf_fib_lookup *to, int served, __u8 how)
 {
 	if (!route_hop(skb, w->p.family))
 		return VERDICT_NEXT;
+	if (served && route_turn(skb, w) != VERDICT_NEXT)
+		return VERDICT_DROP;
 	if (route_frame(skb, to))
 		return VERDICT_DROP;
-	/* The program at that link translates what is not for the pod as it is. */
-	if (!(how & ROUTE_PEER) ||
-		(served && (w->flow.flags & (FLOW_FORWARD | FLOW_SELF)) != FLOW_FORWARD)) {
+	if (!(how & ROUTE_PEER)) {
 		skb->mark |= pod_mark;
 		return bpf_redirect(to->ifindex, 0);
 	}
@@ -138,12 +161,15 @@ static __always_inline int route_to_pod(struct __sk_buff *skb, const struct bala
 
 /* Sends what a pod answers to somebody outside; his neighbour is asked for as the kernel does. */
 static __always_inline int route_out(
-	struct __sk_buff *skb, const struct balance *w, const struct bpf_fib_lookup *to)
+	struct __sk_buff *skb, struct balance *w, const struct bpf_fib_lookup *to)
 {
 	struct bpf_redir_neigh next = {.nh_family = to->family};
 
 	if (!route_hop(skb, w->p.family))
 		return VERDICT_NEXT;
+	/* What goes to an address of services needs the mark, so that link translates it. */
+	if (!is_vip(&w->flow.addr) && route_turn(skb, w) != VERDICT_NEXT)
+		return VERDICT_DROP;
 	if (to->family == FAMILY_IPV4)
 		next.ipv4_nh = to->ipv4_dst;
 	else
@@ -178,7 +204,7 @@ __noinline int route_on(struct __sk_buff *skb, int link, int served)
 		 (w->flow.flags & (FLOW_FORWARD | FLOW_APART)) == FLOW_APART;
 	/* Netfilter drops what is not of the pod, and does not see this. */
 	if (route_is_local(&w->key.src) || route_is_local(&w->key.dst) ||
-		(link == LINK_POD && !is_own(skb)))
+		(link == LINK_POD && !route_is_own(skb, w, served)))
 		return VERDICT_NEXT;
 	found = route_ask(skb, &to, w->p.family, skb->ifindex, &w->key.src,
 		served ? &w->flow.addr : &w->key.dst);

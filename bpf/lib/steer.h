@@ -19,6 +19,7 @@
 #include "route.h"
 #include "settings.h"
 #include "state.h"
+#include "turn.h"
 
 struct tcp_header {
 	struct ports ports;
@@ -37,8 +38,6 @@ struct udp_header {
 	__be16 check;
 };
 
-#define TCP_CHECK  16
-#define UDP_CHECK  6
 #define ICMP_CHECK 2
 
 /* Of a VLAN tag: the VLAN. That of 0 only has a priority (IEEE 802.1Q). */
@@ -93,24 +92,6 @@ static __always_inline int steer_key(struct __sk_buff *skb, struct balance *w, e
 	w->key.protocol = w->p.protocol;
 	w->key.hook = hook;
 	return 1;
-}
-
-/* Gives one end of the packet the address of flow. */
-static __always_inline int steer_rewrite(
-	struct __sk_buff *skb, const struct balance *w, __u32 network, enum rewrite_end end)
-{
-	int udp = w->key.protocol == PROTO_UDP;
-	__u64 flags = udp ? BPF_F_MARK_MANGLED_0 : 0;
-	__u32 check = w->p.payload + (udp ? UDP_CHECK : TCP_CHECK);
-	const struct addr *from = end == REWRITE_SRC ? &w->key.src : &w->key.dst;
-	__be16 port = end == REWRITE_SRC ? w->key.sport : w->key.dport;
-
-	if (!same_addr(from, &w->flow.addr) &&
-		rewrite_addr(skb, w->p.family, network, end, from, &w->flow.addr, check,
-			flags | BPF_F_PSEUDO_HDR))
-		return -1;
-	return rewrite_port(
-		skb, w->p.payload + (end == REWRITE_SRC ? 0 : 2), port, w->flow.port, check, flags);
 }
 
 static __always_inline int steer_is_error(const struct packet *p)
@@ -198,14 +179,15 @@ static __always_inline int steer_open(struct __sk_buff *skb, struct balance *w, 
 	return why;
 }
 
-/* The answer of a backend; f is the entry of key. */
+/* The answer of a backend; f is the entry of key. What is not of the pod is none. */
 static __always_inline int steer_answer(
 	struct __sk_buff *skb, struct balance *w, struct service_flow *f, __u32 now, int link)
 {
+	int same_link = link != LINK_POD || f->group == skb->ifindex;
 	__u16 says = state_says(w, 0);
 
 	w->flow = *f;
-	if (f->used == now && !(says & ~f->flags) && !state_accepts(w, f))
+	if (f->used == now && !(says & ~f->flags) && same_link && !state_accepts(w, f))
 		return BALANCE_CHOSEN;
 	if (link == LINK_POD && !is_own(skb))
 		return BALANCE_NO_SERVICE;
@@ -215,6 +197,8 @@ static __always_inline int steer_answer(
 	}
 	state_note(f, says);
 	f->used = now;
+	if (!same_link)
+		f->group = skb->ifindex;
 	return BALANCE_CHOSEN;
 }
 
@@ -332,7 +316,7 @@ static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum s
 		service_count(did);
 		return VERDICT_DROP;
 	}
-	if (steer_rewrite(skb, w, network, REWRITE_DST))
+	if (turn_end(skb, w, network, REWRITE_DST))
 		return VERDICT_DROP;
 	skb->mark |= mark;
 	return steer_on(skb, network, link, 1);
@@ -343,8 +327,6 @@ static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum s
 static __always_inline int steer_out(struct __sk_buff *skb, __u32 network)
 {
 	struct balance *w = balance_work();
-	struct service_flow *f;
-	__u32 now;
 	int did;
 
 	if (!w || (skb->mark & (pod_mark | service_mark)) == pod_mark)
@@ -357,20 +339,5 @@ static __always_inline int steer_out(struct __sk_buff *skb, __u32 network)
 	}
 	if (!steer_key(skb, w, FLOW_OUT) || !steer_known(w))
 		return VERDICT_NEXT;
-	f = bpf_map_lookup_elem(&service_flows, &w->key);
-	if (!f)
-		return VERDICT_NEXT;
-	now = flow_now();
-	if (w->key.protocol == PROTO_UDP && flow_over(PROTO_UDP, f, now))
-		return VERDICT_NEXT; /* what is left of a flow; these datagrams are of none */
-	if (state_accepts(w, f)) {
-		state_end(w);
-		return VERDICT_NEXT;
-	}
-	w->flow = *f;
-	/* What leaves from an address of this node's own is the client's. */
-	state_note(f, state_says(w, f->flags & FLOW_SELF));
-	if (f->used != now)
-		f->used = now;
-	return steer_rewrite(skb, w, network, REWRITE_SRC) ? VERDICT_DROP : VERDICT_NEXT;
+	return turn_source(skb, network);
 }

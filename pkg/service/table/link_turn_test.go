@@ -1,0 +1,108 @@
+package table
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// TestClientsThatAreBalancersReachAPodPastNetfilter has clients with an address that is some service's, to which no pod but a backend may send.
+func TestClientsThatAreBalancersReachAPodPastNetfilter(t *testing.T) {
+	expectPast(t, func(t *testing.T, r *routed) way {
+		r.guard(t, "198.19.0.9", "fd42:9::9")
+		return way{r.client, outsideAt, "80", "53", []string{"198.19.0.9:", "[fd42:9::9]:"}}
+	})
+}
+
+// TestServicesAnswerByTheirAddressPastNetfilter has both ends translated by the program of one link: in the pod's own table of sockets an answer of any
+// other than whom it asked is none. Once packets are sent into pods, and once to them by the host's end.
+func TestServicesAnswerByTheirAddressPastNetfilter(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		r.nft(t, seeAll)
+		for _, how := range []uint8{wholePod, wholePod &^ routePeer} {
+			for _, link := range []string{"vpod1", "vpod2"} {
+				if err := r.maps[mapRoutes].Put(r.index(t, link), how); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, backends := range [][]string{otherAt, {"198.18.1.5", "fd42:1::5"}} {
+				r.put(t, backends...)
+				for i, to := range clusterAt {
+					ask(t, r.pod, "tcp", to, "80", "")
+					ask(t, r.pod, "udp", to, "53", "")
+					ask(t, r.client, "tcp", outsideAt[i], "80", "")
+					ask(t, r.client, "udp", outsideAt[i], "53", "")
+				}
+			}
+		}
+		r.expectSeen(t, "all", false)
+	})
+}
+
+// answered gives by which pods' links answers came of flows that the table knows.
+func (r *routed) answered(t *testing.T) map[uint32]bool {
+	t.Helper()
+	const forward = 1 // FLOW_FORWARD of bpf/lib/flow.h: another meaning
+	links := make(map[uint32]bool)
+	err := eachRaw(r.maps[mapFlows], func(_, value []byte) error {
+		if binary.NativeEndian.Uint16(value[18:])&forward == 0 {
+			links[uint32(binary.NativeEndian.Uint64(value[24:]))] = true
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return links
+}
+
+// answerOf gives a datagram that the other pod sent, as one that this link brings.
+func (r *routed) answerOf(t *testing.T, wire *nettest.Capture, link string) []byte {
+	t.Helper()
+	for _, f := range wire.All(t) {
+		ip4 := f.Data[12] == 0x08 && f.Data[13] == 0 && f.Data[14+9] == unix.IPPROTO_UDP
+		ip6 := f.Data[12] == 0x86 && f.Data[13] == 0xdd && f.Data[14+6] == unix.IPPROTO_UDP
+		if !f.Outgoing || !ip4 && !ip6 {
+			continue
+		}
+		to, err := net.ParseMAC(mac(t, r.host, link))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Concat(to, f.Data[6:])
+	}
+	t.Fatal("no datagram of the other pod was captured")
+	return nil
+}
+
+// TestOnlyTheBackendAnswersPastNetfilter has another pod send what a backend would, once it is known by which link that does.
+func TestOnlyTheBackendAnswersPastNetfilter(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		for i, backend := range otherAt {
+			r := newRouted(t, withTCX, true)
+			wire := nettest.NewCapture(t, r.other, nettest.SnifferOptions{Link: "p0", Ring: 1 << 22})
+			var c net.Conn
+			r.client.Run(t, func() (err error) {
+				c, err = dial("udp", net.JoinHostPort(outsideAt[i], "53"))
+				return err
+			})
+			defer c.Close()
+			nettest.Until(t, 10*time.Second, "the backend's link is known", func() bool {
+				_, err := converse(c)
+				return err == nil && r.answered(t)[r.index(t, "vpod2")]
+			})
+			forged := r.answerOf(t, wire, "vpod1")
+			r.nft(t, fmt.Sprintf(seeFrom, "vpod1", []string{"ip", "ip6"}[i], backend, "udp"))
+			r.pod.Run(t, func() error { return nettest.SendFrames("p0", forged) })
+			nettest.Until(t, 10*time.Second, "what another pod sends meets netfilter", func() bool { return r.count(t, seen) > 0 })
+		}
+	})
+}
