@@ -59,6 +59,7 @@ struct balance {
 	struct service_slot to;
 	__u8 tcp_flags; /* 0 is no TCP */
 	__u8 ethernet;	/* whether the packet has such a header */
+	__u8 own;	/* whether the packet was found to be of the pod; see own.h */
 	__u16 apart;	/* FLOW_APART if the flow whose entries are made is */
 };
 

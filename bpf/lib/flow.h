@@ -63,8 +63,8 @@ struct service_flow {
 	__be16 port;
 	__u16 flags;
 	__u32 used; /* seconds; see flow_now */
-	/* The backend's with FLOW_FORWARD; else the pod's link by which answers come, see is_own.
-	 */
+	/* The backend's with FLOW_FORWARD; else the pod's link that answers come by, for which
+	 * is_own was true: an address is a pod's for as long as that link is there. */
 	__u64 group;
 };
 

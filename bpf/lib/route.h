@@ -110,12 +110,6 @@ __noinline int route_apart(struct __sk_buff *skb)
 	return FLOW_APART;
 }
 
-/* Whether what a pod's link brought is the pod's, which a flow's answers were found to be. */
-static __always_inline int route_is_own(struct __sk_buff *skb, const struct balance *w, int served)
-{
-	return (served && !(w->flow.flags & FLOW_FORWARD)) || is_own(skb);
-}
-
 /* Gives the packet the addresses of the link that it goes to. */
 static __always_inline int route_frame(struct __sk_buff *skb, const struct bpf_fib_lookup *to)
 {
@@ -159,16 +153,19 @@ static __always_inline int route_to_pod(struct __sk_buff *skb, struct balance *w
 	return bpf_redirect_peer(to->ifindex, 0);
 }
 
-/* Sends what a pod answers to somebody outside; his neighbour is asked for as the kernel does. */
+/*
+ * Sends what a pod answers to somebody outside. The link that it leaves by translates what goes to
+ * an address of services, which needs the mark, and what its neighbour is to be asked for first:
+ * the kernel might ask in the name of the service.
+ */
 static __always_inline int route_out(
-	struct __sk_buff *skb, struct balance *w, const struct bpf_fib_lookup *to)
+	struct __sk_buff *skb, struct balance *w, const struct bpf_fib_lookup *to, int is_known)
 {
 	struct bpf_redir_neigh next = {.nh_family = to->family};
 
 	if (!route_hop(skb, w->p.family))
 		return VERDICT_NEXT;
-	/* What goes to an address of services needs the mark, so that link translates it. */
-	if (!is_vip(&w->flow.addr) && route_turn(skb, w) != VERDICT_NEXT)
+	if (is_known && !is_vip(&w->flow.addr) && route_turn(skb, w) != VERDICT_NEXT)
 		return VERDICT_DROP;
 	if (to->family == FAMILY_IPV4)
 		next.ipv4_nh = to->ipv4_dst;
@@ -204,7 +201,7 @@ __noinline int route_on(struct __sk_buff *skb, int link, int served)
 		 (w->flow.flags & (FLOW_FORWARD | FLOW_APART)) == FLOW_APART;
 	/* Netfilter drops what is not of the pod, and does not see this. */
 	if (route_is_local(&w->key.src) || route_is_local(&w->key.dst) ||
-		(link == LINK_POD && !route_is_own(skb, w, served)))
+		(link == LINK_POD && !w->own && !is_own(skb)))
 		return VERDICT_NEXT;
 	found = route_ask(skb, &to, w->p.family, skb->ifindex, &w->key.src,
 		served ? &w->flow.addr : &w->key.dst);
@@ -215,7 +212,7 @@ __noinline int route_on(struct __sk_buff *skb, int link, int served)
 		return VERDICT_NEXT;
 	how = route_at(to.ifindex);
 	if (answer)
-		return how & ROUTE_EXIT ? route_out(skb, w, &to) : VERDICT_NEXT;
+		return how & ROUTE_EXIT ? route_out(skb, w, &to, !found) : VERDICT_NEXT;
 	if (found || !(how & ROUTE_POD) ||
 		(link == LINK_POD && !(route_at(skb->ifindex) & ROUTE_FROM)))
 		return VERDICT_NEXT;

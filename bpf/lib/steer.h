@@ -187,9 +187,11 @@ static __always_inline int steer_answer(
 	__u16 says = state_says(w, 0);
 
 	w->flow = *f;
+	w->own = same_link;
 	if (f->used == now && !(says & ~f->flags) && same_link && !state_accepts(w, f))
 		return BALANCE_CHOSEN;
-	if (link == LINK_POD && !is_own(skb))
+	w->own = link != LINK_POD || is_own(skb);
+	if (!w->own)
 		return BALANCE_NO_SERVICE;
 	if (state_accepts(w, f)) {
 		state_end(w);
@@ -243,6 +245,7 @@ __noinline int steer_find(struct __sk_buff *skb, int link)
 
 	if (!w)
 		return BALANCE_NO_SERVICE;
+	w->own = 0;
 	f = steer_known(w) ? bpf_map_lookup_elem(&service_flows, &w->key) : 0;
 	if (f && !(f->flags & FLOW_FORWARD) &&
 		!(w->key.protocol == PROTO_UDP && flow_over(PROTO_UDP, f, now)))
@@ -250,9 +253,13 @@ __noinline int steer_find(struct __sk_buff *skb, int link)
 	if (!f && w->key.protocol == PROTO_TCP && !state_opens(w->tcp_flags))
 		return BALANCE_NO_SERVICE;
 	/* What is not of the pod makes, changes and ends nothing. */
-	if (link == LINK_POD &&
-		(!in_ranges(&w->key.src) || (!steer_goes_on(w, f, now) && !is_own(skb))))
+	if (link == LINK_POD && !in_ranges(&w->key.src))
 		return BALANCE_NO_SERVICE;
+	if (link == LINK_POD && !steer_goes_on(w, f, now)) {
+		w->own = is_own(skb);
+		if (!w->own)
+			return BALANCE_NO_SERVICE;
+	}
 	if (f && (!(f->flags & FLOW_FORWARD) || state_outlived(w, f, now))) {
 		if (w->key.protocol == PROTO_UDP && !flow_over(PROTO_UDP, f, now))
 			service_count(COUNT_PACKET_MOVED);

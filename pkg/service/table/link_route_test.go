@@ -2,7 +2,6 @@ package table
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -349,67 +348,6 @@ func TestSendersAreToldThatHopsAreUsedUp(t *testing.T) {
 				})
 			}
 		}
-	})
-}
-
-func mac(t *testing.T, ns *nettest.NS, link string) string {
-	t.Helper()
-	found, err := ns.Handle().LinkByName(link)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found.Attrs().HardwareAddr.String()
-}
-
-// expectRouted wants datagrams of both families to have come to a link from that of the host, with one hop less than they were sent with.
-func expectRouted(t *testing.T, c *nettest.Capture, what, to, via string) {
-	t.Helper()
-	families := map[uint16]bool{}
-	for _, f := range c.All(t) {
-		family := binary.BigEndian.Uint16(f.Data[12:])
-		var protocol, hops byte
-		switch family {
-		case unix.ETH_P_IP:
-			hops, protocol = f.Data[14+8], f.Data[14+9]
-		case unix.ETH_P_IPV6:
-			protocol, hops = f.Data[14+6], f.Data[14+7]
-		}
-		if f.Outgoing || protocol != unix.IPPROTO_UDP {
-			continue
-		}
-		families[family] = true
-		if at, by := net.HardwareAddr(f.Data[:6]).String(), net.HardwareAddr(f.Data[6:12]).String(); at != to || by != via || hops != 63 {
-			t.Errorf("%s: a datagram to %s from %s has %d hops, want %s, %s, 63", what, at, by, hops, to, via)
-		}
-	}
-	if len(families) != 2 {
-		t.Errorf("%s: datagrams of families %v", what, families)
-	}
-}
-
-// TestPacketsAreAsTheKernelWouldSendThem has them sent into pods, and to them by the host's end.
-func TestPacketsAreAsTheKernelWouldSendThem(t *testing.T) {
-	bothHooks(t, func(t *testing.T, withTCX bool) {
-		r := newRouted(t, withTCX, true)
-		r.nft(t, seeAll)
-		for _, how := range []uint8{wholePod, wholePod &^ routePeer} {
-			for _, link := range []string{"vpod1", "vpod2"} {
-				if err := r.maps[mapRoutes].Put(r.index(t, link), how); err != nil {
-					t.Fatal(err)
-				}
-			}
-			pod := nettest.NewCapture(t, r.pod, nettest.SnifferOptions{Link: "p0", Ring: 1 << 22})
-			other := nettest.NewCapture(t, r.other, nettest.SnifferOptions{Link: "p0", Ring: 1 << 22})
-			client := nettest.NewCapture(t, r.client, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
-			for i, to := range otherAt {
-				ask(t, r.pod, "udp", to, "5353", "")
-				ask(t, r.client, "udp", outsideAt[i], "53", "")
-			}
-			expectRouted(t, pod, "answers to a pod", mac(t, r.pod, "p0"), mac(t, r.host, "vpod1"))
-			expectRouted(t, other, "questions to a pod", mac(t, r.other, "p0"), mac(t, r.host, "vpod2"))
-			expectRouted(t, client, "answers to a client outside", mac(t, r.client, "u0"), mac(t, r.host, "u0"))
-		}
-		r.expectSeen(t, "all", false)
 	})
 }
 

@@ -4,7 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,11 +31,7 @@ func TestServicesAnswerByTheirAddressPastNetfilter(t *testing.T) {
 		r := newRouted(t, withTCX, true)
 		r.nft(t, seeAll)
 		for _, how := range []uint8{wholePod, wholePod &^ routePeer} {
-			for _, link := range []string{"vpod1", "vpod2"} {
-				if err := r.maps[mapRoutes].Put(r.index(t, link), how); err != nil {
-					t.Fatal(err)
-				}
-			}
+			r.sendTo(t, how)
 			for _, backends := range [][]string{otherAt, {"198.18.1.5", "fd42:1::5"}} {
 				r.put(t, backends...)
 				for i, to := range clusterAt {
@@ -104,5 +103,34 @@ func TestOnlyTheBackendAnswersPastNetfilter(t *testing.T) {
 			r.pod.Run(t, func() error { return nettest.SendFrames("p0", forged) })
 			nettest.Until(t, 10*time.Second, "what another pod sends meets netfilter", func() bool { return r.count(t, seen) > 0 })
 		}
+	})
+}
+
+// TestNeighboursAreNotAskedForByServices has a service's address on the host, as others put it there, and a client that the host does not know.
+func TestNeighboursAreNotAskedForByServices(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		r.ip(t, "addr add "+outsideAt[0]+"/32 dev lo")
+		r.nft(t, seeAll)
+		known := fmt.Sprintf("neigh replace 198.19.0.1 lladdr %s dev u0 nud permanent", mac(t, r.host, "u0"))
+		r.client.Run(t, func() error { return exec.Command("ip", strings.Fields(known)...).Run() })
+		wire := nettest.NewCapture(t, r.client, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
+		r.ip(t, "neigh flush dev u0")
+		ask(t, r.client, "udp", outsideAt[0], "53", "")
+		asked := 0
+		for _, f := range wire.All(t) {
+			// RFC 826: the sender's protocol address of a request.
+			if f.Outgoing || f.Data[12] != 0x08 || f.Data[13] != 0x06 || f.Data[14+7] != 1 {
+				continue
+			}
+			asked++
+			if sender := netip.AddrFrom4([4]byte(f.Data[14+14:])).String(); sender != "198.19.0.1" {
+				t.Errorf("the host asks for its neighbour as %s", sender)
+			}
+		}
+		if asked == 0 {
+			t.Error("the host did not ask for its neighbour")
+		}
+		r.expectSeen(t, "all", false)
 	})
 }
