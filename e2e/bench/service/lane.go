@@ -170,8 +170,16 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 	}
 	err = l.client.ip(ctx, fmt.Sprintf("address add %s/24 dev eth0", clientAddr(l.number)), "link set eth0 up",
 		fmt.Sprintf("route add default via %s", nodeAddr(l.number)))
-	return l, errors.Join(err, l.node.sysctl("net/ipv4/ip_forward", "1", "net/ipv4/fib_multipath_hash_policy", "1"), l.client.sysctl("net/ipv4/ip_local_port_range", "1024 65535"))
+	return l, errors.Join(err,
+		l.node.sysctl("net/ipv4/ip_forward", "1", "net/ipv4/fib_multipath_hash_policy", "1", "net/ipv4/tcp_wmem", sendBuffer),
+		l.client.sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_wmem", sendBuffer))
 }
+
+// sendBuffer bounds what a sender has on its way, bytes (least, first, most). Without it the streams of any side are in one of two states, at 20 or at 50 Gbit/s
+// between two processors, by what happens in their first moments: once a receiver's window is full its acknowledgements
+// clock the sender, so that the processor that receives also does all sending, and is too busy to ever open the window again.
+// With less in the sender's buffer than the window takes, each processor does its own.
+const sendBuffer = "4096 16384 131072"
 
 // spreadRoute is the route of a node's table to the address that all endpoints serve.
 func spreadRoute(number, table int) string {
