@@ -79,6 +79,7 @@ type Proxy struct {
 	listen  time.Duration // between two tries of a port
 	late    bool          // the programs are to be attached once everything is listed; Run's alone
 	taken   bool          // everything was, and the planner knows it; Run's alone
+	pending time.Time     // when the first change came that the planner knows and that is not in force; Run's alone
 
 	attached chan struct{}
 	wake     chan struct{}
@@ -241,14 +242,17 @@ func (p *Proxy) turn(broken bool) error {
 			return err
 		}
 	}
-	since := p.take()
+	if since := p.take(); p.pending.IsZero() {
+		p.pending = since
+	}
 	p.setAPIServer()
 	err := p.write()
 	if err == nil && p.late && p.taken {
 		err = p.attach(0)
 	}
-	if err == nil && !since.IsZero() {
-		p.observe(time.Since(since))
+	if err == nil && !p.pending.IsZero() {
+		p.observe(time.Since(p.pending))
+		p.pending = time.Time{}
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -189,6 +190,38 @@ func TestWritesThatFailAreMadeAgain(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestWritesThatFailAreObservedToo has a change wait for two pauses, of which the first is retryMin.
+func TestWritesThatFailAreObservedToo(t *testing.T) {
+	table, took := newFakeTable(), make(chan time.Duration, 16)
+	p, _, _ := begin(t, table, func(o *Options) { o.Observe = func(d time.Duration) { took <- d } })
+	observed := func() (d time.Duration) {
+		t.Helper()
+		wait(t, "observation", func() error {
+			select {
+			case d = <-took:
+				return nil
+			default:
+				return errors.New("none")
+			}
+		})
+		return d
+	}
+	p.PutService(webService())
+	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.Listed()
+	if d := observed(); d <= 0 {
+		t.Errorf("the first change took %v", d)
+	}
+	table.setFail(2)
+	p.PutSlice(slice(web, "http", 8080, "198.18.1.2"))
+	if d := observed(); d < 2*retryMin {
+		t.Errorf("a change that could be written at the third try took %v", d)
+	}
+	if got := table.backends(webFront); got != "198.18.1.2:8080" {
+		t.Errorf("it was observed while there was %q", got)
+	}
 }
 
 func TestNodePortsFollowTheNodesAddresses(t *testing.T) {
