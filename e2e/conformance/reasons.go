@@ -28,7 +28,7 @@ var reasons = []reason{
 		why: "it wants 90 MB/s between nodes; emulated processors encrypt 4 MB/s (make bench-cluster measures what can be measured)"},
 	{fate: notRun, pattern: `should be rejected for evicted pods`, when: func(f Facts) bool { return f.Emulated },
 		why: "the lab's emulated nodes do not measure what pods write (localStorageCapacityIsolation), so no pod is evicted for it"},
-	{fate: fails, pattern: `fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local`, when: func(f Facts) bool { return f.Emulated },
+	{fate: fails, pattern: `fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local`, when: func(f Facts) bool { return f.Emulated && !f.EBPF },
 		why: "upstream: its server lives for 100 s after it was told to end, in which five rounds of three kubectl exec must pass; emulated nodes need 26 s for a round"},
 	{fate: notRun, pattern: `\[sig-network\] DNS `, when: func(f Facts) bool { return !f.DNS },
 		why: "the cluster has no DNS: no service kube-system/kube-dns"},

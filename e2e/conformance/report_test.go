@@ -155,7 +155,7 @@ func TestSpecsThatRun(t *testing.T) {
 	}
 }
 
-// What is known to fail depends on the machines, not on who translates services.
+// What is known to fail depends on the machines, and on who translates services.
 func TestKnownFailuresByMachines(t *testing.T) {
 	ebpf := labFacts
 	ebpf.EBPF = true
@@ -167,7 +167,7 @@ func TestKnownFailuresByMachines(t *testing.T) {
 		want  string
 	}{
 		"emulated, kube-proxy": {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", labFacts, "upstream: "},
-		"emulated":             {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", ebpf, "upstream: "},
+		"emulated, ebpf":       {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", ebpf, ""},
 		"not emulated":         {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", fast, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
