@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -73,6 +74,72 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestUpgradeThatIsKilled is an upgrade to another table of flows that ends after each of the places that it changes, and is begun again.
+func TestUpgradeThatIsKilled(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		l := newLinked(t, withTCX)
+		l.addFar(t)
+		l.serveHereAndFar(t)
+		places := len(l.attach(t))
+		flows := l.talk(t)
+		for done := range places + 1 {
+			entries := uint32(2048 + 1024*done)
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			l.reopen(t, entries, false)
+			l.host.Run(t, func() error { return l.replaceSome(done) })
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			expectGoOn(t, fmt.Sprintf("after %d places", done), flows)
+			l.reopen(t, entries, false)
+			if changed := l.attach(t); len(changed) != places-done {
+				t.Errorf("after %d of %d places the rest was %v", done, places, changed)
+			}
+			expectGoOn(t, fmt.Sprintf("after %d places and the rest", done), flows)
+		}
+		l.talk(t)
+	})
+}
+
+// replaceSome is AttachLinks until this many places have their programs.
+func (l *linked) replaceSome(places int) error {
+	if err := l.translateAtGuard(); err != nil {
+		return err
+	}
+	h, err := nl.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	links, err := h.LinkList()
+	if err != nil {
+		return err
+	}
+	hk := hooksFor(l.features)
+	for _, link := range links {
+		master, err := masterOf(h, link)
+		if err != nil {
+			return err
+		}
+		want := planLink(link, master)
+		for _, dir := range []direction{egress, ingress} {
+			if places == 0 {
+				return nil
+			}
+			did, err := l.attachPoint(h, hk, point{link.Attrs().Index, dir}, want[dir])
+			if err != nil {
+				return err
+			}
+			if did != "" {
+				places--
+			}
+		}
+	}
+	return nil
 }
 
 // addFar is another node with a pod, in one, behind veil0 of the host:
