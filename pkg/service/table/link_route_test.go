@@ -18,6 +18,7 @@ import (
 
 	settings "github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -289,6 +290,16 @@ func (r *routed) expectSeen(t *testing.T, what string, want bool) {
 	r.nft(t, seeAll)
 }
 
+// forgetNeighbor has the host not know who has an address that is reached by a link.
+func (r *routed) forgetNeighbor(t *testing.T, link, addr string) {
+	t.Helper()
+	h := r.host.Handle()
+	err := h.NeighDel(&nl.Neigh{LinkIndex: int(r.index(t, link)), IP: net.ParseIP(addr)})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
@@ -303,7 +314,10 @@ func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 			r.expectSeen(t, "a pod of another node", true)
 			r.expectCounted(t, seen, r.pod, net.Dialer{}, "udp", []string{"198.19.0.9", "fd42:9::9"}[i], "5353")
 			r.expectCounted(t, seen, r.pod, from("", 1), "udp", to, "5353")
+			r.forgetNeighbor(t, "vpod2", to)
 			r.nft(t, seeAll)
+			ask(t, r.pod, "udp", to, "5353", "")
+			r.expectSeen(t, "a pod whose address on the link is not known", true)
 		}
 		r.host.Run(t, func() error {
 			_, err := r.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1", "198.19.0.9", "fd42:9::9")})
@@ -315,6 +329,9 @@ func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 				r.expectCounted(t, seen, r.client, net.Dialer{}, network, to, port)
 			}
 		}
+		local := linkLocal(t, r.pod, "p0")
+		r.nft(t, fmt.Sprintf(seeFrom, "vpod1", "ip6", local, "udp"))
+		r.expectCounted(t, seen, r.pod, net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(local), Zone: "p0"}}, "udp", otherAt[1], "5353")
 		// Last: these become the pod's own choice where they are nearer.
 		for _, source := range []string{"198.18.3.7", "198.19.7.7", "fd42:1:0:3::7", "fd42:9::77"} {
 			a := netip.MustParseAddr(source)
