@@ -10,8 +10,11 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 
 	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
@@ -100,6 +103,65 @@ func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
 			r.expectSeen(t, "with a limit to what it sends", true)
 		}
 	})
+}
+
+// TestOthersAtPodsLinksSeeTheirPackets has what others may attach to a pod's link, at either side.
+func TestOthersAtPodsLinksSeeTheirPackets(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		r.tc(t, "qdisc replace dev vpod2 clsact") // clsact alone is nobody
+		for dir, want := range map[direction]uint8{ingress: wholePod &^ routeFrom, egress: wholePod &^ routePeer} {
+			r.expectRoutes(t, "without others", map[string]uint8{"vpod2": wholePod})
+			r.tc(t, fmt.Sprintf("filter add dev vpod2 %s pref 99 protocol all u32 match u32 0 0", dir))
+			r.expectRoutes(t, fmt.Sprintf("with a filter %s", dir), map[string]uint8{"vpod2": want})
+			r.tc(t, fmt.Sprintf("filter del dev vpod2 %s pref 99", dir))
+			if !withTCX {
+				continue
+			}
+			r.expectRoutes(t, "without it", map[string]uint8{"vpod2": wholePod})
+			detach := attachNext(t, r.index(t, "vpod2"), r.host, dir)
+			r.linked.attach(t)
+			r.expectRoutes(t, fmt.Sprintf("with a program %s", dir), map[string]uint8{"vpod2": want})
+			detach()
+			r.linked.attach(t)
+		}
+	})
+}
+
+func TestNothingLeavesByLinksWithoutTheGuard(t *testing.T) {
+	nettest.NeedBPF(t)
+	r := newRouted(t, true, true)
+	r.ip(t, "link add u1 type veth peer name u1p")
+	defer attachNext(t, r.index(t, "u1"), r.host, egress)()
+	r.linked.attach(t)
+	r.expectRoutes(t, "the guard has not seen u1", map[string]uint8{"u0": routeExit, "u1": 0})
+	r.host.Run(t, func() error {
+		_, err := r.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1")})
+		return err
+	})
+	r.linked.attach(t)
+	r.expectRoutes(t, "it has", map[string]uint8{"u1": routeExit})
+}
+
+// attachNext attaches a program to tcx that leaves all to the next one.
+func attachNext(t *testing.T, index uint32, ns *nettest.NS, dir direction) (detach func()) {
+	t.Helper()
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "another", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+		asm.Mov.Imm(asm.R0, -1), asm.Return(),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at link.Link
+	ns.Run(t, func() (err error) {
+		at, err = link.AttachTCX(link.TCXOptions{Interface: int(index), Program: prog, Attach: dir.tcx()})
+		return err
+	})
+	return func() {
+		if err := errors.Join(at.Close(), prog.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestNewPodsAreSentToByTheHostsEndFirst: their limits are made after their links.

@@ -109,15 +109,22 @@ func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	return gets, sends, nil
 }
 
-// hasOthers is whether programs of others are attached there.
+// hasOthers is whether programs or filters of others are attached there, at tcx or at clsact.
 func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
-	all, err := hk.list(h, p)
+	_, all, err := clsact{}.filters(h, p)
 	if err != nil {
 		return true, goneIsFine(err)
 	}
+	if _, ok := hk.(tcx); ok {
+		programs, err := hk.list(h, p)
+		if err != nil {
+			return true, goneIsFine(err)
+		}
+		all += len(programs)
+	}
 	ours, err := findOurs(h, hk, p)
 	defer closeAll(ours)
-	return err != nil || len(all) > len(ours), goneIsFine(err)
+	return err != nil || all > len(ours), goneIsFine(err)
 }
 
 // goneIsFine is nil for a link that is gone: nothing comes by it.
