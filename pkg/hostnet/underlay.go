@@ -26,8 +26,9 @@ type Underlay struct {
 	MTU int
 	// Addrs are the addresses of the link, link-local ones excluded.
 	Addrs []netip.Addr
-	// Assigned are the addresses of all links but tunnels and pods', loopback and
-	// link-local ones excluded, sorted: a node's address need not be on the link.
+	// Assigned are the addresses of all links but tunnels, pods' and that of kube-proxy's
+	// IPVS mode, loopback and link-local ones excluded, sorted: a node's address need not be
+	// on the link.
 	Assigned []netip.Addr
 	// Gateways are the next hops of default routes and towards nodes, sorted.
 	Gateways []netip.Addr
@@ -89,6 +90,9 @@ func (f *finder) link(index, weight int) {
 
 // loopbackIndex is LOOPBACK_IFINDEX of every network namespace.
 const loopbackIndex = 1
+
+// ipvsLink is where kube-proxy in its mode IPVS puts the addresses of services (pkg/proxy/ipvs).
+const ipvsLink = "kube-ipvs0"
 
 func (f *finder) narrow(mtu int) {
 	if mtu > 0 && (f.mtu == 0 || mtu < f.mtu) {
@@ -171,7 +175,7 @@ func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
 	for _, a := range addrs {
 		ip, ok := netip.AddrFromSlice(a.IP)
 		ip = ip.Unmap()
-		if l := f.byIndex[a.LinkIndex]; !ok || l == nil || l.Group == config.TunnelGroup || l.Group == config.PodGroup || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
+		if l := f.byIndex[a.LinkIndex]; !ok || l == nil || l.Group == config.TunnelGroup || l.Group == config.PodGroup || l.Name == ipvsLink || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
 			continue
 		}
 		u.Assigned = append(u.Assigned, ip)

@@ -36,6 +36,7 @@ func TestUnderlay(t *testing.T) {
 		{"another link to nodes", "ip addr add 198.18.7.1/24 dev other0", addrs("198.18.7.2", "198.18.7.3"),
 			Underlay{Name: "other0", MTU: 1450, Addrs: addrs("198.18.7.1"), Assigned: addrs("198.18.0.1", "198.18.7.1", "fd42:0:0:1::1"), Gateways: gateways}},
 		{"an address on lo", "ip addr add 198.18.77.1/32 dev lo", nil, with(func(u *Underlay) { u.Assigned = addrs("198.18.0.1", "198.18.77.1", "fd42:0:0:1::1") })},
+		{"services of kube-proxy by IPVS", "ip link add kube-ipvs0 type veth peer name ipvs1; ip addr add 198.18.128.1/32 dev kube-ipvs0", nil, own},
 		{"no way to nodes", "ip route add blackhole 198.18.8.0/24; ip route add prohibit 198.18.9.0/24", addrs("198.18.8.1", "198.18.9.1"), own},
 		{"no default route", "ip route del default; ip -6 route del default", nil, with(func(u *Underlay) { u.Gateways = nil })},
 		{"a node inside a range that is closed", "true", addrs("198.18.130.1"), own},

@@ -92,10 +92,11 @@ func (d *decision) port(h here, e *entry, p Port) {
 	s := e.service
 	found := map[bool][]candidate{}
 	add := func(k kind, a netip.Addr, port uint16, scope Scope, local bool) {
-		if a = a.Unmap(); !reachable(a) || port == 0 {
+		a = a.Unmap()
+		v6 := a.Is6()
+		if !reachable(a) || port == 0 || !s.hasFamily(v6) {
 			return
 		}
-		v6 := a.Is6()
 		if _, ok := found[v6]; !ok {
 			found[v6] = candidates(h, e, p, v6)
 		}

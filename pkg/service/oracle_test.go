@@ -53,7 +53,14 @@ func oracle(node string, api *APIServer, all []world) map[FrontKey]string {
 			if p.Protocol == SCTP {
 				continue
 			}
+			families := ""
+			for _, a := range w.service.ClusterIPs {
+				families += fmt.Sprint(a.Is6())
+			}
 			at := func(rank int, a netip.Addr, port uint16, scope Scope, local, ranged bool) {
+				if families != "" && !strings.Contains(families, fmt.Sprint(a.Is6())) {
+					return
+				}
 				text := oracleLine(node, w, p, a.Is6(), local, ranged)
 				offer(a, port, p.Protocol, scope, owned{rank, w.service.Created, w.service.Name.String(), text})
 			}

@@ -3,6 +3,7 @@ package service
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -41,7 +42,7 @@ type Service struct {
 	Name Name
 	// Created settles who has a frontend that several claim: the older.
 	Created time.Time
-	// ClusterIPs are served for callers inside the cluster only.
+	// ClusterIPs are served for callers inside the cluster only. They say which families the service has; one without any has both.
 	ClusterIPs []netip.Addr
 	// ExternalIPs and LoadBalancerIPs (those of ipMode VIP) are served for both.
 	ExternalIPs     []netip.Addr
@@ -56,6 +57,12 @@ type Service struct {
 	InternalLocal bool
 	// HealthCheckNodePort is where balancers ask whether this node has endpoints, 0 is nowhere. The table has no part in it.
 	HealthCheckNodePort uint16
+}
+
+// hasFamily is whether addresses of IPv6, or IPv4, are the service's to claim: balancers tell of all they have, and kube-proxy leaves others alone
+// too (GetClusterIPByFamily in pkg/proxy/util).
+func (s *Service) hasFamily(v6 bool) bool {
+	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Unmap().Is6() == v6 })
 }
 
 // Port is a port of a service. Name and Protocol together are unique in it.

@@ -20,12 +20,13 @@ type VIPs struct {
 	gone      map[netip.Addr]time.Time // when a service last lost it, or it was last in use
 }
 
-// Put adds or replaces a service and says whether its addresses are others than before. An address that cannot be a frontend's does not count.
+// Put adds or replaces a service and says whether its addresses are others than before. An address that cannot be a frontend's does not count, nor
+// one of a family that the service does not have.
 func (v *VIPs) Put(s Service, now time.Time) bool {
 	var addrs []netip.Addr
 	for _, a := range slices.Concat(s.LoadBalancerIPs, s.ExternalIPs) {
-		if reachable(a) {
-			addrs = append(addrs, a.Unmap())
+		if a = a.Unmap(); reachable(a) && s.hasFamily(a.Is6()) {
+			addrs = append(addrs, a)
 		}
 	}
 	return v.set(s.Name, sorted(addrs), now)

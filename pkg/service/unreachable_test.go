@@ -41,6 +41,9 @@ func TestVIPsAreThoseOfKnownServices(t *testing.T) {
 		{"what nobody can be reached at", 0, func(now time.Time) bool {
 			return v.Put(Service{Name: name("d"), ExternalIPs: append(addrs("127.0.0.1", "::", "224.0.0.1", "fe80::1%eth0"), netip.Addr{})}, now)
 		}, false, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
+		{"of a family that the service does not have", 0, func(now time.Time) bool {
+			return v.Put(Service{Name: name("e"), ClusterIPs: addrs("198.18.128.2"), LoadBalancerIPs: addrs("fd42:fd::9")}, now)
+		}, false, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
 		{"a service goes", time.Hour, func(now time.Time) bool { return v.Delete(name("b"), now) }, true, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
 		{"it goes again, an hour later", 2 * time.Hour, func(now time.Time) bool { return v.Delete(name("b"), now) }, false, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
 		{"more than an hour later only what another has is left", 2*time.Hour + time.Second, func(time.Time) bool { return false }, false, addrs("198.19.199.1", "198.19.199.2")},
