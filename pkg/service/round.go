@@ -350,6 +350,7 @@ func (r *round) writeFronts() {
 		}
 		r.revision++
 		want.Revision = r.revision
+		r.MovedUDP = r.MovedUDP || ok && had.Group != want.Group && key.Protocol == UDP
 		r.fronts[key] = want
 		r.Fronts.put(key, want)
 	}

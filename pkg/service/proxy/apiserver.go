@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -27,7 +28,8 @@ type APIServers struct {
 	Guessed []netip.AddrPort
 	// Configured are servers whatever the lists say.
 	Configured []netip.AddrPort
-	// Remembered are servers until they have been listed.
+	// Remembered are servers until they have been listed, and again while the list is empty: the last server takes itself out of it when it
+	// ends, and has to be found when it comes back.
 	Remembered []netip.AddrPort
 }
 
@@ -55,7 +57,7 @@ type server struct {
 	stop  func()
 	left  time.Time // when it left the list, zero is not: one that left is no part of entry 0
 	swept time.Time // when connections to it were last closed
-	times int       // how often they were, since it does not answer
+	times int       // how often they were, without an error, since it does not answer
 }
 
 func newAPIServers(before APIServers) *apiServers {
@@ -135,17 +137,11 @@ func (a *apiServers) report(addr netip.AddrPort, up bool) bool {
 // syncLocked makes servers the candidates that there are.
 func (a *apiServers) syncLocked() {
 	want := map[netip.AddrPort]bool{}
-	listed := false
-	for _, addrs := range a.slices {
-		for _, addr := range addrs {
-			want[addr], listed = true, true
-		}
+	known := a.listedLocked()
+	if len(known) == 0 {
+		known = a.before.Remembered
 	}
-	known := a.before.Configured
-	if !listed {
-		known = slices.Concat(known, a.before.Remembered)
-	}
-	for _, addr := range known {
+	for _, addr := range slices.Concat(known, a.before.Configured) {
 		want[netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())] = true
 	}
 	fronts := a.frontsLocked()
@@ -254,20 +250,29 @@ func (a *apiServers) putSlice(s service.Slice) {
 			}
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.slices[s.Name] = servers
-	a.syncLocked()
+	a.list(func() { a.slices[s.Name] = servers })
 }
 
 func (a *apiServers) deleteSlice(owner service.Name, slice string) {
 	if owner != apiService {
 		return
 	}
+	a.list(func() { delete(a.slices, slice) })
+}
+
+// list makes a change of what is listed; the last servers of a list that becomes empty are remembered.
+func (a *apiServers) list(change func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.slices, slice)
+	if was := a.listedLocked(); len(was) > 0 {
+		a.before.Remembered = was
+	}
+	change()
 	a.syncLocked()
+}
+
+func (a *apiServers) listedLocked() []netip.AddrPort {
+	return slices.Concat(slices.Collect(maps.Values(a.slices))...)
 }
 
 // status gives the candidates, sorted.
@@ -305,9 +310,17 @@ func (a *apiServers) dead(now time.Time) []netip.AddrPort {
 	}
 	for _, addr := range out {
 		a.servers[addr].swept = now
-		a.servers[addr].times++
 	}
 	return out
+}
+
+// closed notes that connections to a dead server were closed.
+func (a *apiServers) closed(addr netip.AddrPort) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.servers[addr]; s != nil && !s.up {
+		s.times++
+	}
 }
 
 // closeDead closes what is still connected to servers that have gone, until ctx ends.
@@ -325,7 +338,9 @@ func (p *Proxy) closeDead(ctx context.Context) {
 				if err != nil && !warned[addr] {
 					p.log.Warn("connections to an API server that does not answer stay until their programs give up", "server", addr, "error", err)
 				}
-				warned[addr] = err != nil
+				if warned[addr] = err != nil; err == nil {
+					p.api.closed(addr)
+				}
 				if n > 0 {
 					p.log.Info("closed connections to an API server that does not answer", "server", addr, "connections", n)
 				}

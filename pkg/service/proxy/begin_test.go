@@ -50,9 +50,10 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 			times := 0
 			for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
 				for _, addr := range a.dead(time.Now().Add(after)) {
-					if times++; addr != gone {
+					if a.closed(addr); addr != gone {
 						t.Errorf("connections to %s are closed", addr)
 					}
+					times++
 				}
 			}
 			if times != c.times {
@@ -63,6 +64,24 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 				t.Errorf("it is known: %t, and probed: %t", a.servers[gone] != nil, probed[gone])
 			}
 		})
+	}
+}
+
+// A server that left, and connections to which could not be closed, is not done with.
+func TestConnectionsThatCannotBeClosedAreTriedOn(t *testing.T) {
+	gone := netip.MustParseAddrPort("198.18.0.1:6443")
+	a := newAPIServers(APIServers{Frontends: addrPorts(apiFront)})
+	a.run = func(netip.AddrPort) func() { return func() {} }
+	a.putSlice(slice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
+	a.report(gone, false)
+	a.report(netip.MustParseAddrPort("198.18.0.2:6443"), true)
+	a.putSlice(slice(apiService, "https", 6443, "198.18.0.2"))
+	times := 0
+	for after := time.Duration(0); times < closings+3 && after < time.Hour; after += time.Second {
+		times += len(a.dead(time.Now().Add(after)))
+	}
+	if times != closings+3 || a.servers[gone] == nil {
+		t.Errorf("they were tried %d times, and it is known: %t", times, a.servers[gone] != nil)
 	}
 }
 
@@ -101,9 +120,10 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 			times := 0
 			for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
 				for _, addr := range a.dead(time.Now().Add(after)) {
-					if times++; addr != gone {
+					if a.closed(addr); addr != gone {
 						t.Errorf("connections to %s are closed", addr)
 					}
+					times++
 				}
 			}
 			if times != c.times {

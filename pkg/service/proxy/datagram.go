@@ -10,7 +10,15 @@ import (
 
 // tookDatagrams is whether changes took away what connected UDP sockets may have.
 func tookDatagrams(c service.Changes) bool {
-	return len(c.DropMembers) > 0 || slices.ContainsFunc(c.DropFronts, func(k service.FrontKey) bool { return k.Protocol == service.UDP })
+	return len(c.DropMembers) > 0 || c.MovedUDP || slices.ContainsFunc(c.DropFronts, func(k service.FrontKey) bool { return k.Protocol == service.UDP })
+}
+
+// findStale has abortStale look once more.
+func (p *Proxy) findStale() {
+	select {
+	case p.stale <- struct{}{}:
+	default:
+	}
 }
 
 // abortStale disconnects what sends datagrams to backends that have gone, until ctx ends; what goes meanwhile is looked for together.
@@ -18,23 +26,29 @@ func (p *Proxy) abortStale(ctx context.Context) {
 	if p.abort == nil {
 		return
 	}
-	for {
+	for failed := false; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.stale:
 		}
+		pause := abortPause
 		n, err := p.abort()
 		if err != nil {
-			p.log.Warn("programs that send datagrams to a backend that has gone may go on", "error", err)
+			if !failed {
+				p.log.Warn("programs that send datagrams to a backend that has gone may go on; looking again", "every", p.abortRetry, "error", err)
+			}
+			pause = p.abortRetry
+			p.findStale()
 		}
+		failed = err != nil
 		if n > 0 {
 			p.log.Info("disconnected UDP sockets whose backend has gone", "sockets", n)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(abortPause):
+		case <-time.After(pause):
 		}
 	}
 }

@@ -77,9 +77,11 @@ type Proxy struct {
 	settled time.Duration
 	retry   time.Duration // the first pause after writes that could not be made
 	listen  time.Duration // between two tries of a port
-	late    bool          // the programs are to be attached once everything is listed; Run's alone
-	taken   bool          // everything was, and the planner knows it; Run's alone
-	pending time.Time     // when the first change came that the planner knows and that is not in force; Run's alone
+	// abortRetry is the pause after UDP sockets could not be disconnected.
+	abortRetry time.Duration
+	late       bool      // the programs are to be attached once everything is listed; Run's alone
+	taken      bool      // everything was, and the planner knows it; Run's alone
+	pending    time.Time // when the first change came that the planner knows and that is not in force; Run's alone
 
 	attached chan struct{}
 	wake     chan struct{}
@@ -87,7 +89,7 @@ type Proxy struct {
 	done     chan struct{}
 
 	mu     sync.Mutex // guards what follows
-	queue  []func()
+	queue  changes
 	since  time.Time // when the first of queue came
 	listed bool
 	status Status
@@ -104,7 +106,7 @@ func New(o Options) (*Proxy, error) {
 	}
 	p := &Proxy{
 		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets, abort: o.AbortDatagrams, stale: make(chan struct{}, 1), probe: probeServer,
-		settled: settled, retry: retryMin, listen: listenEvery, attached: make(chan struct{}),
+		settled: settled, retry: retryMin, listen: listenEvery, abortRetry: retryMax, attached: make(chan struct{}),
 		wake: make(chan struct{}, 1), asked: make(chan func(*service.Planner)), done: make(chan struct{}),
 	}
 	if p.log == nil {
@@ -194,8 +196,10 @@ func (p *Proxy) loop(ctx context.Context) {
 			continue
 		case <-look:
 			look = nil
-			p.noteSizes()
-			p.findProblems()
+			if !broken { // the planner may know too little; a turn that is made looks again
+				p.noteSizes()
+				p.findProblems()
+			}
 			continue
 		case <-listen:
 			listen = nil
@@ -278,7 +282,7 @@ func (p *Proxy) take() (since time.Time) {
 		return time.Time{}
 	}
 	queue, since := p.queue, p.since
-	p.queue, p.since = nil, time.Time{}
+	p.queue, p.since = changes{}, time.Time{}
 	nodes, tell := p.nodes, p.nodesNew
 	p.nodesNew = false
 	p.mu.Unlock()
@@ -287,7 +291,7 @@ func (p *Proxy) take() (since time.Time) {
 	if tell {
 		p.planner.SetNodeAddrs(nodes)
 	}
-	for _, f := range queue {
+	for _, f := range queue.all {
 		f()
 	}
 	p.health.update()
@@ -314,17 +318,14 @@ func (p *Proxy) apply(changes service.Changes) error {
 	if changes.Empty() {
 		return nil
 	}
-	if err := p.table.Apply(changes); err != nil {
-		return err
-	}
-	p.log.Debug("table of services changed", "writes", changes.Writes())
+	err := p.table.Apply(changes)
 	if tookDatagrams(changes) {
-		select {
-		case p.stale <- struct{}{}:
-		default:
-		}
+		p.findStale() // after an error too: what was written of it is not planned again
 	}
-	return nil
+	if err == nil {
+		p.log.Debug("table of services changed", "writes", changes.Writes())
+	}
+	return err
 }
 
 // failed notes that the table could not be written, or with nil that it could again.

@@ -128,8 +128,54 @@ func TestListedServersReplaceRememberedOnes(t *testing.T) {
 	table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.3:6443 198.18.0.9:6443")
 	probes.say(t, "198.18.0.3:6443", false)
 	table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.9:6443")
-	p.DeleteSlice(apiService, "kubernetes-1")
-	table.waitBackends(t, apiFront, "198.18.0.1:6443 198.18.0.2:6443 198.18.0.9:6443")
+}
+
+// The last server takes itself out of the list when it ends, and is to be found when it is back: those of the list stay, alive or not.
+func TestServersStayWhenTheListIsEmpty(t *testing.T) {
+	for name, empty := range map[string]func(*Proxy){
+		"no endpoints": func(p *Proxy) { p.PutSlice(slice(apiService, "https", 6443)) },
+		"no slice":     func(p *Proxy) { p.DeleteSlice(apiService, "kubernetes-1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := newFakeTable()
+			p, probes, _ := begin(t, table, nil)
+			p.PutSlice(slice(apiService, "https", 6443, "198.18.0.2", "198.18.0.3"))
+			p.Listed()
+			table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.3:6443")
+			probes.say(t, "198.18.0.2:6443", true)
+			probes.say(t, "198.18.0.3:6443", false)
+			table.waitBackends(t, apiFront, "198.18.0.2:6443")
+			empty(p)
+			p.PutService(webService())
+			p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+			table.waitBackends(t, webFront, "198.18.1.1:8080") // what came before has been taken
+			table.waitBackends(t, apiFront, "198.18.0.2:6443")
+			probes.say(t, "198.18.0.2:6443", false)
+			table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.3:6443")
+			p.PutSlice(slice(apiService, "https", 6443, "198.18.0.4"))
+			table.waitBackends(t, apiFront, "198.18.0.4:6443")
+		})
+	}
+}
+
+// TestChangesDoNotPileUp: while lists are awaited, as long as it takes, each object has one change.
+func TestChangesDoNotPileUp(t *testing.T) {
+	table := newFakeTable()
+	p, _, _ := begin(t, table, nil)
+	for i := range 100 {
+		p.PutSlice(slice(web, "http", uint16(8000+i), "198.18.1.1"))
+		p.PutService(webService())
+		p.DeleteService(web)
+	}
+	p.PutService(webService())
+	p.mu.Lock()
+	n := len(p.queue.all)
+	p.mu.Unlock()
+	if n != 2 {
+		t.Errorf("%d changes wait, want that of the service and of its slice", n)
+	}
+	p.Listed()
+	table.waitBackends(t, webFront, "198.18.1.1:8099")
 }
 
 func TestNothingGoesBeforeTheListsHaveCome(t *testing.T) {
@@ -314,12 +360,54 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 	if len(aborted) != 0 {
 		t.Error("nothing went, and sockets were looked for")
 	}
+	looked := func(situation string) {
+		t.Helper()
+		select {
+		case <-aborted:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s, and no sockets were looked for", situation)
+		}
+	}
 	gone := slice(web, "http", 53, "198.18.1.1")
 	gone.Ports[0].Protocol = service.UDP
 	p.PutSlice(gone)
+	looked("a backend went")
+	older := s
+	older.Name.Name, older.Created, older.Ports = "older", time.Unix(1, 0), s.Ports[:1:1]
+	s.Created = time.Unix(2, 0)
+	p.PutService(s)
+	p.PutService(older)
+	looked("an address went to another service")
+}
+
+// TestDatagramsAreAbortedAfterErrors has sockets that cannot be closed at once, and a write that fails after it began.
+func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
+	table, aborted := newFakeTable(), make(chan struct{}, 10)
+	tries := 0
+	p, _, _ := begin(t, table, func(o *Options) {
+		o.AbortDatagrams = func() (int, error) {
+			if tries++; tries == 1 {
+				return 0, errBroken
+			}
+			aborted <- struct{}{}
+			return 1, nil
+		}
+	}, func(p *Proxy) { p.abortRetry = time.Millisecond })
+	s := webService()
+	s.Ports[0].Protocol = service.UDP
+	p.PutService(s)
+	two := slice(web, "http", 53, "198.18.1.1", "198.18.1.2")
+	two.Ports[0].Protocol = service.UDP
+	p.PutSlice(two)
+	p.Listed()
+	table.waitBackends(t, webFront, "198.18.1.1:53 198.18.1.2:53")
+	table.setRefuse(func(c service.Changes) bool { return len(c.DropMembers) > 0 })
+	one := two
+	one.Endpoints = two.Endpoints[:1]
+	p.PutSlice(one)
 	select {
 	case <-aborted:
 	case <-time.After(10 * time.Second):
-		t.Error("a backend went, and no sockets were looked for")
+		t.Error("sockets were not looked for again")
 	}
 }

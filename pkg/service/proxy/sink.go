@@ -15,14 +15,38 @@ func (p *Proxy) poke() {
 	}
 }
 
-// add queues a change.
-func (p *Proxy) add(f func()) {
+// object is a service, or a slice of one.
+type object struct {
+	service service.Name
+	slice   string
+}
+
+// changes are what came of objects, of each the last: while nobody takes them there are no more than objects. The order of objects means nothing.
+type changes struct {
+	all []func()
+	at  map[object]int
+}
+
+func (c *changes) put(o object, f func()) {
+	if i, had := c.at[o]; had {
+		c.all[i] = f
+		return
+	}
+	if c.at == nil {
+		c.at = make(map[object]int)
+	}
+	c.at[o] = len(c.all)
+	c.all = append(c.all, f)
+}
+
+// add queues a change of an object.
+func (p *Proxy) add(o object, f func()) {
 	now := time.Now()
 	p.mu.Lock()
-	if len(p.queue) == 0 {
+	if len(p.queue.all) == 0 {
 		p.since = now
 	}
-	p.queue = append(p.queue, f)
+	p.queue.put(o, f)
 	listed := p.listed
 	p.mu.Unlock()
 	if listed {
@@ -32,22 +56,22 @@ func (p *Proxy) add(f func()) {
 
 // PutService adds or replaces a service. This and the next four methods make a Proxy the sink of a feed.
 func (p *Proxy) PutService(s service.Service) {
-	p.add(func() { p.planner.PutService(s); p.health.putService(s); p.api.putService(s) })
+	p.add(object{service: s.Name}, func() { p.planner.PutService(s); p.health.putService(s); p.api.putService(s) })
 }
 
 // DeleteService takes a service away.
 func (p *Proxy) DeleteService(n service.Name) {
-	p.add(func() { p.planner.DeleteService(n); p.health.deleteService(n) })
+	p.add(object{service: n}, func() { p.planner.DeleteService(n); p.health.deleteService(n) })
 }
 
 // PutSlice adds or replaces a slice of endpoints.
 func (p *Proxy) PutSlice(s service.Slice) {
-	p.add(func() { p.planner.PutSlice(s); p.health.putSlice(s); p.api.putSlice(s) })
+	p.add(object{s.Service, s.Name}, func() { p.planner.PutSlice(s); p.health.putSlice(s); p.api.putSlice(s) })
 }
 
 // DeleteSlice takes a slice away.
 func (p *Proxy) DeleteSlice(owner service.Name, slice string) {
-	p.add(func() {
+	p.add(object{owner, slice}, func() {
 		p.planner.DeleteSlice(owner, slice)
 		p.health.deleteSlice(owner, slice)
 		p.api.deleteSlice(owner, slice)
