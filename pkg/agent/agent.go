@@ -232,7 +232,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU}
 	g.Go(func() error { return ignoreEnd(ctx, a.source.Run(ctx, a.yield)) })
 	g.Go(func() error { return a.loop(ctx) })
-	return ignoreEnd(ctx, g.Wait())
+	err := ignoreEnd(ctx, g.Wait())
+	return errors.Join(err, a.closeServices())
 }
 
 // guardFirst puts the guard in force with what is known before any source has

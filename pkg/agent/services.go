@@ -132,7 +132,7 @@ func (a *Agent) openServices() error {
 	known := apiServers(a.cfg, a.kube.Server(), serviceOfPod(os.Getenv), a.lastAPIServers())
 	a.log.Info("services are translated by eBPF", "hostRouting", a.cfg.Services.HostRouting, "cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
 	p, err := proxy.New(proxy.Options{
-		Node: a.cfg.Node, Limits: limits, Table: tableOf{t, cgroup}, APIServers: known,
+		Node: a.cfg.Node, Limits: limits, Table: tableOf{t, cgroup}, HealthAddress: a.cfg.Services.HealthAddress, APIServers: known,
 		Observe: a.metrics.ObserveProgramming, CloseSockets: a.closeSockets, Log: a.log,
 		AbortDatagrams: func() (int, error) { return a.abortDatagrams(t) },
 	})
@@ -173,7 +173,7 @@ func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 	}
 	g.Go(func() error {
 		a.services.proxy.Run(ctx)
-		return a.services.table.Close()
+		return nil
 	})
 	g.Go(func() error {
 		select {
@@ -186,6 +186,14 @@ func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error {
 		return ignoreEnd(ctx, a.kube.RunServices(ctx, feed{a.services.proxy, a.services, a.poke}))
 	})
+}
+
+// closeServices lets go of the table, which stays in force, once nobody looks at it any more.
+func (a *Agent) closeServices() error {
+	if a.services == nil {
+		return nil
+	}
+	return a.services.table.Close()
 }
 
 // beginServices puts the table in force, as the last veild left it.

@@ -86,6 +86,8 @@ type Services struct {
 	APIServers []netip.AddrPort `json:"apiServers,omitempty"`
 	// HostRouting is who brings packets to pods of the node: HostRoutingKernel, or HostRoutingEBPF, past netfilter.
 	HostRouting string `json:"hostRouting"`
+	// HealthAddress is where balancers ask whether this node serves; empty is nowhere.
+	HealthAddress string `json:"healthAddress"`
 	// Limits are the sizes of the table.
 	Limits ServiceLimits `json:"limits"`
 }
@@ -140,7 +142,7 @@ func Default() Config {
 		Masquerade:     true,
 		CNI:            CNI{ConfDir: CNIConfDir, Portmap: true, Bandwidth: true},
 		ServiceProxy:   ServiceProxyNone,
-		Services:       Services{HostRouting: HostRoutingKernel},
+		Services:       Services{HostRouting: HostRoutingKernel, HealthAddress: ServiceHealthAddress},
 		MetricsAddress: MetricsAddress,
 		LogLevel:       "info",
 	}

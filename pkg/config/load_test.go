@@ -108,6 +108,8 @@ func TestLoadReports(t *testing.T) {
 		"host routing":          {good + "serviceProxy: ebpf\nservices: {hostRouting: ebpf}", nil},
 		"unknown host routing":  {good + "services: {hostRouting: fast}", []string{`services.hostRouting: "fast" is unknown; write one of [kernel ebpf]`}},
 		"log level":             {good + "logLevel: loud", []string{`logLevel: "loud" is unknown`}},
+		"health address":        {good + "serviceProxy: ebpf\nservices: {healthAddress: '10256'}", []string{`services.healthAddress: "10256" is no address with a port; write for instance :10256, or nothing`}},
+		"no health address":     {good + "serviceProxy: ebpf\nservices: {healthAddress: ''}", nil},
 		"metrics address":       {good + "metricsAddress: nowhere", []string{"metricsAddress:"}},
 		"many things": {"node: '-'\nclusterRange: []\nserviceRanges: [a]\nmtu: x\ntunnel: {port: 99999, mode: 1}", []string{
 			"clusterRange: unknown key", "serviceRanges[0]:", "mtu:", "tunnel.port: 99999", "tunnel.mode: 1 is not a text", "node:", "clusterRanges: no range",

@@ -68,6 +68,10 @@ const (
 // MetricsAddress is the default address of /metrics, /healthz and /readyz.
 const MetricsAddress = "127.0.0.1:9631"
 
+// ServiceHealthAddress is where balancers ask whether a node serves, unless the configuration
+// says otherwise: kube-proxy's --healthz-bind-address.
+const ServiceHealthAddress = ":10256"
+
 // Pod addressing. The gateways are link-local, the same on every node, and are
 // reached through permanent neighbours, never by ARP or ND.
 const (

@@ -27,7 +27,7 @@ func (c Config) problems() []error {
 	p.checkTunnel(c)
 	p.checkServices(c)
 	if c.MetricsAddress != "" {
-		p.checkListen(c.MetricsAddress)
+		p.checkListen("metricsAddress", c.MetricsAddress, MetricsAddress)
 	}
 	p.oneOf("logLevel", c.LogLevel, "debug", "info", "warn", "error")
 	return p
@@ -176,6 +176,9 @@ func (p *problems) checkServices(c Config) {
 	if c.Services.HostRouting == HostRoutingEBPF && c.ServiceProxy != ServiceProxyEBPF {
 		p.add("services.hostRouting", "ebpf is done by the programs of serviceProxy ebpf; write that too, or %s", HostRoutingKernel)
 	}
+	if c.Services.HealthAddress != "" {
+		p.checkListen("services.healthAddress", c.Services.HealthAddress, ServiceHealthAddress)
+	}
 	for i, a := range c.Services.APIServers {
 		key := fmt.Sprintf("services.apiServers[%d]", i)
 		if !a.Addr().IsValid() || a.Port() == 0 || !a.Addr().IsGlobalUnicast() || a.Addr().Zone() != "" {
@@ -201,11 +204,11 @@ func (p *problems) checkServices(c Config) {
 	}
 }
 
-func (p *problems) checkListen(address string) {
+func (p *problems) checkListen(key, address, example string) {
 	host, port, err := net.SplitHostPort(address)
 	n, convErr := strconv.Atoi(port)
 	_, addrErr := netip.ParseAddr(host)
 	if err != nil || convErr != nil || n < 0 || n > 65535 || host != "" && host != "localhost" && addrErr != nil {
-		p.add("metricsAddress", "%q is no address with a port; write for instance %s, or nothing", address, MetricsAddress)
+		p.add(key, "%q is no address with a port; write for instance %s, or nothing", address, example)
 	}
 }

@@ -247,7 +247,7 @@ func TestHealthPortThatBecomesFree(t *testing.T) {
 	var taken atomic.Bool
 	taken.Store(true)
 	p, _, _ := begin(t, newFakeTable(), nil, func(p *Proxy) {
-		p.health.listen = func(uint16) (net.Listener, error) {
+		p.health.listen = func(string) (net.Listener, error) {
 			if taken.Load() {
 				return nil, errors.New("address in use")
 			}

@@ -16,33 +16,43 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// healthPorts answers balancers outside that ask whether a service has endpoints on this node, as kube-proxy does (KEP-27): at
-// healthCheckNodePort, 200 with some and 503 without.
+// healthPorts answers balancers outside as kube-proxy does: whether a service has endpoints on this node (KEP-27), at healthCheckNodePort, 200
+// with some and 503 without; and whether the node serves at all, at nodeAddr, for services that every node serves.
 type healthPorts struct {
-	node   string
-	log    *slog.Logger
-	listen func(port uint16) (net.Listener, error)
+	node     string
+	nodeAddr string // where the node's own health is told once the table is in force, "" is nowhere
+	log      *slog.Logger
+	listen   func(addr string) (net.Listener, error)
 
 	mu       sync.Mutex // guards what follows
 	services map[service.Name]uint16
 	// local are the ready endpoints on this node, by service and slice.
 	local   map[service.Name]map[string][]netip.Addr
-	servers map[uint16]*healthServer
-	failed  map[uint16]string
-	changed bool // services, since servers were made what they ask for
-	broken  bool // whether the table is behind
+	servers map[string]*healthServer // by address
+	failed  map[string]string
+	changed bool      // what is asked for, since servers were made that
+	inForce bool      // whether the table is
+	broken  time.Time // since when the table is behind, zero is that it is not
 }
 
+// healthServer is of a service, or with the zero name of the node.
 type healthServer struct {
 	name service.Name
 	http *http.Server
 }
 
-func newHealthPorts(node string, log *slog.Logger, listen func(uint16) (net.Listener, error)) *healthPorts {
+func newHealthPorts(node, nodeAddr string, log *slog.Logger, listen func(string) (net.Listener, error)) *healthPorts {
 	return &healthPorts{
-		node: node, log: log, listen: listen, services: map[service.Name]uint16{}, local: map[service.Name]map[string][]netip.Addr{},
-		servers: map[uint16]*healthServer{}, failed: map[uint16]string{},
+		node: node, nodeAddr: nodeAddr, log: log, listen: listen, services: map[service.Name]uint16{}, local: map[service.Name]map[string][]netip.Addr{},
+		servers: map[string]*healthServer{}, failed: map[string]string{},
 	}
+}
+
+// attached says that the table is in force.
+func (h *healthPorts) attached() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.inForce, h.changed = true, true
 }
 
 func (h *healthPorts) putService(s service.Service) {
@@ -115,50 +125,90 @@ func (h *healthPorts) update() {
 		return
 	}
 	h.changed = false
-	want := map[uint16]service.Name{}
+	want := map[string]service.Name{}
+	if h.inForce && h.nodeAddr != "" {
+		want[h.nodeAddr] = service.Name{}
+	}
 	for name, port := range h.services {
-		want[port] = name
+		want[fmt.Sprintf(":%d", port)] = name
 	}
-	for port, s := range h.servers {
-		if want[port] != s.name {
+	for addr, s := range h.servers {
+		if name, still := want[addr]; !still || name != s.name {
 			_ = s.http.Close()
-			delete(h.servers, port)
+			delete(h.servers, addr)
 		}
 	}
-	for port := range h.failed {
-		if _, still := want[port]; !still {
-			delete(h.failed, port)
+	for addr := range h.failed {
+		if _, still := want[addr]; !still {
+			delete(h.failed, addr)
 		}
 	}
-	for port, name := range want {
-		if h.servers[port] == nil {
-			h.serveLocked(port, name)
+	for addr, name := range want {
+		if h.servers[addr] == nil {
+			h.serveLocked(addr, name)
 		}
 	}
 }
 
-func (h *healthPorts) serveLocked(port uint16, name service.Name) {
-	l, err := h.listen(port)
+func (h *healthPorts) serveLocked(addr string, name service.Name) {
+	l, err := h.listen(addr)
 	if err != nil {
-		text := fmt.Sprintf("service %s: healthCheckNodePort %d cannot be listened on, so balancers send this node nothing: %v; end the program that has the port", name, port, err)
-		if h.failed[port] == "" {
-			h.log.Warn("a service is not served as it asks", "problem", text)
+		of := fmt.Sprintf("service %s: healthCheckNodePort", name)
+		if name == (service.Name{}) {
+			of = "services.healthAddress"
 		}
-		h.failed[port] = text
+		text := fmt.Sprintf("%s %s cannot be listened on, so balancers send this node nothing: %v; end the program that has the port", of, addr, err)
+		if h.failed[addr] == "" {
+			h.log.Warn("balancers do not learn that this node serves", "problem", text)
+		}
+		h.failed[addr] = text
 		return
 	}
-	delete(h.failed, port)
+	delete(h.failed, addr)
 	s := &http.Server{
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answer(w, name) }),
+		Handler:           h.handler(name),
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}
-	h.servers[port] = &healthServer{name, s}
+	h.servers[addr] = &healthServer{name, s}
 	go func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			h.log.Warn("health checks of a service are not answered any more", "service", name, "port", port, "error", err)
+			h.log.Warn("health checks are not answered any more", "service", name, "address", addr, "error", err)
 		}
 	}()
+}
+
+func (h *healthPorts) handler(name service.Name) http.Handler {
+	if name != (service.Name{}) {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answer(w, name) })
+	}
+	m := http.NewServeMux()
+	m.HandleFunc("/healthz", h.answerNode)
+	m.HandleFunc("/livez", h.answerNode)
+	return m
+}
+
+// nodeAnswer is what kube-proxy answers, field by field (pkg/proxy/healthcheck/proxy_health.go).
+type nodeAnswer struct {
+	LastUpdated  time.Time `json:"lastUpdated"`
+	CurrentTime  time.Time `json:"currentTime"`
+	NodeEligible bool      `json:"nodeEligible"`
+}
+
+// answerNode answers whether this node serves. Whether it is about to be deleted is left to who asks.
+func (h *healthPorts) answerNode(w http.ResponseWriter, _ *http.Request) {
+	now := time.Now()
+	h.mu.Lock()
+	a := nodeAnswer{h.broken, now, true}
+	h.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if a.LastUpdated.IsZero() {
+		a.LastUpdated = now
+	} else {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(a)
 }
 
 // healthAnswer is what kube-proxy answers, field by field (pkg/proxy/healthcheck/service_health.go).
@@ -194,14 +244,19 @@ func (h *healthPorts) count(name service.Name) (int, bool) {
 			seen[a] = true
 		}
 	}
-	return len(seen), !h.broken
+	return len(seen), h.broken.IsZero()
 }
 
 // follows says whether the table is as it should be.
 func (h *healthPorts) follows(yes bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.broken = !yes
+	switch {
+	case yes:
+		h.broken = time.Time{}
+	case h.broken.IsZero():
+		h.broken = time.Now()
+	}
 }
 
 func (h *healthPorts) problems() []string {
@@ -218,8 +273,8 @@ func (h *healthPorts) problems() []string {
 func (h *healthPorts) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for port, s := range h.servers {
+	for addr, s := range h.servers {
 		_ = s.http.Close()
-		delete(h.servers, port)
+		delete(h.servers, addr)
 	}
 }

@@ -23,7 +23,7 @@ func localService(port uint16) service.Service {
 func healthy(t *testing.T) (*healthPorts, func() (*http.Response, healthAnswer)) {
 	t.Helper()
 	var addr string
-	h := newHealthPorts("node-1", slog.New(slog.DiscardHandler), func(uint16) (net.Listener, error) {
+	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler), func(string) (net.Listener, error) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err == nil {
 			addr = l.Addr().String()
@@ -88,7 +88,7 @@ func TestHealthCheckNodePort(t *testing.T) {
 
 func TestHealthPortThatIsTaken(t *testing.T) {
 	taken := true
-	h := newHealthPorts("node-1", slog.New(slog.DiscardHandler), func(uint16) (net.Listener, error) {
+	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler), func(string) (net.Listener, error) {
 		if taken {
 			return nil, errors.New("address in use")
 		}
@@ -108,7 +108,7 @@ func TestHealthPortThatIsTaken(t *testing.T) {
 }
 
 func TestHealthPortsWithoutPolicyLocal(t *testing.T) {
-	h := newHealthPorts("node-1", slog.New(slog.DiscardHandler), func(uint16) (net.Listener, error) { return nil, errors.New("asked for") })
+	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler), func(string) (net.Listener, error) { return nil, errors.New("asked for") })
 	s := localService(31000)
 	s.ExternalLocal = false
 	h.putService(s)
@@ -116,5 +116,52 @@ func TestHealthPortsWithoutPolicyLocal(t *testing.T) {
 	h.update()
 	if got := h.problems(); len(got) != 0 {
 		t.Errorf("a service of policy Cluster: %q", got)
+	}
+}
+
+// TestHealthOfTheNode is what balancers ask that kube-proxy answers at port 10256.
+func TestHealthOfTheNode(t *testing.T) {
+	var addr string
+	h := newHealthPorts("node-1", ":10256", slog.New(slog.DiscardHandler), func(at string) (net.Listener, error) {
+		if at != ":10256" {
+			t.Errorf("asked to listen on %s", at)
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err == nil {
+			addr = l.Addr().String()
+		}
+		return l, err
+	})
+	defer h.close()
+	h.update()
+	if addr != "" {
+		t.Fatal("it is told of a table that is not in force")
+	}
+	h.attached()
+	h.update()
+	first := addr
+	expect := func(situation, path string, want int) {
+		t.Helper()
+		resp, err := http.Get("http://" + addr + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var a nodeAnswer
+		if resp.StatusCode != want || want != http.StatusNotFound && (json.NewDecoder(resp.Body).Decode(&a) != nil || !a.NodeEligible || a.LastUpdated.Equal(a.CurrentTime) != (want == http.StatusOK)) {
+			t.Errorf("%s, %s: %s %+v, want %d", situation, path, resp.Status, a, want)
+		}
+	}
+	expect("in force", "/healthz", http.StatusOK)
+	expect("in force", "/livez", http.StatusOK)
+	expect("in force", "/", http.StatusNotFound)
+	h.follows(false)
+	expect("behind", "/healthz", http.StatusServiceUnavailable)
+	h.follows(true)
+	expect("it is made good", "/healthz", http.StatusOK)
+	h.putService(service.Service{Name: web})
+	h.update()
+	if expect("services change", "/healthz", http.StatusOK); addr != first || len(h.servers) != 1 {
+		t.Errorf("it is served at %s, was at %s", addr, first)
 	}
 }

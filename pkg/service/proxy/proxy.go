@@ -48,6 +48,8 @@ type Options struct {
 	// Limits are the sizes of the Table's maps.
 	Limits service.Limits
 	Table  Table
+	// HealthAddress is where balancers ask whether this node serves, as ":10256"; empty is nowhere.
+	HealthAddress string
 	// APIServers are known before there is a list.
 	APIServers APIServers
 	// Observe is told how long changes took from when they came to when they were in force; nil is nobody.
@@ -119,9 +121,7 @@ func New(o Options) (*Proxy, error) {
 		p.closing = func(netip.AddrPort) (int, error) { return 0, nil }
 	}
 	p.api = newAPIServers(o.APIServers)
-	p.health = newHealthPorts(o.Node, p.log, func(port uint16) (net.Listener, error) {
-		return net.Listen("tcp", fmt.Sprintf(":%d", port))
-	})
+	p.health = newHealthPorts(o.Node, o.HealthAddress, p.log, func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })
 	p.status.Limits = o.Limits
 	return p, nil
 }
@@ -161,6 +161,7 @@ func (p *Proxy) attach(adopted int) error {
 	}
 	p.late = false
 	close(p.attached)
+	p.health.attached()
 	p.log.Info("the table of services is in force", "adopted", adopted)
 	return nil
 }
@@ -254,6 +255,7 @@ func (p *Proxy) turn(broken bool) error {
 	if err == nil && p.late && p.taken {
 		err = p.attach(0)
 	}
+	p.health.update()
 	if err == nil && !p.pending.IsZero() {
 		p.observe(time.Since(p.pending))
 		p.pending = time.Time{}
@@ -294,7 +296,6 @@ func (p *Proxy) take() (since time.Time) {
 	for _, f := range queue.all {
 		f()
 	}
-	p.health.update()
 	return since
 }
 
