@@ -214,8 +214,8 @@ func showFront(c call, f service.FrontView) error {
 		fmt.Fprintln(c.out, "only backends on this node: the policy is Local")
 	}
 	switch chosen := f.Chosen; {
-	case chosen == 0 && f.Drop:
-		fmt.Fprintln(c.out, "no backend is on this node: packets are dropped, so that a balancer goes to another node; sockets are refused")
+	case chosen == 0 && f.Drop && f.Scope == service.Outside:
+		fmt.Fprintln(c.out, "no backend is on this node: packets are dropped, so that a balancer goes to another node; pods of other nodes are refused")
 	case chosen == 0:
 		fmt.Fprintln(c.out, "no backend: refused at once")
 	case f.Affinity > 0:

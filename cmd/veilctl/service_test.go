@@ -17,7 +17,12 @@ import (
 // serviceDaemon answers from a planner with one service: a backend that is ready, and one that terminates.
 func serviceDaemon(t *testing.T, change func(*service.Service)) string {
 	t.Helper()
-	p, err := service.New("node-1", service.Limits{Fronts: 1 << 10, Slots: 1 << 12, Members: 1 << 10, Sources: 1 << 8})
+	return serviceDaemonOn(t, "node-1", change)
+}
+
+func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) string {
+	t.Helper()
+	p, err := service.New(node, service.Limits{Fronts: 1 << 10, Slots: 1 << 12, Members: 1 << 10, Sources: 1 << 8})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +72,7 @@ func serviceDaemon(t *testing.T, change func(*service.Service)) string {
 func TestServiceVerbs(t *testing.T) {
 	cluster := serviceDaemon(t, nil)
 	local := serviceDaemon(t, func(s *service.Service) { s.ExternalLocal = true })
+	away := serviceDaemonOn(t, "node-3", func(s *service.Service) { s.ExternalLocal, s.InternalLocal = true, true })
 	sctp := serviceDaemon(t, func(s *service.Service) { s.Ports[0].Protocol = service.SCTP })
 	for name, c := range map[string]struct {
 		socket string
@@ -74,16 +80,18 @@ func TestServiceVerbs(t *testing.T) {
 		want   []string
 		status int
 	}{
-		"list":                     {cluster, []string{"list"}, []string{"shop/web", "ClusterIP", "NodePort", "198.18.0.11:30080", "anywhere", "1 of 2"}, exitOK},
-		"list with a problem":      {sctp, []string{"list"}, []string{"PROBLEM", "SCTP"}, exitWrong},
-		"show":                     {cluster, []string{"show", "shop/web"}, []string{"198.18.128.10:80 TCP, from inside", "each connection gets any of 1", "it terminates"}, exitOK},
-		"show nobody":              {cluster, []string{"show", "shop/none"}, nil, exitWrong},
-		"show what":                {cluster, []string{"show"}, nil, exitUsage},
-		"trace":                    {cluster, []string{"trace", "198.18.128.10:80"}, []string{"is the ClusterIP of shop/web", "yes", "198.19.2.2:8080", "node-2", "ready"}, exitOK},
-		"trace from outside":       {local, []string{"trace", "198.18.0.11:30080", "-outside"}, []string{"the policy is Local", "it terminates and still serves", "not on this node"}, exitOK},
-		"trace another address":    {cluster, []string{"trace", "198.18.128.99:80"}, nil, exitWrong},
-		"trace what is no address": {cluster, []string{"trace", "web"}, nil, exitUsage},
-		"without veild":            {"/nowhere/s", []string{"list"}, nil, exitNoDaemon},
+		"list":                          {cluster, []string{"list"}, []string{"shop/web", "ClusterIP", "NodePort", "198.18.0.11:30080", "anywhere", "1 of 2"}, exitOK},
+		"list with a problem":           {sctp, []string{"list"}, []string{"PROBLEM", "SCTP"}, exitWrong},
+		"show":                          {cluster, []string{"show", "shop/web"}, []string{"198.18.128.10:80 TCP, from inside", "each connection gets any of 1", "it terminates"}, exitOK},
+		"show nobody":                   {cluster, []string{"show", "shop/none"}, nil, exitWrong},
+		"show what":                     {cluster, []string{"show"}, nil, exitUsage},
+		"trace":                         {cluster, []string{"trace", "198.18.128.10:80"}, []string{"is the ClusterIP of shop/web", "yes", "198.19.2.2:8080", "node-2", "ready"}, exitOK},
+		"trace from outside":            {local, []string{"trace", "198.18.0.11:30080", "-outside"}, []string{"the policy is Local", "it terminates and still serves", "not on this node"}, exitOK},
+		"trace from inside, none here":  {away, []string{"trace", "198.18.128.10:80"}, []string{"the policy is Local", "no backend: refused at once"}, exitOK},
+		"trace from outside, none here": {away, []string{"trace", "198.18.0.11:30080", "-outside"}, []string{"packets are dropped", "pods of other nodes are refused"}, exitOK},
+		"trace another address":         {cluster, []string{"trace", "198.18.128.99:80"}, nil, exitWrong},
+		"trace what is no address":      {cluster, []string{"trace", "web"}, nil, exitUsage},
+		"without veild":                 {"/nowhere/s", []string{"list"}, nil, exitNoDaemon},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

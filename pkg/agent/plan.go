@@ -73,7 +73,8 @@ func decide(in inputs) decision {
 		guard: guard.Settings{
 			Ranges:    slices.Concat(in.cfg.ClusterRanges, in.cfg.ServiceRanges),
 			NodeAddrs: in.table.NodeAddrs,
-			VIPs:      in.vips,
+			// What pods send to a node goes through its tunnel or not at all, whatever services it is the address of.
+			VIPs: without(in.vips, in.table.NodeAddrs),
 		},
 		host: hostnet.Want{
 			ClusterRanges: in.cfg.ClusterRanges,
@@ -151,6 +152,20 @@ func absent(in inputs) string {
 // among are those of addrs that are assigned.
 func among(addrs, assigned []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !slices.Contains(assigned, a) })
+}
+
+// without are those of addrs that are not among others.
+func without(addrs, others []netip.Addr) (rest []netip.Addr) {
+	has := make(map[netip.Addr]bool, len(others))
+	for _, a := range others {
+		has[a] = true
+	}
+	for _, a := range addrs {
+		if !has[a] {
+			rest = append(rest, a)
+		}
+	}
+	return rest
 }
 
 // hostPeers are the routes to believed peers, and notes about what cannot be

@@ -72,6 +72,9 @@ func traceService(p *service.Planner, r *http.Request) (any, error) {
 		return nil, err
 	}
 	f, ok := p.At(addr, protocol, scope)
+	if !ok && p.Keeps(addr, protocol, scope) {
+		return nil, fmt.Errorf("%s %s from %s is served as before veild began anew, by a service that is not known yet or for which the table has no room: see veilctl status", protocol, addr, scope)
+	}
 	if !ok {
 		return nil, fmt.Errorf("%s %s from %s is no service's: packets go there as they are", protocol, addr, scope)
 	}

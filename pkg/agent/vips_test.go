@@ -53,3 +53,12 @@ func TestClosingKeepsWhatVeildLearned(t *testing.T) {
 		t.Errorf("nodes %v and addresses of services %v stay closed, want %v and %v", got.NodeAddrs, got.VIPs, have.Nodes, have.VIPs)
 	}
 }
+
+// A node's address may be one of a service's, as an external IP or by a balancer on the nodes: pods have more to ask there than services.
+func TestAddressesOfNodesStayOpen(t *testing.T) {
+	in := two(t)
+	in.vips = addrs("198.18.0.12", "198.18.64.1", "fd42::c", "fd42:64::1")
+	if got, want := decide(in).guard.VIPs, addrs("198.18.64.1", "fd42:64::1"); !slices.Equal(got, want) {
+		t.Errorf("closed are %v, want %v", got, want)
+	}
+}

@@ -83,6 +83,10 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 			if len(c.planner.Problems()) != 1 || difference(c.view(), was) != "" {
 				t.Fatalf("problems %v; %s", c.planner.Problems(), difference(c.view(), was))
 			}
+			front := netip.MustParseAddrPort("198.18.0.9:80")
+			if _, known := c.planner.At(front, TCP, Inside); known || !c.planner.Keeps(front, TCP, Inside) || c.planner.Keeps(front, UDP, Inside) {
+				t.Errorf("it is known: %t, and kept: %t", known, c.planner.Keeps(front, TCP, Inside))
+			}
 			then(c.planner)
 			c.writeAll(t)
 			if s, slice := large(3); name == "it fits again" {

@@ -121,6 +121,13 @@ func (p *Planner) At(a netip.AddrPort, protocol Protocol, scope Scope) (FrontVie
 	return f, true
 }
 
+// Keeps is whether the maps have a frontend at an address that no known service has: what an earlier process left of one that does not fit, or
+// what is not listed yet.
+func (p *Planner) Keeps(a netip.AddrPort, protocol Protocol, scope Scope) bool {
+	_, ok := p.fronts[frontKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol, scope)]
+	return ok
+}
+
 func (p *Planner) front(e *entry, c claim) FrontView {
 	f := FrontView{
 		Addr: c.key.AddrPort(), Protocol: c.key.Protocol, Scope: c.key.Scope, Kind: kindNames[c.kind], Owner: c.owner,

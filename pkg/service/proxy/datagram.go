@@ -26,11 +26,15 @@ func (p *Proxy) abortStale(ctx context.Context) {
 	if p.abort == nil {
 		return
 	}
+	var again <-chan time.Time
 	for failed := false; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.stale:
+			again = time.After(p.abortAgain)
+		case <-again:
+			again = nil
 		}
 		pause := abortPause
 		n, err := p.abort()

@@ -19,6 +19,8 @@ const (
 	retryMin, retryMax = 100 * time.Millisecond, 10 * time.Second
 	// abortPause is the least time between two looks for UDP sockets, which cost a walk over every namespace.
 	abortPause = 200 * time.Millisecond
+	// abortAgain is when they are looked for once more: a socket may have been connecting.
+	abortAgain = 2 * time.Second
 	// rounds bounds the plans of one turn; the next begins at once.
 	rounds = 8
 	// settled is how long after changes problems and sizes are looked for: to look costs a walk over all that is wrong.
@@ -79,11 +81,12 @@ type Proxy struct {
 	settled time.Duration
 	retry   time.Duration // the first pause after writes that could not be made
 	listen  time.Duration // between two tries of a port
-	// abortRetry is the pause after UDP sockets could not be disconnected.
-	abortRetry time.Duration
-	late       bool      // the programs are to be attached once everything is listed; Run's alone
-	taken      bool      // everything was, and the planner knows it; Run's alone
-	pending    time.Time // when the first change came that the planner knows and that is not in force; Run's alone
+	// abortRetry is the pause after UDP sockets could not be disconnected, abortAgain that before they are looked for once more.
+	abortRetry, abortAgain time.Duration
+	late                   bool      // the programs are to be attached once everything is listed; Run's alone
+	taken                  bool      // everything was, and the planner knows it; Run's alone
+	pending                time.Time // when the first change came that the planner knows and that is not in force; Run's alone
+	looked                 bool      // for stale datagrams, once everything was written; Run's alone
 
 	attached chan struct{}
 	wake     chan struct{}
@@ -108,7 +111,7 @@ func New(o Options) (*Proxy, error) {
 	}
 	p := &Proxy{
 		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets, abort: o.AbortDatagrams, stale: make(chan struct{}, 1), probe: probeServer,
-		settled: settled, retry: retryMin, listen: listenEvery, abortRetry: retryMax, attached: make(chan struct{}),
+		settled: settled, retry: retryMin, listen: listenEvery, abortRetry: retryMax, abortAgain: abortAgain, attached: make(chan struct{}),
 		wake: make(chan struct{}, 1), asked: make(chan func(*service.Planner)), done: make(chan struct{}),
 	}
 	if p.log == nil {
@@ -256,6 +259,10 @@ func (p *Proxy) turn(broken bool) error {
 		err = p.attach(0)
 	}
 	p.health.update()
+	if err == nil && p.taken && !p.looked {
+		p.looked = true
+		p.findStale() // the last process may have ended before it did, and had other tables
+	}
 	if err == nil && !p.pending.IsZero() {
 		p.observe(time.Since(p.pending))
 		p.pending = time.Time{}

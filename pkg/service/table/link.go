@@ -113,7 +113,9 @@ func (t *Table) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 		}
 	}
 	for _, p := range podPrefixes {
-		put(0, p.Masked().Addr().Next())
+		if a := p.Masked().Addr().Next(); p.Contains(a) {
+			put(0, a)
+		}
 	}
 	for _, a := range nodeAddrs {
 		put(2, a)
