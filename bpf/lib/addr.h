@@ -18,3 +18,8 @@ static __always_inline struct addr addr_from_v4(__be32 v4)
 
 	return a;
 }
+
+static __always_inline int is_mapped(const struct addr *a)
+{
+	return !a->word[0] && !a->word[1] && a->word[2] == bpf_htonl(0xffff);
+}

@@ -180,7 +180,7 @@ static __always_inline void becomes(
 	w->flow.port = port;
 	w->flow.flags = flags;
 	w->flow.used = now;
-	w->flow.group = 0;
+	w->flow.link = 0;
 }
 
 /* The flags of an entry that is made: of a new flow, or in the place of one that was forgotten. */
@@ -363,6 +363,15 @@ static __always_inline __u8 balance_scope(const struct balance *w, int link)
 	return SERVICE_INSIDE;
 }
 
+/* Makes at where key goes, of those whose policies hold. */
+static __always_inline void balance_ask(struct balance *w, int link)
+{
+	w->at.addr = w->key.dst;
+	w->at.port = w->key.dport;
+	w->at.protocol = w->key.protocol;
+	w->at.scope = balance_scope(w, link);
+}
+
 /* Whether the source of key may have what front is; pods are not held back, whatever they ask. */
 static __always_inline int balance_admits(const struct balance *w, int link)
 {
@@ -377,10 +386,12 @@ static __always_inline int balance_admits(const struct balance *w, int link)
 __noinline int balance_choose(int link)
 {
 	struct balance *w = balance_work();
+	__u64 client;
 
 	if (!w)
 		return BALANCE_NO_SERVICE;
-	switch (service_choose(&w->at, service_client_of(&w->key.src), &w->front, &w->to)) {
+	client = service_client_of(&w->key.src);
+	switch (service_choose(&w->at, client, &w->front, &w->to)) {
 	case SERVICE_NONE:
 		return BALANCE_NO_SERVICE;
 	case SERVICE_UNSTEADY:
@@ -397,6 +408,7 @@ __noinline int balance_choose(int link)
 	default:
 		if (!balance_admits(w, link))
 			return COUNT_PACKET_SOURCE;
+		service_keep(&w->front, client, &w->to);
 		return BALANCE_CHOSEN;
 	}
 }
@@ -413,10 +425,7 @@ __noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
 
 	if (!w)
 		return BALANCE_NO_SERVICE;
-	w->at.addr = w->key.dst;
-	w->at.port = w->key.dport;
-	w->at.protocol = w->key.protocol;
-	w->at.scope = balance_scope(w, link);
+	balance_ask(w, link);
 	for (int i = 0; i < BALANCE_TRIES; i++) {
 		why = balance_choose(link);
 		if (why != BALANCE_CHOSEN)
@@ -434,7 +443,6 @@ __noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
 		return why;
 	becomes(w, &w->to.addr, w->to.port, FLOW_FORWARD | w->apart | (from_self ? FLOW_SELF : 0),
 		now);
-	w->flow.group = w->front.group;
 	if (bpf_map_update_elem(&service_flows, &w->key, &w->flow, BPF_NOEXIST)) {
 		/* Another packet of the flow was faster, and where it goes all go. */
 		have = bpf_map_lookup_elem(&service_flows, &w->key);

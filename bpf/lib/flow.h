@@ -63,9 +63,9 @@ struct service_flow {
 	__be16 port;
 	__u16 flags;
 	__u32 used; /* seconds; see flow_now */
-	/* The backend's with FLOW_FORWARD; else the pod's link that answers come by, for which
-	 * is_own was true: an address is a pod's for as long as that link is there. */
-	__u64 group;
+	/* Of answers: the pod's link that they come by, for which is_own was true: an address is a
+	 * pod's for as long as that link is there. */
+	__u64 link;
 };
 
 struct {
@@ -76,8 +76,10 @@ struct {
 } service_flows SEC(".maps");
 
 /* After how many seconds without a packet an entry may be another flow's. */
-#define FLOW_PATIENCE_UDP     120
-#define FLOW_PATIENCE_TCP     86400
+#define FLOW_PATIENCE_UDP 120
+#define FLOW_PATIENCE_TCP 86400
+#define FLOW_PATIENCE_HALF                                                                         \
+	3600 /* TCP of which one end has more to say, as kube-proxy has it of conntrack */
 #define FLOW_PATIENCE_CLOSING 60 /* TCP that is closing, or that was never open */
 #define FLOW_PATIENCE_CLOSED  2	 /* TCP that is closed, where the client's ports are short */
 #define FLOW_PATIENCE_ENDED   10 /* the same for another client */
@@ -93,13 +95,23 @@ static __always_inline int flow_open(__u16 flags)
 	return (flags & (FLOW_OPEN | FLOW_STATE)) == FLOW_OPEN;
 }
 
+/* Whether a flow of TCP with these flags was open, and is closed at one end. */
+static __always_inline int flow_half(__u16 flags)
+{
+	const __u16 both = FLOW_FIN | FLOW_FIN_BACK;
+
+	return (flags & FLOW_OPEN) == FLOW_OPEN && !(flags & FLOW_RST) && (flags & both) != both;
+}
+
 /* Whether a flow with these flags, last used then, is over. */
 static __always_inline int flow_ended(__u8 protocol, __u16 flags, __u32 used, __u32 now)
 {
 	__s32 patience = FLOW_PATIENCE_UDP;
 
 	if (protocol != PROTO_UDP)
-		patience = flow_open(flags) ? FLOW_PATIENCE_TCP : FLOW_PATIENCE_CLOSING;
+		patience = flow_open(flags)   ? FLOW_PATIENCE_TCP
+			   : flow_half(flags) ? FLOW_PATIENCE_HALF
+					      : FLOW_PATIENCE_CLOSING;
 	/* Signed: another processor may have used it in a later second than now. */
 	return (__s32)(now - used) > patience;
 }

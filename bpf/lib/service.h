@@ -176,7 +176,8 @@ static __always_inline int service_remembered(const struct service_front *f,
 {
 	struct service_client *c = bpf_map_lookup_elem(&service_clients, key);
 
-	if (!c || bpf_ktime_get_boot_ns() - c->used > f->affinity * 1000000000ULL)
+	/* Signed: the entry may be another's by now, who used it later. */
+	if (!c || (__s64)(bpf_ktime_get_boot_ns() - c->used) > (__s64)(f->affinity * 1000000000ULL))
 		return 0;
 	to->addr = c->addr;
 	to->port = c->port;
@@ -184,15 +185,27 @@ static __always_inline int service_remembered(const struct service_front *f,
 	return service_member(f->group, &to->addr, to->port) == SERVICE_MEMBER_ELIGIBLE;
 }
 
-static __always_inline void service_remember(
-	const struct service_client_key *key, const struct service_slot *to)
+/* Remembers which backend of f a client got, if that counts. */
+static __always_inline void service_keep(
+	const struct service_front *f, __u64 client, const struct service_slot *to)
 {
+	struct service_client_key key = {.group = f->group, .client = client};
 	struct service_client c = {.used = bpf_ktime_get_boot_ns(),
 		.addr = to->addr,
 		.port = to->port,
 		.flags = to->flags};
 
-	bpf_map_update_elem(&service_clients, key, &c, BPF_ANY);
+	if (f->affinity)
+		bpf_map_update_elem(&service_clients, &key, &c, BPF_ANY);
+}
+
+/* Whether a flow of datagrams may stay with a backend: the address is still served, and by it. */
+static __always_inline int service_has(
+	const struct service_front_key *key, const struct addr *addr, __be16 port)
+{
+	struct service_front *front = bpf_map_lookup_elem(&service_fronts, key);
+
+	return front && service_member(front->group, addr, port);
 }
 
 static __always_inline int service_pick(const struct service_front *f, struct service_slot *to)
@@ -247,8 +260,9 @@ static __always_inline int service_same(
 }
 
 /*
- * Chooses a backend of key for a client. f is the frontend that it is of. The frontend is looked up
- * again after the slot was read: another revision says that the slot may be another's by now.
+ * Chooses a backend of key for a client, who has it once service_keep was told. f is the frontend
+ * that it is of. The frontend is looked up again after the slot was read: another revision says
+ * that the slot may be another's by now.
  */
 static __always_inline enum service_verdict service_choose(const struct service_front_key *key,
 	__u64 client, struct service_front *f, struct service_slot *to)
@@ -277,8 +291,6 @@ static __always_inline enum service_verdict service_choose(const struct service_
 			continue;
 		if (!f->count)
 			return SERVICE_REFUSED;
-		if (f->affinity)
-			service_remember(&who, to);
 		return SERVICE_FOUND;
 	}
 	return SERVICE_UNSTEADY;

@@ -34,7 +34,7 @@ struct socket_flow_key {
 };
 
 struct socket_flow {
-	__u64 group;
+	__u64 pad1; /* former versions' */
 	struct addr addr;
 	__be16 port;
 	__u8 pad[6];
@@ -66,8 +66,9 @@ static __always_inline void socket_count(enum service_verdict verdict, __u32 pro
 		service_count(protocol == PROTO_UDP ? COUNT_SOCKET_UDP : COUNT_SOCKET_TCP);
 }
 
-/* to becomes the backend that datagrams to at went to, if flows may stay with it. */
-static __always_inline int socket_same(const struct socket_flow_key *at, struct service_slot *to)
+/* to becomes the backend that datagrams to at, which is key, went to, if flows may stay with it. */
+static __always_inline int socket_same(const struct service_front_key *key,
+	const struct socket_flow_key *at, struct service_slot *to)
 {
 	struct socket_flow *flow = bpf_map_lookup_elem(&service_sends, at);
 
@@ -75,7 +76,7 @@ static __always_inline int socket_same(const struct socket_flow_key *at, struct 
 		return 0;
 	to->addr = flow->addr;
 	to->port = flow->port;
-	return service_member(flow->group, &to->addr, to->port) != 0;
+	return service_has(key, &to->addr, to->port);
 }
 
 static __always_inline void socket_note(
@@ -115,12 +116,14 @@ static __always_inline enum service_verdict socket_translate(struct bpf_sock_add
 	struct socket_flow_key at = {.cookie = cookie, .addr = key->addr, .port = key->port};
 	struct service_front front = {};
 	enum service_verdict verdict;
+	__u64 client;
 
-	if (datagram && socket_same(&at, to)) {
+	if (datagram && socket_same(key, &at, to)) {
 		socket_note(cookie, key, to);
 		return SERVICE_FOUND;
 	}
-	verdict = service_choose(key, bpf_get_netns_cookie(ctx), &front, to);
+	client = bpf_get_netns_cookie(ctx);
+	verdict = service_choose(key, client, &front, to);
 	if (verdict == SERVICE_NONE) {
 		socket_forget(ctx, key, datagram, cookie);
 		return verdict;
@@ -128,9 +131,9 @@ static __always_inline enum service_verdict socket_translate(struct bpf_sock_add
 	socket_count(verdict, key->protocol);
 	if (verdict != SERVICE_FOUND)
 		return verdict;
+	service_keep(&front, client, to);
 	if (datagram) {
-		struct socket_flow flow = {
-			.group = front.group, .addr = to->addr, .port = to->port};
+		struct socket_flow flow = {.addr = to->addr, .port = to->port};
 
 		bpf_map_update_elem(&service_sends, &at, &flow, BPF_ANY);
 	}
@@ -156,7 +159,7 @@ static __always_inline int socket_refuse(const struct addr *addr, struct service
 		bpf_set_retval(-SOCKET_ECONNREFUSED);
 		return SOCKET_REFUSE;
 	}
-	if (!addr->word[0] && !addr->word[1] && addr->word[2] == bpf_htonl(0xffff))
+	if (is_mapped(addr))
 		to->addr = addr_from_v4(bpf_htonl(0x7f000001));
 	else
 		to->addr = loopback6;

@@ -45,19 +45,34 @@ static __always_inline struct service_flow *state_trust(struct balance *w, enum 
 	return f;
 }
 
+/* Whether the backend of a flow of datagrams answers its client, who may be silent meanwhile. */
+static __always_inline int state_answered(struct balance *w, __u32 now)
+{
+	struct service_flow *back;
+
+	from_backend(w, FLOW_OUT);
+	back = bpf_map_lookup_elem(&service_flows, &w->other);
+	return back && back->port == w->key.dport && same_addr(&back->addr, &w->key.dst) &&
+	       !flow_over(PROTO_UDP, back, now);
+}
+
 /* Whether the client's packets are of another flow than the entry f was made for. */
 static __always_inline int state_outlived(
-	struct balance *w, const struct service_flow *f, __u32 now)
+	struct balance *w, const struct service_flow *f, __u32 now, int link)
 {
 	struct service_flow *back;
 	__u16 flags = f->flags;
 
-	if (w->key.protocol == PROTO_UDP)
-		return flow_over(PROTO_UDP, f, now) || !service_member(f->group, &f->addr, f->port);
-	if (!state_opens(w->tcp_flags))
+	if (w->key.protocol == PROTO_TCP && !state_opens(w->tcp_flags))
 		return 0;
 	w->to.addr = f->addr;
 	w->to.port = f->port;
+	if (w->key.protocol == PROTO_UDP) {
+		if (flow_over(PROTO_UDP, f, now) && !state_answered(w, now))
+			return 1;
+		balance_ask(w, link);
+		return !service_has(&w->at, &w->to.addr, w->to.port);
+	}
 	/* Whoever asks for the service now means it. */
 	state_trust(w, FLOW_IN);
 	back = state_trust(w, FLOW_OUT);

@@ -46,6 +46,19 @@ struct udp_header {
 /* linux/if_packet.h: to this host, by its address on the link. */
 #define PACKET_HOST 0
 
+/*
+ * Reads a packet of IPv6. Tables have IPv4 addresses as IPv6 ones that are mapped, so who sends
+ * those over IPv6 would be taken for somebody else.
+ */
+static __always_inline int steer_parse_ipv6(struct __sk_buff *skb, __u32 network, struct packet *p)
+{
+	int parsed = parse_ipv6(skb, BASE_DATA, network, p);
+
+	if (parsed == PACKET_IP && (is_mapped(&p->src) || is_mapped(&p->dst)))
+		return PACKET_NOT_IP;
+	return parsed;
+}
+
 /* Reads a packet; network is where IP begins. */
 static __always_inline int steer_parse(struct __sk_buff *skb, __u32 network, struct packet *p)
 {
@@ -60,7 +73,7 @@ static __always_inline int steer_parse(struct __sk_buff *skb, __u32 network, str
 	if (proto == bpf_htons(ETH_P_IP))
 		return parse_ipv4(skb, BASE_DATA, network, p);
 	if (proto == bpf_htons(ETH_P_IPV6))
-		return parse_ipv6(skb, BASE_DATA, network, p);
+		return steer_parse_ipv6(skb, network, p);
 	return PACKET_NOT_IP;
 }
 
@@ -121,7 +134,7 @@ static __always_inline int steer_error(
 		!is_quoting(w->p.family, type))
 		return 0;
 	if (w->p.family == 6)
-		parsed = parse_ipv6(skb, BASE_DATA, at, &w->quoted);
+		parsed = steer_parse_ipv6(skb, at, &w->quoted);
 	else
 		parsed = parse_ipv4(skb, BASE_DATA, at, &w->quoted);
 	if (parsed != PACKET_IP)
@@ -183,7 +196,7 @@ static __always_inline int steer_open(struct __sk_buff *skb, struct balance *w, 
 static __always_inline int steer_answer(
 	struct __sk_buff *skb, struct balance *w, struct service_flow *f, __u32 now, int link)
 {
-	int same_link = link != LINK_POD || f->group == skb->ifindex;
+	int same_link = link != LINK_POD || f->link == skb->ifindex;
 	__u16 says = state_says(w, 0);
 
 	w->flow = *f;
@@ -200,7 +213,7 @@ static __always_inline int steer_answer(
 	state_note(f, says);
 	f->used = now;
 	if (!same_link)
-		f->group = skb->ifindex;
+		f->link = skb->ifindex;
 	return BALANCE_CHOSEN;
 }
 
@@ -260,7 +273,7 @@ __noinline int steer_find(struct __sk_buff *skb, int link)
 		if (!w->own)
 			return BALANCE_NO_SERVICE;
 	}
-	if (f && (!(f->flags & FLOW_FORWARD) || state_outlived(w, f, now))) {
+	if (f && (!(f->flags & FLOW_FORWARD) || state_outlived(w, f, now, link))) {
 		if (w->key.protocol == PROTO_UDP && !flow_over(PROTO_UDP, f, now))
 			service_count(COUNT_PACKET_MOVED);
 		bpf_map_delete_elem(&service_flows, &w->key);

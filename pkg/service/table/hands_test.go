@@ -210,11 +210,29 @@ func (m *handsState) dialAll(o order) {
 	}
 }
 
-// mapped is the network of UDP sockets of IPv6 that speak IPv4, which package net does not make.
-const mapped = "udp mapped"
+// mapped is the network of UDP sockets of IPv6 that speak IPv4, which package net does not make, and loose that of those that are not connected.
+const mapped, loose = "udp mapped", "udp loose"
+
+// looseConn sends by a socket that is not connected.
+type looseConn struct {
+	*net.UDPConn
+	to *net.UDPAddr
+}
+
+func (c looseConn) Write(b []byte) (int, error) { return c.WriteTo(b, c.to) }
+func (c looseConn) RemoteAddr() net.Addr        { return c.to }
 
 func dial(network, to string) (net.Conn, error) {
-	if network != mapped {
+	switch network {
+	case loose:
+		at, err := net.ResolveUDPAddr("udp", to)
+		if err != nil {
+			return nil, err
+		}
+		c, err := net.ListenUDP("udp", nil)
+		return looseConn{c, at}, err
+	case mapped:
+	default:
 		return net.DialTimeout(network, to, handsPatience)
 	}
 	at, err := netip.ParseAddrPort(to)

@@ -35,13 +35,14 @@ func TestAMillionBackends(t *testing.T) {
 	const which = 40_000
 	for limit, grow := range map[service.FullError]func(*service.Service){
 		{Limit: "Fronts", Size: service.DefaultLimits.Fronts, Want: 2 * 100_000}: func(s *service.Service) {
+			s.ClusterIPs = nil // else it would be of IPv4 alone
 			for a := netip.MustParseAddr("fd42::"); len(s.ExternalIPs) < 100_000; {
 				a = a.Next()
 				s.ExternalIPs = append(s.ExternalIPs, a)
 			}
 		},
 		{Limit: "Sources", Size: service.DefaultLimits.Sources, Want: int(service.DefaultLimits.Sources) + 1}: func(s *service.Service) {
-			s.LoadBalancerIPs = nettest.Addrs("fd42::1")
+			s.ClusterIPs, s.LoadBalancerIPs = nil, nettest.Addrs("fd42::1")
 			for a := netip.MustParseAddr("fd42:9::"); len(s.SourceRanges) <= int(service.DefaultLimits.Sources); {
 				a = a.Next()
 				s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(a, a.BitLen()))

@@ -2,6 +2,7 @@ package table
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -61,6 +62,55 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 			t.Errorf("after that %s answers", got)
 		}
 		abort(0)
+	}
+}
+
+// TestDatagramsFollowAnAddress has a service leave an address to another, and go on by its own; then nobody has it.
+func TestDatagramsFollowAnAddress(t *testing.T) {
+	cgroup := nettest.NewCgroup(t)
+	n := start(t, config(t), lab)
+	n.attach(t, cgroup)
+	h := newHands(t, cgroup)
+	for _, v := range []struct{ shared, blue, green, first, second string }{
+		{"198.18.0.9", "198.18.0.7", "198.18.0.8", "198.18.1.1", "198.18.1.2"},
+		{"fd42::9", "fd42::7", "fd42::8", "fd42:1::1", "fd42:1::2"},
+	} {
+		blue, green := named("blue", v.blue), named("green", v.green)
+		n.PutSlice(sliceOf("blue", v.first))
+		n.PutSlice(sliceOf("green", v.second))
+		serve := func(blues, greens []netip.Addr) {
+			blue.ExternalIPs, green.ExternalIPs = blues, greens
+			n.PutService(blue)
+			n.PutService(green)
+			n.apply(t)
+		}
+		shared, at := nettest.Addrs(v.shared), net.JoinHostPort(v.shared, "53")
+		serve(shared, nil)
+		unconnected, connected := h.dial(loose, at), h.dial("udp", at)
+		serve(nil, shared)
+		if got := h.ask(unconnected.ID); unconnected.Answer != v.first || got != v.second {
+			t.Errorf("%s was of %s and is of %s, and datagrams got to %s and then to %s", v.shared, v.first, v.second, unconnected.Answer, got)
+		}
+		if got, err := n.AbortUDP(h.ns.Path()); err != nil || got != 1 {
+			t.Errorf("%d connected sockets, of one to %s, were disconnected: %v", got, connected.Answer, err)
+		}
+		before, err := n.Counters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		serve(shared, nil)
+		n.PutSlice(sliceOf("blue", v.second, v.first))
+		n.apply(t)
+		if got := h.ask(unconnected.ID); got != v.second {
+			t.Errorf("a backend of both services was left for %s", got)
+		}
+		if after, err := n.Counters(); err != nil || after.Sockets.UDP != before.Sockets.UDP {
+			t.Errorf("it was chosen anew: %d, %d before, %v", after.Sockets.UDP, before.Sockets.UDP, err)
+		}
+		serve(nil, nil)
+		if r := h.do(order{Do: "ask", ID: unconnected.ID}); r.Err == "" {
+			t.Errorf("%s is no service's, and datagrams go to %s", v.shared, r.Answer)
+		}
 	}
 }
 
