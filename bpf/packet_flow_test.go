@@ -259,6 +259,64 @@ func TestPortsThatWereTaken(t *testing.T) {
 	}
 }
 
+// A client has a flow to a backend, and opens one from the same port by another service of that backend: it may as soon as the former is closed,
+// of which nothing is left that could change the new one.
+func TestPortsOfClientsAtAnotherService(t *testing.T) {
+	const tcp = unix.IPPROTO_TCP
+	for _, a := range labAddrs {
+		for _, c := range []struct {
+			situation string
+			flags     uint16
+			age       int32
+			free      bool
+		}{
+			{"open and long silent", flowOpen, 3600, false},
+			{"opened a moment ago", 0, 30, false},
+			{"never answered", 0, 90, true},
+			{"ended by the client alone", flowOpen | flowFIN, 30, false},
+			{"ended by the backend alone", flowOpen | flowFINBack, 30, false},
+			{"ended by both, a moment ago", flowOpen | flowFIN | flowFINBack, 0, false},
+			{"ended by both", flowOpen | flowFIN | flowFINBack, 4, true},
+			{"reset a moment ago", flowOpen | flowRST, 0, false},
+			{"reset", flowOpen | flowRST, 4, true},
+		} {
+			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
+				coll := served(t)
+				former := begin(t, coll, a.client, a.node, a.pod2, 40000)
+				entries := flows(t, coll)
+				for _, k := range former.entries() {
+					f := entries[k]
+					f.Flags |= c.flags
+					if err := coll.Maps["service_flows"].Put(k, f); err != nil {
+						t.Fatal(err)
+					}
+				}
+				age(t, coll, c.age)
+				other := at(a.node, 30070)
+				verdict, out, _, err := runPacket(t, coll, "service_in", segment(former.client, other, tcp, tcpSYN, ""), 0)
+				if err != nil || (verdict == next) != c.free {
+					t.Fatalf("verdict %d, %v; want a flow: %t", int32(verdict), err, c.free)
+				}
+				if !c.free {
+					becomesOf(t, coll, "service_in", segment(former.client, former.node, tcp, tcpACK, ""), 0)
+					expectPacket(t, coll, "service_out", segment(former.pod, former.client, tcp, tcpACK, ""), segment(former.node, former.client, tcp, tcpACK, ""), servedMark, servedMark)
+					return
+				}
+				if want := segment(former.client, former.pod, tcp, tcpSYN, ""); !bytes.Equal(out, want) {
+					t.Fatalf("out %x\nwant %x", out, want)
+				}
+				for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
+					expectAlone(t, coll, "service_in", segment(former.client, former.node, tcp, flags, ""))
+				}
+				if now := flows(t, coll)[former.entries()[0]]; now.Flags != 0 {
+					t.Errorf("the former connection's packets gave the new one the state %#x", now.Flags)
+				}
+				expectPacket(t, coll, "service_out", segment(former.pod, former.client, tcp, tcpSYN|tcpACK, ""), segment(other, former.client, tcp, tcpSYN|tcpACK, ""), servedMark, servedMark)
+			})
+		}
+	}
+}
+
 // A client that asks again from the same port gets another backend when the first never answered.
 func TestUnansweredClientsChooseAnew(t *testing.T) {
 	for _, a := range labAddrs {

@@ -116,13 +116,14 @@ func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark, li
 	return verdict, opts.DataOut, after.Mark, err
 }
 
-// served is programs with a service at the node's port 30080 (30081 of UDP), whose backend is pod 1 here.
+// served is programs with three services at the node's ports: 30080 (30081 of UDP), whose backend is pod 1 here, and 30070 and 30090, whose
+// backend is pod 2 on another node.
 func served(t testing.TB) *ebpf.Collection { return servedBy(t, packets(t)) }
 
 func servedBy(t testing.TB, coll *ebpf.Collection) *ebpf.Collection {
 	t.Helper()
 	l := &lab{coll: coll}
-	l.serve(t, labService{name: "one", nodePort: 30080, pods: []string{"1"}}, labService{name: "two", nodePort: 30090, pods: []string{"2"}})
+	l.serve(t, labService{name: "one", nodePort: 30080, pods: []string{"1"}}, labService{name: "two", nodePort: 30090, pods: []string{"2"}}, labService{name: "three", nodePort: 30070, pods: []string{"2"}})
 	for i, f := range labAddrs {
 		setSelf(t, l.coll, uint32(i), f.self)
 		setSelf(t, l.coll, uint32(2+i), f.node)

@@ -88,6 +88,31 @@ static __always_inline struct balance *balance_work(void)
 #define FLOW_URGENT 2 /* a new one, which may have the port of one that is closed */
 
 /*
+ * Makes ended the key of the client's packets of a flow: that of whose answers f is the entry that
+ * other is the key of, as they leave.
+ */
+static __always_inline void ended_by(struct balance *w, const struct service_flow *f)
+{
+	w->ended.src = w->other.dst;
+	w->ended.sport = w->other.dport;
+	w->ended.dst = f->addr;
+	w->ended.dport = f->port;
+	w->ended.protocol = w->other.protocol;
+	w->ended.hook = FLOW_IN;
+}
+
+/*
+ * Whether the new flow may have the entry of other from a flow that is closed. That of answers as
+ * they leave is of the same client, whatever services the two have.
+ */
+static __always_inline int flow_takes(const struct balance *w, const struct service_flow *have)
+{
+	const struct addr *client = w->other.hook == FLOW_OUT ? &have->addr : &w->flow.addr;
+
+	return flow_closed(have, client, w->flow.used);
+}
+
+/*
  * Makes flow the entry of other, or sees that it is. 0 is that another flow has that key. One that
  * is there keeps its state, unless the flow is new.
  */
@@ -113,8 +138,13 @@ __noinline int flow_put(int is_new)
 	}
 	if (have) {
 		if (!flow_over(w->other.protocol, have, w->flow.used) &&
-			!(is_new == FLOW_URGENT && flow_closed(have, &w->flow.addr, w->flow.used)))
+			!(is_new == FLOW_URGENT && flow_takes(w, have)))
 			return 0;
+		/* What the client still sends of the former flow would change the new one. */
+		if (w->other.hook == FLOW_OUT) {
+			ended_by(w, have);
+			bpf_map_delete_elem(&service_flows, &w->ended);
+		}
 		bpf_map_delete_elem(&service_flows, &w->other);
 	}
 	/* Who was faster has it. */
@@ -434,7 +464,7 @@ __noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
 		from_self = (link != LINK_POD && !(w->to.flags & SERVICE_SLOT_LOCAL)) ||
 			    same_addr(&w->to.addr, &w->key.src);
 		w->apart = link == LINK_OUTSIDE ? route_apart(skb) : 0;
-		why = flow_keep(now, FLOW_NEW, from_self);
+		why = flow_keep(now, i < BALANCE_FREE ? FLOW_NEW : FLOW_URGENT, from_self);
 		if (why != COUNT_PACKET_PORT)
 			break;
 		/* The client has such a flow to that backend by another of its services. */

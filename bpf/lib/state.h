@@ -96,12 +96,7 @@ static __always_inline int state_accepts(const struct balance *w, const struct s
 /* Ends the flow of whose answers f is the entry that other is the key of, as they leave. */
 static __always_inline void state_end_answered(struct balance *w, const struct service_flow *f)
 {
-	w->ended.src = w->other.dst;
-	w->ended.sport = w->other.dport;
-	w->ended.dst = f->addr;
-	w->ended.dport = f->port;
-	w->ended.protocol = w->other.protocol;
-	w->ended.hook = FLOW_IN;
+	ended_by(w, f);
 	flow_end();
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -38,6 +39,7 @@ func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.
 	})
 	t.Run("veilctl", func(t *testing.T) { veilctlOfServices(ctx, t, l, web, none, pods) })
 	servicesOfOnePort(ctx, t, l, client, pods)
+	connectionsOfOnePort(ctx, t, l, pods)
 }
 
 // servicesOfOnePort: a pod sends datagrams to a backend by another node's port, and then from the same port without it: to the backend's
@@ -54,6 +56,28 @@ func servicesOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, client *la
 				answers(ctx, t, client, inside, everyone("c"))
 			}
 		})
+	}
+}
+
+// connectionsOfOnePort: a client outside whose connection to a service has just ended has one from the same port to another service, of the
+// same only backend. Its first SYN is dropped, since the answers of both look alike in the node; one that it sends again soon is not.
+func connectionsOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
+	for _, b := range []struct {
+		where, name string
+		pod         *lab.Pod
+	}{{"here", "a", pods[0]}, {"on the other node", "c", pods[2]}} {
+		var services []*corev1.Service
+		for _, name := range []string{"first", "second"} {
+			services = append(services, publish(ctx, t, l, fmt.Sprintf("of-one-port-%s-%s", b.name, name), corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, b.pod))
+		}
+		for _, six := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s tcp from one port, backend %s", family(six), b.where), func(t *testing.T) {
+				for _, s := range services {
+					c := answers(ctx, t, l.Outside, lab.Question{Proto: "tcp", To: nodePort(t, s, l.Nodes()[0], "tcp", six), FromPort: 20001, Count: 1, Timeout: 10 * time.Second, Egress: true}, everyone(b.name))
+					t.Logf("%s: answered after %.0f ms", s.Name, c.SlowestMillis)
+				}
+			})
+		}
 	}
 }
 

@@ -40,7 +40,7 @@ func keep(ctx context.Context, args []string) (any, error) {
 		return nil, err
 	}
 	dial := func() (net.Conn, error) {
-		return (&net.Dialer{Timeout: 5 * time.Second, LocalAddr: localPort(*proto, *from)}).DialContext(ctx, *proto, *to)
+		return dialerFrom(*proto, *from, 5*time.Second).DialContext(ctx, *proto, *to)
 	}
 	if *loose {
 		dial = func() (net.Conn, error) { return newLoose(*to, *from) }

@@ -153,7 +153,7 @@ func (r *censusResult) count(a nameAnswer, err error) {
 
 // askOnce asks by a new socket.
 func askOnce(ctx context.Context, proto, to string, from int, canary string, timeout time.Duration) (nameAnswer, error) {
-	c, err := (&net.Dialer{Timeout: timeout, LocalAddr: localPort(proto, from)}).DialContext(ctx, proto, to)
+	c, err := dialerFrom(proto, from, timeout).DialContext(ctx, proto, to)
 	if err != nil {
 		return nameAnswer{}, err
 	}

@@ -4,7 +4,10 @@ import (
 	"flag"
 	"net"
 	"os"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // options are the flags of a command. Those that several commands have are methods, so that a name means the same in each.
@@ -22,15 +25,23 @@ func (o options) fromPort() *int {
 	return o.Int("from-port", 0, "the port that it asks from; 0 is any")
 }
 
-// localPort is what a dialer takes for fromPort.
-func localPort(proto string, port int) net.Addr {
+// dialerFrom asks from the port of fromPort, which a connection that ended may still have.
+func dialerFrom(proto string, port int, timeout time.Duration) *net.Dialer {
+	d := &net.Dialer{Timeout: timeout}
 	switch {
 	case port == 0:
-		return nil
 	case proto == "udp":
-		return &net.UDPAddr{Port: port}
+		d.LocalAddr = &net.UDPAddr{Port: port}
+	default:
+		d.LocalAddr = &net.TCPAddr{Port: port}
+		d.Control = func(_, _ string, c syscall.RawConn) (err error) {
+			if failed := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }); failed != nil {
+				return failed
+			}
+			return err
+		}
 	}
-	return &net.TCPAddr{Port: port}
+	return d
 }
 
 func (o options) listen(usual, more string) *string {
