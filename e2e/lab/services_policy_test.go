@@ -115,6 +115,45 @@ func balancerOf(six bool) netip.Addr {
 // healthy asks a node as a balancer does until the answer is as wanted.
 func healthy(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, n *lab.Node, status, endpoints int) {
 	t.Helper()
+	err := lab.Until(ctx, 15*time.Second, func() error {
+		var a struct{ LocalEndpoints int }
+		got, err := health(ctx, l, netip.AddrPortFrom(n.Addrs[0], uint16(s.Spec.HealthCheckNodePort)), "healthz", &a)
+		if err != nil {
+			return err
+		}
+		if got != status || a.LocalEndpoints != endpoints {
+			return fmt.Errorf("status %d with %d endpoints, want %d with %d", got, a.LocalEndpoints, status, endpoints)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("health check of %s: %v", n.Name, err)
+	}
+}
+
+// servesAsKubeProxy: balancers that ask no service's own port ask each node at kube-proxy's.
+func servesAsKubeProxy(ctx context.Context, t *testing.T, l *lab.Lab) {
+	for _, n := range l.Nodes() {
+		for _, addr := range n.Addrs {
+			for _, path := range []string{"healthz", "livez"} {
+				err := lab.Until(ctx, 5*time.Second, func() error {
+					var a struct{ LastUpdated, CurrentTime time.Time }
+					status, err := health(ctx, l, netip.AddrPortFrom(addr, 10256), path, &a)
+					if err == nil && (status != http.StatusOK || a.CurrentTime.IsZero() || a.LastUpdated.After(a.CurrentTime)) {
+						err = fmt.Errorf("status %d, %+v", status, a)
+					}
+					return err
+				})
+				if err != nil {
+					t.Errorf("%s of %s: %v", path, addr, err)
+				}
+			}
+		}
+	}
+}
+
+// health asks from outside and gives the status; the answer becomes into.
+func health(ctx context.Context, l *lab.Lab, at netip.AddrPort, path string, into any) (int, error) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		err = l.Outside.Do(func() error {
 			conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -122,29 +161,16 @@ func healthy(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, n
 		})
 		return conn, err
 	}}
-	url := fmt.Sprintf("http://%s/healthz", netip.AddrPortFrom(n.Addrs[0], uint16(s.Spec.HealthCheckNodePort)))
-	err := lab.Until(ctx, 15*time.Second, func() error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return lab.Stop(err)
-		}
-		resp, err := (&http.Client{Transport: transport, Timeout: 2 * time.Second}).Do(req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		var a struct{ LocalEndpoints int }
-		if err := json.NewDecoder(resp.Body).Decode(&a); err != nil {
-			return err
-		}
-		if resp.StatusCode != status || a.LocalEndpoints != endpoints {
-			return fmt.Errorf("status %d with %d endpoints, want %d with %d", resp.StatusCode, a.LocalEndpoints, status, endpoints)
-		}
-		return nil
-	})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/%s", at, path), nil)
 	if err != nil {
-		t.Errorf("health check of %s: %v", n.Name, err)
+		return 0, lab.Stop(err)
 	}
+	resp, err := (&http.Client{Transport: transport, Timeout: 2 * time.Second}).Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode, json.NewDecoder(resp.Body).Decode(into)
 }
 
 // localInside: pods have the backends of their own node, and are refused where there is none although there are others.

@@ -49,6 +49,7 @@ func services(t *testing.T, routing string) {
 	before := machinePrograms(t)
 	ctx, l := serviceLab(t, routing)
 	t.Run("addresses", func(t *testing.T) { servicesByAddress(ctx, t, l) })
+	t.Run("health of nodes", func(t *testing.T) { servesAsKubeProxy(ctx, t, l) })
 	client, pods := namedPods(ctx, t, l, 1, three...)
 	if s := nodeStatus(ctx, t, l.Nodes()[0]).Services; s == nil || s.HostRouting != routing {
 		t.Errorf("status of services: %+v, want host routing %s", s, routing)
