@@ -76,13 +76,12 @@ struct {
 } service_flows SEC(".maps");
 
 /* After how many seconds without a packet an entry may be another flow's. */
-#define FLOW_PATIENCE_UDP 120
-#define FLOW_PATIENCE_TCP 86400
-#define FLOW_PATIENCE_HALF                                                                         \
-	3600 /* TCP of which one end has more to say, as kube-proxy has it of conntrack */
-#define FLOW_PATIENCE_CLOSING 60 /* TCP that is closing, or that was never open */
-#define FLOW_PATIENCE_CLOSED  2	 /* TCP that is closed, where the client's ports are short */
-#define FLOW_PATIENCE_ENDED   10 /* the same for another client */
+#define FLOW_PATIENCE_UDP     120
+#define FLOW_PATIENCE_TCP     86400
+#define FLOW_PATIENCE_HALF    3600 /* TCP of which one end has more to say, as by kube-proxy */
+#define FLOW_PATIENCE_CLOSING 60   /* TCP that is closing, or that was never open */
+#define FLOW_PATIENCE_CLOSED  2	   /* TCP that is closed, where the client's ports are short */
+#define FLOW_PATIENCE_ENDED   10   /* the same for another client */
 
 static __always_inline __u32 flow_now(void)
 {
