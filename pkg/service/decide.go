@@ -63,10 +63,12 @@ func (c claim) compare(o claim) int {
 		cmp.Compare(c.owner.Namespace, o.owner.Namespace), cmp.Compare(c.owner.Name, o.owner.Name))
 }
 
-// here is what a decision needs of the node.
+// here is what a decision needs to know besides the service.
 type here struct {
 	node  string
 	addrs []netip.Addr
+	// reserved are frontends that no address from outside the cluster may claim, and what they are.
+	reserved map[FrontKey]string
 }
 
 // decide is pure: the order of e's slices and of their endpoints means nothing.
@@ -114,6 +116,11 @@ func (d *decision) port(h here, e *entry, p Port) {
 		d.claims = append(d.claims, c)
 	}
 	external := func(k kind, a netip.Addr, port uint16) {
+		front := frontKey(netip.AddrPortFrom(a.Unmap(), port), p.Protocol, Inside)
+		if what, ok := h.reserved[front]; ok {
+			d.refused = append(d.refused, &ReservedError{e.name, front, what})
+			return
+		}
 		add(k, a, port, Inside, false)
 		add(k, a, port, Outside, s.ExternalLocal)
 	}

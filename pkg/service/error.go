@@ -10,6 +10,8 @@ var (
 	ErrFull = errors.New("table of services is full")
 	// ErrConflict is that another service has the frontend.
 	ErrConflict = errors.New("frontend is another's")
+	// ErrReserved is that a frontend belongs to the cluster itself.
+	ErrReserved = errors.New("frontend is reserved")
 	// ErrNotSupported is that a port is left to others.
 	ErrNotSupported = errors.New("not supported")
 	// ErrLimits is of limits that cannot be.
@@ -52,6 +54,22 @@ func (e *ConflictError) Error() string {
 
 // Unwrap gives ErrConflict.
 func (e *ConflictError) Unwrap() error { return ErrConflict }
+
+// ReservedError is an ErrReserved: Service claims Front by an external IP, a LoadBalancer IP or a
+// NodePort, but What is there.
+type ReservedError struct {
+	Service Name
+	Front   FrontKey
+	What    string
+}
+
+func (e *ReservedError) Error() string {
+	return fmt.Sprintf("service %s: %s %s: %v: %s is there; use another address or port",
+		e.Service, e.Front.Protocol, e.Front.AddrPort(), ErrReserved, e.What)
+}
+
+// Unwrap returns ErrReserved.
+func (e *ReservedError) Unwrap() error { return ErrReserved }
 
 // PortError is an ErrNotSupported: the table has no frontends for the port.
 type PortError struct {

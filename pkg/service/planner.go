@@ -21,6 +21,7 @@ type Planner struct {
 	refusing  map[Name]bool
 	contested map[FrontKey]bool
 	services  int // that are known
+	tunnels   []netip.AddrPort
 	// claims are in force; the first of a list has the frontend.
 	claims map[FrontKey][]claim
 
@@ -119,8 +120,43 @@ func (p *Planner) DeleteSlice(service Name, slice string) {
 	}
 }
 
-// SetAPIServer says what entry 0 is. It always fits.
-func (p *Planner) SetAPIServer(a APIServer) { p.entry(apiName).api = &a }
+// SetAPIServer says what entry 0 is. It always fits. The addresses of its backends are reserved.
+func (p *Planner) SetAPIServer(a APIServer) {
+	p.entry(apiName).api = &a
+	p.reserve()
+}
+
+// SetTunnels reserves the UDP endpoints of the nodes' tunnels: a datagram that veil-wg sends
+// there is never translated.
+func (p *Planner) SetTunnels(endpoints []netip.AddrPort) {
+	p.tunnels = slices.Clone(endpoints)
+	p.reserve()
+}
+
+// reserve computes the frontends that external addresses may not claim, and decides again
+// about the services that have such addresses if they changed.
+func (p *Planner) reserve() {
+	reserved := make(map[FrontKey]string)
+	for _, a := range p.tunnels {
+		key := frontKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), UDP, Inside)
+		reserved[key] = "the tunnel of a node"
+	}
+	if api := p.entries[apiName]; api != nil && api.api != nil {
+		for _, b := range api.api.Backends {
+			key := frontKey(netip.AddrPortFrom(b.Addr().Unmap(), b.Port()), TCP, Inside)
+			reserved[key] = "an API server"
+		}
+	}
+	if maps.Equal(p.here.reserved, reserved) {
+		return
+	}
+	p.here.reserved = reserved
+	for n, e := range p.entries {
+		if e.service != nil && e.service.external() {
+			p.dirty[n] = true
+		}
+	}
+}
 
 // SetNodeAddrs says on which of this node's addresses NodePorts are. Services without one are not decided about again.
 func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
@@ -129,7 +165,7 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 	}
 	p.here.addrs = slices.Clone(addrs)
 	for n, e := range p.entries {
-		if e.service != nil && slices.ContainsFunc(e.service.Ports, func(port Port) bool { return port.NodePort != 0 }) {
+		if e.service != nil && e.service.hasNodePort() {
 			p.dirty[n] = true
 		}
 	}
@@ -140,7 +176,7 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 func (p *Planner) Hold(hold bool) { p.hold = hold }
 
 // Problems gives what the last Plan could not do, sorted by their text: each is a
-// *FullError, a *ConflictError or a *PortError.
+// *FullError, a *ConflictError, a *ReservedError or a *PortError.
 func (p *Planner) Problems() []error {
 	var all []error
 	for _, e := range p.waiting {

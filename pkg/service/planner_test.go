@@ -283,3 +283,63 @@ func TestLimitsThatCannotBe(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestExternalAddressesCannotClaimTunnelsOrAPIServers(t *testing.T) {
+	tunnel, server := netip.MustParseAddrPort("198.19.1.2:51820"), netip.MustParseAddrPort("198.19.1.3:6443")
+	udp := []Port{{"wg", UDP, 51820, 0}}
+	for name, c := range map[string]struct {
+		change func(*Service)
+		front  netip.AddrPort
+		proto  Protocol
+		want   bool
+	}{
+		"external IP, tunnel of a node": {
+			change: func(s *Service) { s.ExternalIPs, s.Ports = addrs("198.19.1.2"), udp }, front: tunnel, proto: UDP,
+		},
+		"LoadBalancer IP, tunnel of a node": {
+			change: func(s *Service) { s.LoadBalancerIPs, s.Ports = addrs("198.19.1.2"), udp }, front: tunnel, proto: UDP,
+		},
+		"external IP, IPv4 mapped into IPv6": {
+			change: func(s *Service) { s.ExternalIPs, s.Ports = addrs("::ffff:198.19.1.2"), udp }, front: tunnel, proto: UDP,
+		},
+		"external IP, API server": {
+			change: func(s *Service) { s.ExternalIPs, s.Ports = addrs("198.19.1.3"), []Port{{"x", TCP, 6443, 0}} }, front: server, proto: TCP,
+		},
+		"the node's address with another port": {
+			change: func(s *Service) { s.LoadBalancerIPs, s.Ports = addrs("198.19.1.2"), []Port{{"x", UDP, 53, 0}} },
+			front:  netip.MustParseAddrPort("198.19.1.2:53"), proto: UDP, want: true,
+		},
+		"the tunnel's port by the other protocol": {
+			change: func(s *Service) { s.ExternalIPs, s.Ports = addrs("198.19.1.2"), []Port{{"x", TCP, 51820, 0}} },
+			front:  tunnel, proto: TCP, want: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, late := range []bool{false, true} {
+				c0 := newCluster(t, roomy)
+				known := func() {
+					c0.planner.SetTunnels([]netip.AddrPort{tunnel})
+					c0.planner.SetAPIServer(APIServer{Backends: []netip.AddrPort{server}})
+				}
+				if !late {
+					known()
+				}
+				c0.planner.PutService(webService(c.change))
+				c0.write(t, c0.planner.Plan())
+				if late {
+					known()
+					c0.write(t, c0.planner.Plan())
+				}
+				for _, scope := range []Scope{Inside, Outside} {
+					if _, got := c0.maps.fronts[frontKey(c.front, c.proto, scope)]; got != c.want {
+						t.Errorf("known late %v, scope %v: served %v, want %v", late, scope, got, c.want)
+					}
+				}
+				refused := slices.ContainsFunc(c0.planner.Problems(), func(err error) bool { return errors.Is(err, ErrReserved) })
+				if refused == c.want {
+					t.Errorf("known late %v: problems %v", late, c0.planner.Problems())
+				}
+			}
+		})
+	}
+}

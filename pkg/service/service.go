@@ -65,6 +65,16 @@ func (s *Service) hasFamily(v6 bool) bool {
 	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Unmap().Is6() == v6 })
 }
 
+// hasNodePort reports whether a port of s is served on nodes' addresses.
+func (s *Service) hasNodePort() bool {
+	return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 })
+}
+
+// external reports whether s has addresses or ports that clients outside the cluster may use.
+func (s *Service) external() bool {
+	return len(s.ExternalIPs) > 0 || len(s.LoadBalancerIPs) > 0 || s.hasNodePort()
+}
+
 // Port is a port of a service. Name and Protocol together are unique in it.
 type Port struct {
 	Name     string

@@ -101,6 +101,9 @@ type Proxy struct {
 	// nodes are what SetNodeAddrs said last, if it did; nodesNew is that the planner does not know.
 	nodes               []netip.Addr
 	nodesSeen, nodesNew bool
+	// tunnels are the endpoints that SetTunnels reserved last; tunnelsNew is that the planner does not know.
+	tunnels    []netip.AddrPort
+	tunnelsNew bool
 }
 
 // New makes a Proxy. Errors are service.ErrLimits.
@@ -293,12 +296,16 @@ func (p *Proxy) take() (since time.Time) {
 	queue, since := p.queue, p.since
 	p.queue, p.since = changes{}, time.Time{}
 	nodes, tell := p.nodes, p.nodesNew
-	p.nodesNew = false
+	tunnels, reserve := p.tunnels, p.tunnelsNew
+	p.nodesNew, p.tunnelsNew = false, false
 	p.mu.Unlock()
 	p.planner.Hold(false)
 	p.taken = true
 	if tell {
 		p.planner.SetNodeAddrs(nodes)
+	}
+	if reserve {
+		p.planner.SetTunnels(tunnels)
 	}
 	for _, f := range queue.all {
 		f()

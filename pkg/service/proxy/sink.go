@@ -98,3 +98,16 @@ func (p *Proxy) SetNodeAddrs(addrs []netip.Addr) {
 		p.poke()
 	}
 }
+
+// SetTunnels reserves the UDP endpoints of the nodes' tunnels, which no service may claim.
+func (p *Proxy) SetTunnels(endpoints []netip.AddrPort) {
+	p.mu.Lock()
+	same := slices.Equal(p.tunnels, endpoints)
+	if !same {
+		p.tunnels, p.tunnelsNew = slices.Clone(endpoints), true
+	}
+	p.mu.Unlock()
+	if !same {
+		p.poke()
+	}
+}
