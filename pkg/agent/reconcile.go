@@ -70,9 +70,9 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	}
 	in.wideMTU = wideMTU(in.cfg.MTU, underlay)
 	in.localAddrs, in.otherAddrs = underlay.Addrs, underlay.Assigned
-	a.noteNodeAddrs(underlay.Assigned, err == nil)
 	var refusals []cluster.Refusal
 	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways), withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
+	a.noteNodeAddrs(in.table, underlay, err == nil)
 	if !state.Synced {
 		have, err := a.guard.Read()
 		if err != nil {

@@ -13,7 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
@@ -226,12 +228,62 @@ func (a *Agent) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
 	return nil
 }
 
-// noteNodeAddrs tells the table where NodePorts are. Addresses that are not sure do at the start; later, what was sure stands.
-func (a *Agent) noteNodeAddrs(addrs []netip.Addr, sure bool) {
-	if s := a.services; s != nil && (sure || !s.placed) {
-		s.proxy.SetNodeAddrs(addrs)
+// noteNodeAddrs tells the table where NodePorts are, and which endpoints are the tunnels'.
+// An underlay that is not sure is used at the start only; later, the last sure one stands.
+func (a *Agent) noteNodeAddrs(t cluster.Table, u hostnet.Underlay, sure bool) {
+	s := a.services
+	if s == nil {
+		return
+	}
+	if sure || !s.placed {
+		s.proxy.SetNodeAddrs(nodePortAddrs(a.cfg.Services.NodePortAddresses, t.Self, u))
 		s.placed = true
 	}
+	s.proxy.SetTunnels(tunnelEndpoints(t, uint16(a.cfg.Tunnel.Port)))
+}
+
+// nodePortAddrs returns the assigned addresses that serve NodePorts: those in ranges, or without
+// ranges the primary ones. These are the addresses that the Node object names; of a family that
+// has several, those on the link to the other nodes.
+func nodePortAddrs(ranges []netip.Prefix, self *cluster.Node, u hostnet.Underlay) []netip.Addr {
+	if len(ranges) > 0 {
+		return slices.DeleteFunc(slices.Clone(u.Assigned), func(a netip.Addr) bool {
+			return !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+		})
+	}
+	if self == nil {
+		return u.Addrs
+	}
+	var primary []netip.Addr
+	for _, v6 := range []bool{false, true} {
+		named := slices.DeleteFunc(slices.Clone(u.Assigned), func(a netip.Addr) bool {
+			return a.Is6() != v6 || !slices.Contains(self.Addresses, a)
+		})
+		onLink := slices.DeleteFunc(slices.Clone(named), func(a netip.Addr) bool {
+			return !slices.Contains(u.Addrs, a)
+		})
+		if len(onLink) > 0 {
+			named = onLink
+		}
+		primary = append(primary, named...)
+	}
+	return primary
+}
+
+// tunnelEndpoints returns where the tunnels of all nodes of t may be: the endpoints that
+// peers publish, and this node's port at every node address.
+func tunnelEndpoints(t cluster.Table, port uint16) []netip.AddrPort {
+	all := make([]netip.AddrPort, 0, len(t.NodeAddrs)+len(t.Peers))
+	for _, addr := range t.NodeAddrs {
+		all = append(all, netip.AddrPortFrom(addr, port))
+	}
+	for _, p := range t.Peers {
+		if p.Claim != nil {
+			all = append(all, p.Claim.Endpoints...)
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
 }
 
 // serviceStatus gives what is shown of the table, and what is wrong with it.

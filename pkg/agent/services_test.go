@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/proxy"
@@ -115,5 +117,54 @@ func TestPartOfTheTreeOfCgroups(t *testing.T) {
 	}
 	if root, err := table.FindCgroup(); err == nil {
 		t.Logf("%s: %v", root, wholeTree(root))
+	}
+}
+
+func TestNodePortsAreServedOnPrimaryAddresses(t *testing.T) {
+	self := &cluster.Node{Addresses: nettest.Addrs("198.18.0.11", "203.0.113.7", "fd42::b")}
+	// The second link is public; lo has an address for all.
+	u := hostnet.Underlay{
+		Addrs:    nettest.Addrs("198.18.0.11", "fd42::b", "fd42::99"),
+		Assigned: nettest.Addrs("10.77.0.1", "198.18.0.11", "203.0.113.7", "203.0.113.8", "fd42::b", "fd42::99"),
+	}
+	for name, c := range map[string]struct {
+		ranges []netip.Prefix
+		self   *cluster.Node
+		want   []netip.Addr
+	}{
+		"by default":               {self: self, want: nettest.Addrs("198.18.0.11", "fd42::b")},
+		"before the Node is known": {want: u.Addrs},
+		"of a Node whose addresses are on another link": {
+			self: &cluster.Node{Addresses: nettest.Addrs("203.0.113.7")}, want: nettest.Addrs("203.0.113.7"),
+		},
+		"in ranges": {
+			self: self, ranges: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")},
+			want: nettest.Addrs("203.0.113.7", "203.0.113.8"),
+		},
+		"everywhere in a family": {
+			self: self, ranges: []netip.Prefix{netip.MustParsePrefix("::/0")}, want: nettest.Addrs("fd42::b", "fd42::99"),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := nodePortAddrs(c.ranges, c.self, u); !slices.Equal(got, c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestTunnelEndpointsAreReserved(t *testing.T) {
+	table := cluster.Table{
+		NodeAddrs: nettest.Addrs("198.18.0.11", "fd42::b"),
+		Peers: []cluster.Node{
+			{Claim: &cluster.Claim{Endpoints: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.12:7000")}}}, {},
+		},
+	}
+	want := []netip.AddrPort{
+		netip.MustParseAddrPort("198.18.0.11:51820"), netip.MustParseAddrPort("198.18.0.12:7000"),
+		netip.MustParseAddrPort("[fd42::b]:51820"),
+	}
+	if got := tunnelEndpoints(table, 51820); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -88,6 +88,9 @@ type Services struct {
 	HostRouting string `json:"hostRouting"`
 	// HealthAddress is where balancers ask whether this node serves; empty is nowhere.
 	HealthAddress string `json:"healthAddress"`
+	// NodePortAddresses are ranges of this node's addresses that serve NodePorts. Empty serves the
+	// primary addresses: those of the Node object, on the link to the other nodes.
+	NodePortAddresses []netip.Prefix `json:"nodePortAddresses,omitempty"`
 	// Limits are the sizes of the table.
 	Limits ServiceLimits `json:"limits"`
 }

@@ -54,6 +54,7 @@ var flags = []struct{ name, path, usage string }{
 	{"api-servers", "services.apiServers", "comma-separated `addresses` with ports of API servers, for the table of services"},
 	{"host-routing", "services.hostRouting", "who brings packets to pods of the node: `kind` kernel, or ebpf, past netfilter"},
 	{"service-health-address", "services.healthAddress", "`address` where balancers ask whether this node serves; empty is nowhere"},
+	{"node-port-addresses", "services.nodePortAddresses", "comma-separated `ranges` of this node's addresses that serve NodePorts (default: the primary ones)"},
 	{"service-fronts", "services.limits.fronts", "`number` of addresses of services there is room for"},
 	{"service-slots", "services.limits.slots", "`number` of backends there is room for, four times as many as there are, a power of two"},
 	{"service-members", "services.limits.members", "`number` of backends that can be remembered"},

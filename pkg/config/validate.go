@@ -179,6 +179,12 @@ func (p *problems) checkServices(c Config) {
 	if c.Services.HealthAddress != "" {
 		p.checkListen("services.healthAddress", c.Services.HealthAddress, ServiceHealthAddress)
 	}
+	for i, r := range c.Services.NodePortAddresses {
+		if !r.IsValid() || r != r.Masked() {
+			p.add(fmt.Sprintf("services.nodePortAddresses[%d]", i),
+				"%s has bits below its length; write for instance %s", r, r.Masked())
+		}
+	}
 	for i, a := range c.Services.APIServers {
 		key := fmt.Sprintf("services.apiServers[%d]", i)
 		if !a.Addr().IsValid() || a.Port() == 0 || !a.Addr().IsGlobalUnicast() || a.Addr().Zone() != "" {
