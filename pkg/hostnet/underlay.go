@@ -21,8 +21,9 @@ type Underlay struct {
 	// default route, else of the node's own address.
 	Name  string
 	Index int
-	// MTU is the smallest of all links and routes that lead to a node or hold an
-	// address of this one, bytes.
+	// MTU is the smallest MTU of all links and configured routes that lead to a node or
+	// hold an address of this one, bytes. Path MTUs that the kernel learned from ICMP do
+	// not count: anybody can forge those, and pkg/pathmtu measures the paths.
 	MTU int
 	// Addrs are the addresses of the link, link-local ones excluded.
 	Addrs []netip.Addr
@@ -106,10 +107,13 @@ func (f *finder) gateway(b []byte) {
 	}
 }
 
-// towards asks, for each node, where an outer packet would go.
+// towards asks, for each node, which configured route an outer packet would take. Without
+// FIBMatch the kernel would return a route changed by exceptions: path MTUs and redirects
+// that it learned from ICMP.
 func (f *finder) towards(h *Host, nodes []netip.Addr) error {
+	options := &nl.RouteGetOptions{Mark: config.TunnelMark, FIBMatch: true}
 	for _, node := range nodes {
-		routes, err := h.nl.RouteGetWithOptions(node.AsSlice(), &nl.RouteGetOptions{Mark: config.TunnelMark})
+		routes, err := h.nl.RouteGetWithOptions(node.AsSlice(), options)
 		if noWay(err) {
 			continue // So it says nothing about the underlay.
 		}
@@ -120,12 +124,23 @@ func (f *finder) towards(h *Host, nodes []netip.Addr) error {
 			if r.Type != unix.RTN_UNICAST {
 				continue
 			}
-			f.link(r.LinkIndex, weightNode)
-			f.narrow(r.MTU)
-			f.gateway(r.Gw)
+			f.route(r, weightNode)
 		}
 	}
 	return nil
+}
+
+// route counts every next hop of a route.
+func (f *finder) route(r nl.Route, weight int) {
+	f.narrow(r.MTU)
+	f.gateway(r.Gw)
+	if len(r.MultiPath) == 0 {
+		f.link(r.LinkIndex, weight)
+	}
+	for _, hop := range r.MultiPath {
+		f.gateway(hop.Gw)
+		f.link(hop.LinkIndex, weight)
+	}
 }
 
 // noWay is whether err says that there is no route, or none of the family: routes of type
@@ -147,15 +162,7 @@ func (f *finder) defaults(h *Host) error {
 			if !isDefault(r) || r.Type != unix.RTN_UNICAST {
 				continue
 			}
-			f.gateway(r.Gw)
-			if len(r.MultiPath) == 0 {
-				f.link(r.LinkIndex, weightDefault)
-				f.narrow(r.MTU)
-			}
-			for _, hop := range r.MultiPath {
-				f.gateway(hop.Gw)
-				f.link(hop.LinkIndex, weightDefault)
-			}
+			f.route(r, weightDefault)
 		}
 	}
 	return nil

@@ -2,14 +2,18 @@ package hostnet
 
 import (
 	"errors"
+	"fmt"
+	"net"
+	"net/netip"
 	"os/exec"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"net/netip"
-
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
@@ -33,6 +37,10 @@ func TestUnderlay(t *testing.T) {
 		{"a smaller interface", "ip link set under0 mtu 1400", addrs("198.18.0.2"), with(func(u *Underlay) { u.MTU = 1400 })},
 		{"a route with an mtu", "ip route add 198.18.9.0/24 via 198.18.0.253 mtu 1380", addrs("198.18.9.1"),
 			with(func(u *Underlay) { u.MTU, u.Gateways = 1380, addrs("198.18.0.253", "198.18.0.254", "fd42:0:0:1::fe") })},
+		{"a route to nodes over two gateways", "ip route add 198.18.9.0/24 mtu 1380 nexthop via 198.18.0.252 nexthop via 198.18.0.253", addrs("198.18.9.1"),
+			with(func(u *Underlay) {
+				u.MTU, u.Gateways = 1380, addrs("198.18.0.252", "198.18.0.253", "198.18.0.254", "fd42:0:0:1::fe")
+			})},
 		{"another link to nodes", "ip addr add 198.18.7.1/24 dev other0", addrs("198.18.7.2", "198.18.7.3"),
 			Underlay{Name: "other0", MTU: 1450, Addrs: addrs("198.18.7.1"), Assigned: addrs("198.18.0.1", "198.18.7.1", "fd42:0:0:1::1"), Gateways: gateways}},
 		{"an address on lo", "ip addr add 198.18.77.1/32 dev lo", nil, with(func(u *Underlay) { u.Assigned = addrs("198.18.0.1", "198.18.77.1", "fd42:0:0:1::1") })},
@@ -59,6 +67,51 @@ func TestUnderlay(t *testing.T) {
 			if got.Index == 0 {
 				t.Error("underlay has no index")
 			}
+		})
+	}
+}
+
+// A path MTU that an ICMP error claims, which anybody off the path can forge, changes
+// nothing: veild would close the node, or shrink the MTU of all its pods.
+func TestUnderlayIgnoresLearnedPathMTU(t *testing.T) {
+	nettest.NeedProgram(t, "ip")
+	for _, tt := range []struct {
+		name, host, node string
+		forge            func(l *lab, host, router netip.Addr, port, mtu uint16)
+	}{
+		{"ipv4", "198.18.0.1", "198.18.0.254", forge4},
+		{"ipv6", "fd42:0:0:1::1", "fd42:0:0:1::fe", forge6},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t)
+			host, node := netip.MustParseAddr(tt.host), netip.MustParseAddr(tt.node)
+			const port = 123
+			l.ns.Run(t, func() error {
+				c, err := net.ListenUDP("udp", &net.UDPAddr{Port: port}) // a time daemon's
+				if err == nil {
+					t.Cleanup(func() { c.Close() })
+				}
+				return err
+			})
+
+			tt.forge(l, host, node, port, 1281)
+
+			// The control: the kernel believes it, for what does not ask for the configured route.
+			nettest.Until(t, 5*time.Second, "the kernel to learn the path MTU", func() bool {
+				var out []byte
+				l.ns.Run(t, func() (err error) {
+					out, err = exec.Command("ip", "route", "get", tt.node, "mark", fmt.Sprint(config.TunnelMark)).Output()
+					return err
+				})
+				return strings.Contains(string(out), " mtu 1281")
+			})
+			l.ns.Run(t, func() error {
+				u, err := l.host.Underlay([]netip.Addr{node}, []netip.Addr{host})
+				if u.MTU != 1500 {
+					t.Errorf("the underlay's MTU is %d, want 1500", u.MTU)
+				}
+				return err
+			})
 		})
 	}
 }
