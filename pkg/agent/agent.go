@@ -86,6 +86,8 @@ type Agent struct {
 	// based is whether base routes were seen to in this life. The loop's alone.
 	based bool
 	seen  seen
+	// flap is the loop's alone.
+	flap flap
 	// recalled is whether the path MTU of an earlier veild was looked for.
 	recalled bool
 

@@ -63,6 +63,8 @@ type decision struct {
 	claim *cluster.Claim
 	// problems keep the node from being ready for pods, as sentences.
 	problems []string
+	// linkProblem is the one among problems that the link between nodes has, empty for none.
+	linkProblem string
 	// notes are what is wrong without that.
 	notes []string
 }
@@ -105,14 +107,16 @@ func decide(in inputs) decision {
 		own = among(self.Addresses, in.otherAddrs)
 	}
 	if len(own) == 0 {
-		d.problems = append(d.problems, fmt.Sprintf("none of the addresses of node %q (%v) is on a link of this machine: correct the Node's addresses (kubelet --node-ip)", in.cfg.Node, self.Addresses))
+		d.linkProblem = fmt.Sprintf("none of the addresses of node %q (%v) is on a link of this machine: correct the Node's addresses (kubelet --node-ip)", in.cfg.Node, self.Addresses)
+		d.problems = append(d.problems, d.linkProblem)
 		return d
 	}
 	d.host.SelfAddrs = own
 	underlay := cluster.Node{Addresses: own}.AddressFamilies()
 	mtu, err := cluster.TunnelMTU(in.underlayMTU, !underlay.V4, self.PodFamilies())
 	if err != nil {
-		d.problems = append(d.problems, err.Error())
+		d.linkProblem = err.Error()
+		d.problems = append(d.problems, d.linkProblem)
 		if mtu = in.lastMTU; mtu == 0 {
 			return d
 		}

@@ -33,7 +33,7 @@ func (a *Agent) turn(ctx context.Context) error {
 			return a.finish(in, a.last, a.refusals, err)
 		}
 	}
-	d := decide(in)
+	in, d := a.flap.hold(time.Now(), in, decide(in))
 	if err := a.noteSelf(d.podPrefixes, d.host.SelfAddrs); err != nil {
 		d.notes = append(d.notes, err.Error())
 	}
@@ -108,6 +108,10 @@ func (a *Agent) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) 
 		return a.underlay, nil
 	}
 	u, err := a.host.Underlay(nodes, self)
+	if errors.Is(err, hostnet.ErrNoUnderlay) {
+		// A link that is away for a moment does not make its gateway free to be claimed.
+		u.Gateways = a.underlay.Gateways
+	}
 	a.mu.Lock()
 	a.underlay = u
 	a.mu.Unlock()

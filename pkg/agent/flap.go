@@ -1,0 +1,64 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// flapLimit is how long the link between nodes may be away, or too narrow, before the
+// node is closed to new pods. Carriers, DHCP clients and restarts of network managers
+// take an address or a route away for seconds; runtimes that ask CNI STATUS make the
+// Node NotReady at once, and its pods are evicted.
+const flapLimit = time.Minute
+
+// linkInputs is the part of inputs that the link between nodes decides.
+type linkInputs struct {
+	underlayMTU            int
+	wideMTU                string
+	localAddrs, otherAddrs []netip.Addr
+}
+
+func (in inputs) link() linkInputs {
+	return linkInputs{in.underlayMTU, in.wideMTU, in.localAddrs, in.otherAddrs}
+}
+
+func (in *inputs) setLink(l linkInputs) {
+	in.underlayMTU, in.wideMTU, in.localAddrs, in.otherAddrs = l.underlayMTU, l.wideMTU, l.localAddrs, l.otherAddrs
+}
+
+// flap debounces the link between nodes. The zero value has seen no link.
+type flap struct {
+	fit   *linkInputs // the last that a node could run on
+	since time.Time   // when it was lost; zero while it is there
+}
+
+// hold returns d, the decision for in, while the link is fit. When it is not, hold returns
+// for flapLimit the decision for the last link that was: the marker stays, no MTU changes
+// and nothing narrower is published. Then, and when no link ever was fit, it returns d.
+func (f *flap) hold(now time.Time, in inputs, d decision) (inputs, decision) {
+	if d.linkProblem == "" {
+		// Without tunnels the link has not been judged.
+		if d.self != nil {
+			link := in.link()
+			f.fit, f.since = &link, time.Time{}
+		}
+		return in, d
+	}
+	if f.fit == nil {
+		return in, d
+	}
+	if f.since.IsZero() {
+		f.since = now
+	}
+	if now.Sub(f.since) >= flapLimit {
+		return in, d
+	}
+
+	why := d.linkProblem
+	in.setLink(*f.fit)
+	d = decide(in)
+	d.notes = append(d.notes, fmt.Sprintf("%s; unless that ends, the node is closed to new pods in %s",
+		why, (flapLimit-now.Sub(f.since)).Round(time.Second)))
+	return in, d
+}

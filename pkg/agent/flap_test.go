@@ -1,0 +1,92 @@
+package agent
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// lost are ways in which a link between nodes is away for a moment.
+var lost = map[string]func(*inputs){
+	"no underlay":         func(in *inputs) { in.underlayMTU, in.localAddrs, in.otherAddrs = 0, nil, nil },
+	"no route, addresses": func(in *inputs) { in.underlayMTU = 0 },
+	"too narrow":          func(in *inputs) { in.underlayMTU = 552 },
+	"addresses are away":  func(in *inputs) { in.localAddrs = nil },
+}
+
+func TestALinkThatFlapsDoesNotCloseTheNode(t *testing.T) {
+	for name, lose := range lost {
+		t.Run(name, func(t *testing.T) {
+			var f flap
+			now := time.Unix(1000, 0)
+			in := two(t)
+			_, before := f.hold(now, in, decide(in))
+
+			away := in
+			lose(&away)
+			if d := decide(away); len(d.problems) == 0 {
+				t.Fatal("without the debounce nothing is wrong: the case shows nothing")
+			}
+			for _, after := range []time.Duration{0, time.Second, flapLimit - time.Second} {
+				got, d := f.hold(now.Add(after), away, decide(away))
+				if len(d.problems) > 0 || len(d.notes) != 1 || !strings.Contains(d.notes[0], "closed to new pods in") {
+					t.Errorf("after %s: problems %q, notes %q", after, d.problems, d.notes)
+				}
+				ip := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})
+				if diff := cmp.Diff(before.host, d.host, ip) + cmp.Diff(before.claim, d.claim, ip); diff != "" || d.podMTU != before.podMTU {
+					t.Errorf("after %s: MTU %d, was %d; (-before +now):\n%s", after, d.podMTU, before.podMTU, diff)
+				}
+				if got.underlayMTU != in.underlayMTU {
+					t.Errorf("after %s: the underlay's MTU is %d", after, got.underlayMTU)
+				}
+			}
+			if _, d := f.hold(now.Add(flapLimit), away, decide(away)); len(d.problems) == 0 {
+				t.Error("a link that stays away never closes the node")
+			}
+
+			// It comes back, and is away again: the time begins anew.
+			f.hold(now.Add(2*flapLimit), in, decide(in))
+			if _, d := f.hold(now.Add(3*flapLimit), away, decide(away)); len(d.problems) > 0 {
+				t.Errorf("the second time it is closed at once: %q", d.problems)
+			}
+		})
+	}
+}
+
+// Without a link that was fit there is nothing to hold on to, and what is wrong with the
+// node, not its link, is not debounced.
+func TestOnlyAFitLinkIsHeld(t *testing.T) {
+	var f flap
+	in := two(t)
+	for name, lose := range lost {
+		away := in
+		lose(&away)
+		if _, d := f.hold(time.Unix(1000, 0), away, decide(away)); len(d.problems) == 0 {
+			t.Errorf("%s: held though no link was seen before", name)
+		}
+	}
+
+	f.hold(time.Unix(1000, 0), in, decide(in))
+	bare := in
+	bare.table.Self = nil
+	if _, d := f.hold(time.Unix(1001, 0), bare, decide(bare)); len(d.problems) == 0 {
+		t.Error("a node that is not in the cluster is held ready")
+	}
+}
+
+// A narrower link that still works is followed at once.
+func TestANarrowerLinkIsFollowedAtOnce(t *testing.T) {
+	var f flap
+	in := two(t)
+	f.hold(time.Unix(1000, 0), in, decide(in))
+	in.underlayMTU = 1400
+	_, d := f.hold(time.Unix(1001, 0), in, decide(in))
+	if d.podMTU != 1340 || slices.ContainsFunc(d.notes, func(n string) bool { return strings.Contains(n, "closed") }) {
+		t.Errorf("MTU %d, notes %q", d.podMTU, d.notes)
+	}
+}
