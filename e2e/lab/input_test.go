@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -71,12 +72,20 @@ func TestBadInput(t *testing.T) {
 		})
 	}
 	writeConfig(t, path, good, refusal{})
-	t.Run("the good configuration", func(t *testing.T) {
+	t.Run("a corrupt snapshot", func(t *testing.T) {
+		const corrupt = "{\"revision\": 1, \"peers\": [{]}"
+		if err := os.WriteFile(n.Path(config.SnapshotFile), []byte(corrupt), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := n.StartProgram(ctx, "veild"); err != nil {
 			t.Fatal(err)
 		}
 		if err := n.WaitReady(ctx); err != nil {
 			t.Fatal(err)
+		}
+		aside := n.Path(config.SnapshotFile + source.CorruptSuffix)
+		if kept, err := os.ReadFile(aside); err != nil || string(kept) != corrupt {
+			t.Errorf("%s holds %q (%v), want what was corrupt", aside, kept, err)
 		}
 	})
 	t.Run("another veild runs", func(t *testing.T) {
@@ -135,7 +144,6 @@ func refusals() map[string]refusal {
 		"the metrics' port in use": {within: `"$LABTOOL" echo -listen ` + config.MetricsAddress + ` >/dev/null & tool=$!
 			for i in $(seq 200); do (exec 3<>/dev/tcp/127.0.0.1/9631) 2>/dev/null && break; sleep 0.01; done; "$@"; code=$?; kill $tool; wait $tool; exit $code`,
 			says: []string{"metricsAddress", "9631", "in use"}},
-		"a corrupt snapshot":  {before: junk(config.SnapshotFile, "{\"revision\": 1, \"peers\": [{]}", 0o600), after: remove(config.SnapshotFile), says: []string{config.SnapshotFile, "move it away"}},
 		"a corrupt key":       {before: junk(config.KeyFile, "not a key\n", 0o600), after: remove(config.KeyFile), says: []string{config.KeyFile, "move the file away"}},
 		"a key others read":   {before: junk(config.KeyFile, strings.Repeat("A", 43)+"=\n", 0o644), after: remove(config.KeyFile), says: []string{config.KeyFile, "chmod"}},
 		"no socket for admin": {before: junk(config.AdminSocket, "", 0o600), after: remove(config.AdminSocket), says: []string{config.AdminSocket, "no socket"}},

@@ -180,11 +180,25 @@ func (a *Agent) openTable() (err error) {
 	last, err := source.Read(a.cfg.SnapshotFile, a.cfg.TrustDisk)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, source.ErrCorrupt):
+		return a.moveTableAside(err)
 	case err != nil:
 		return err
 	default:
 		a.lastGood = &last
 	}
+	return nil
+}
+
+// moveTableAside makes room for a new last good table. Until the source has
+// spoken, the node then keeps the peers and the closed addresses that its kernel has.
+func (a *Agent) moveTableAside(corrupt error) error {
+	aside, err := source.MoveAside(a.cfg.SnapshotFile)
+	if err != nil {
+		return errors.Join(corrupt, err)
+	}
+	a.log.Warn("last good table is corrupt: beginning without it, until the source of the cluster's state answers; "+
+		"look at the file that was moved aside, then delete it", "moved", aside, "error", corrupt)
 	return nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
@@ -64,7 +65,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 	step(func() ([]string, error) { return guard.Remove(config.BPFDir) })
 	step(func() ([]string, error) { return removePlugins(config.CNIBinDir) })
 	step(func() ([]string, error) { return removeClaim(ctx, cfg, log) })
-	for what, path := range map[string]string{"private key": cfg.KeyFile, "snapshot": cfg.SnapshotFile} {
+	for what, path := range map[string]string{"private key": cfg.KeyFile, "snapshot": cfg.SnapshotFile, "corrupt snapshot": cfg.SnapshotFile + source.CorruptSuffix} {
 		step(func() ([]string, error) { return removeFile(what, path) })
 	}
 	if errors.Join(errs...) == nil {
@@ -192,7 +193,8 @@ func removeSocketDir() ([]string, error) {
 
 // runFiles are what the network makes in RunDir. Storage keeps its locks and sockets beside them, and does not
 // need the network: they stay.
-var runFiles = []string{config.ReadyFile, config.PodDir, config.IPAMDir, config.WorkerDir, config.KeyFile, config.SnapshotFile, config.AdminSocket}
+var runFiles = []string{config.ReadyFile, config.PodDir, config.IPAMDir, config.WorkerDir, config.KeyFile,
+	config.SnapshotFile, config.SnapshotFile + source.CorruptSuffix, config.AdminSocket}
 
 // removeRunFiles takes what is the network's out of dir, which is RunDir, and dir itself when nothing else is in it; else it logs what stays.
 func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {

@@ -5,9 +5,10 @@
 //
 // A snapshot names the keys that this node encrypts to, so it is as good as the
 // place it lies in: it is kept and believed on tmpfs or ramfs only, unless the
-// operator says that the disk is his own; one that others may write, that is
-// larger than MaxSnapshot or that is not exactly of its schema is refused (ErrCorrupt) and
-// left as it is.
+// operator says that the disk is his own. A file is refused (ErrCorrupt) if others
+// may write it, if it is larger than MaxSnapshot or if it is not of its schema.
+// Fields of other versions are ignored. A refused last good table is moved aside
+// (MoveAside), since veild can begin without it; a refused source.file stays.
 //
 // Start reading at source.go, then snapshot.go.
 package source

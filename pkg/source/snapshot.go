@@ -42,11 +42,11 @@ func Encode(t cluster.Table) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// Parse reads what Encode wrote, or a person. Unknown keys, other schemas,
-// trailing bytes and values that no table has are errors that match ErrCorrupt.
+// Parse reads what Encode wrote, or a person. Fields that it does not know are
+// ignored, because a newer version may have written them. Other schemas, trailing
+// bytes and values that no table has are errors that match ErrCorrupt.
 func Parse(text []byte) (cluster.Table, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.DisallowUnknownFields()
 	var d document
 	if err := dec.Decode(&d); err != nil {
 		return cluster.Table{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
@@ -159,15 +159,32 @@ func Read(path string, trustDisk bool) (cluster.Table, error) {
 	}
 	t, err := Parse(text)
 	if err != nil {
-		return cluster.Table{}, fmt.Errorf("%s: %w; move it away (mv %[1]s %[1]s.bad) and start again: veild writes a new one once it has reached the API server", path, err)
+		return cluster.Table{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return t, nil
 }
 
-// Check says what Read and NewWriter would refuse, and makes nothing; a file that does not exist is fine.
+// CorruptSuffix ends the name of a snapshot that MoveAside moved.
+const CorruptSuffix = ".corrupt"
+
+// MoveAside renames the snapshot at path, so that a new one can be written and
+// the old one can be looked at, and returns its new name. It replaces a snapshot
+// that was moved before.
+func MoveAside(path string) (aside string, err error) {
+	aside = path + CorruptSuffix
+	if err := os.Rename(path, aside); err != nil {
+		return "", fmt.Errorf("move the snapshot aside: %w", err)
+	}
+	return aside, nil
+}
+
+// Check returns what keeps a snapshot from being kept at path, and makes nothing.
+// A file that does not exist is fine, and so is a corrupt one: see MoveAside.
 func Check(path string, trustDisk bool) error {
 	_, err := Read(path, trustDisk)
 	switch {
+	case errors.Is(err, ErrCorrupt):
+		return nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	case trustDisk:

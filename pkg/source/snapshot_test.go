@@ -115,7 +115,6 @@ func TestParseRefuses(t *testing.T) {
 		"something behind":  {append(bytes.Clone(good), 'x'), "something follows"},
 		"another schema":    {replace("snapshot/v1", "snapshot/v2"), `schema is "kubeveil.io/snapshot/v2"`},
 		"no table":          {[]byte(`{"schema":"kubeveil.io/snapshot/v1"}`), "no table"},
-		"unknown key":       {replace(`"revision"`, `"revisoin"`), "unknown field"},
 		"two of one name":   {replace(`"name":"silent"`, `"name":"peer"`), "node peer is in it twice"},
 		"no name":           {replace(`"name":"peer"`, `"name":""`), "no name"},
 		"malformed address": {replace(`"198.18.0.11"`, `"198.18.0.311"`), "198.18.0.311"},
@@ -130,6 +129,37 @@ func TestParseRefuses(t *testing.T) {
 				t.Errorf("got %v, want ErrCorrupt with %q", err, c.want)
 			}
 		})
+	}
+}
+
+// What a newer version added to any object is ignored, and the rest counts.
+func TestParseIgnoresFieldsOfOtherVersions(t *testing.T) {
+	want := table(t)
+	good, err := source.Encode(want)
+	must(t, err)
+	newer := bytes.ReplaceAll(good, []byte("{"), []byte(`{"ofTheNextVersion":[{"a":1}],`))
+	got, err := source.Parse(newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got, compareNetip); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestMoveAsideMakesRoom(t *testing.T) {
+	path := filepath.Join(memoryDir(t), "snapshot.json")
+	for _, text := range []string{"first", "second"} {
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		must(t, source.Check(path, false))
+		aside, err := source.MoveAside(path)
+		must(t, err)
+		if kept, err := os.ReadFile(aside); err != nil || string(kept) != text || aside != path+source.CorruptSuffix {
+			t.Errorf("%s holds %q (%v), want %q", aside, kept, err, text)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the snapshot is still there: %v", err)
+		}
 	}
 }
 
@@ -188,7 +218,7 @@ func TestReadRefuses(t *testing.T) {
 		prepare func(path string) error
 		want    string
 	}{
-		"corrupt":            {func(path string) error { return os.WriteFile(path, good[:99], 0o600) }, "move it away (mv "},
+		"corrupt":            {func(path string) error { return os.WriteFile(path, good[:99], 0o600) }, "unexpected EOF"},
 		"writable by others": {func(path string) error { return errors.Join(os.WriteFile(path, good, 0o600), os.Chmod(path, 0o602)) }, "written by others"},
 		"somebody else's":    {func(path string) error { return errors.Join(os.WriteFile(path, good, 0o600), os.Chown(path, 65534, 0)) }, "written by others"},
 		"symbolic link":      {func(path string) error { return os.Symlink("/dev/null", path) }, "symbolic link"},
