@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,6 +46,56 @@ type Record struct {
 	MTU int `json:"mtu"`
 	// Took is how long the ADD took; 0 is not known.
 	Took time.Duration `json:"took,omitempty"`
+
+	// other is an object of the fields that this version does not know, in compact
+	// form; nil is none. They are written back, so that the version that knows them
+	// still finds them after a rollback or beside a plugin of another version.
+	other json.RawMessage
+}
+
+// recordFields are the names of the fields that this version knows.
+var recordFields = func() (names []string) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Record]()) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}()
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *Record) UnmarshalJSON(data []byte) error {
+	type record Record
+	var known record
+	if err := json.Unmarshal(data, &known); err != nil {
+		return err
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return err
+	}
+	maps.DeleteFunc(fields, func(name string, _ json.RawMessage) bool {
+		// As encoding/json matches names.
+		return slices.ContainsFunc(recordFields, func(f string) bool { return strings.EqualFold(f, name) })
+	})
+	*r = Record(known)
+	if len(fields) == 0 {
+		return nil
+	}
+	var err error
+	r.other, err = json.Marshal(fields)
+	return err
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r Record) MarshalJSON() ([]byte, error) {
+	type record Record
+	text, err := json.Marshal(record(r))
+	if err != nil || r.other == nil {
+		return text, err
+	}
+	text[len(text)-1] = ','
+	return append(text, r.other[1:]...), nil
 }
 
 // HostLink names the host end of the veth of one attachment: 15 bytes, the
@@ -107,11 +160,11 @@ const (
 	maxMTU  = 65535
 )
 
-// ParseRecord reads a record as Write writes it and validates it.
+// ParseRecord reads a record of this or another version and validates it. Fields
+// that this version does not know stay in the record.
 func ParseRecord(data []byte) (Record, error) {
 	var r Record
 	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
 		return Record{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
@@ -88,6 +89,41 @@ func TestListGoesPastACorruptRecord(t *testing.T) {
 	}
 }
 
+// A record of another version is usable, and what that version knows of the pod
+// is still in it after this version wrote it.
+func TestRecordKeepsFieldsOfOtherVersions(t *testing.T) {
+	p := Paths{PodDir: t.TempDir()}
+	own, err := json.Marshal(good())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const other = `"policy":{"default":"deny"},"queues":[1, 2]`
+	newer := strings.Replace(string(own), `{`, `{`+other+`,`, 1)
+	path := filepath.Join(p.PodDir, good().HostLink+recordSuffix)
+	if err := os.WriteFile(path, []byte(newer), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.NoteTook(good().HostLink, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(text, &fields); err != nil {
+		t.Fatal(err)
+	}
+	policy, _ := fields["policy"].(map[string]any)
+	if policy["default"] != "deny" || !reflect.DeepEqual(fields["queues"], []any{1.0, 2.0}) ||
+		fields["took"] != float64(time.Second) || fields["mtu"] != float64(good().MTU) {
+		t.Errorf("written back: %s", text)
+	}
+	if _, err := ParseRecord(text); err != nil {
+		t.Errorf("read again: %v", err)
+	}
+}
+
 // FuzzParseRecord: what is accepted is valid and comes back the same.
 func FuzzParseRecord(f *testing.F) {
 	data, err := json.Marshal(good())
@@ -96,6 +132,7 @@ func FuzzParseRecord(f *testing.F) {
 	}
 	f.Add(data)
 	f.Add([]byte(`{}`))
+	f.Add([]byte(strings.Replace(string(data), "{", `{"new":{"a":[1, "<\u003c"]},"MTU":1500,`, 1)))
 	f.Add([]byte(`{"addrs":["fe80::1%eth0"],"mtu":1e9}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := ParseRecord(data)
