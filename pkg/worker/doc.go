@@ -16,9 +16,11 @@
 //   - A datagram over IPv6 never gets the checksum 0, with which it would be dropped where it arrives.
 //   - Keys are not printed: whatever looks like one is cut from log lines, the
 //     process is not dumpable and leaves no core.
+//   - It works beside a veild of another release and takes over the TUN of one:
+//     unknown fields of a request are ignored, and a TUN keeps its flags.
 //
 // It refuses a directory that is not on tmpfs unless told to trust the disk, a
-// request that it does not understand, a name that is not a tunnel's, a link
+// malformed request, a name that is not a tunnel's, a link
 // of that name that is not a TUN, and a socket that another program serves.
 //
 // A device process holds a lock (<dir>/<device>.lock, flock) as long as it

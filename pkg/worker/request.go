@@ -27,12 +27,11 @@ const (
 // requestSuffix ends the name of a request's file.
 const requestSuffix = ".json"
 
-// ParseRequest reads the content of a request's file. A field that it does not
-// know is an error.
+// ParseRequest reads the content of a request's file. Fields that it does not
+// know are ignored: veil-wg is replaced later than veild, when its pod is deleted.
 func ParseRequest(data []byte) (Request, error) {
 	var r Request
 	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
 		return Request{}, fmt.Errorf("parse device request: %w", err)
 	}

@@ -29,13 +29,14 @@ func openTUN(name string, mtu int) (tun.Device, error) {
 		return nil, fmt.Errorf("look for %s: %w", name, err)
 	}
 	created := err != nil
+	var flags uint16
 	if !created {
-		if old.Type() != tunLink {
-			return nil, fmt.Errorf("device %s exists and is of type %s, not a TUN: remove it or choose another name", name, old.Type())
+		if flags, err = queueFlags(old); err != nil {
+			return nil, err
 		}
 		mtu = old.Attrs().MTU
 	}
-	file, err := attachTUN(name)
+	file, err := attachTUN(name, flags)
 	if err != nil {
 		return nil, err
 	}
@@ -47,8 +48,22 @@ func openTUN(name string, mtu int) (tun.Device, error) {
 	return dev, nil
 }
 
+// queueFlags returns the flags with which an existing TUN must be attached. The
+// kernel takes no other value of IFF_MULTI_QUEUE than the TUN was made with
+// (drivers/net/tun.c, tun_set_iff), and another release may have made it.
+func queueFlags(l nl.Link) (uint16, error) {
+	t, ok := l.(*nl.Tuntap)
+	switch {
+	case !ok || l.Type() != tunLink:
+		return 0, fmt.Errorf("device %s exists and is of type %s, not a TUN: remove it or choose another name", l.Attrs().Name, l.Type())
+	case t.Mode != unix.IFF_TUN:
+		return 0, fmt.Errorf("device %s exists and is a TAP, not a TUN: remove it or choose another name", l.Attrs().Name)
+	}
+	return uint16(t.Flags) & unix.IFF_MULTI_QUEUE, nil
+}
+
 // attachTUN attaches to the persistent TUN of that name, making it if need be.
-func attachTUN(name string) (*os.File, error) {
+func attachTUN(name string, flags uint16) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
@@ -58,7 +73,7 @@ func attachTUN(name string) (*os.File, error) {
 	}
 	ifr, err := unix.NewIfreq(name)
 	if err == nil {
-		ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR | flags)
 		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
 	}
 	if err == nil {
