@@ -25,6 +25,8 @@ type limits struct {
 	// Every is for all profiles.
 	Every    []limit            `json:"every"`
 	Profiles map[string]profile `json:"profiles"`
+	// Own is whether the gates that a result has of its own count too.
+	Own bool `json:"own"`
 }
 
 // profile is chosen by the platform of a result and by nothing else.
@@ -178,7 +180,20 @@ func (l *limits) judge(r *Result) ([]Gate, error) {
 			}
 		}
 	}
+	if l.Own {
+		gates = withOwn(gates, r.Gates)
+	}
 	return gates, nil
+}
+
+// withOwn adds those of own whose name is not among gates: a result holds what it was judged by, too.
+func withOwn(gates, own []Gate) []Gate {
+	for _, g := range own {
+		if !slices.ContainsFunc(gates, func(has Gate) bool { return has.Name == g.Name }) {
+			gates = append(gates, g)
+		}
+	}
+	return gates
 }
 
 // mtus are those at which the limit is judged; one, 0, when the case was measured at none.

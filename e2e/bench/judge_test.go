@@ -118,3 +118,22 @@ func FuzzParseLimits(f *testing.F) {
 		}
 	})
 }
+
+func TestJudgeKeepsOwnGatesOnce(t *testing.T) {
+	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","own":true,"every":[{"case":"a","within":5,"ifMeasured":true}],
+		"profiles":{"namespaces":{"platforms":["namespaces"]}}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Result{Platform: Namespaces, Gates: []Gate{{Name: "own"}}, Cases: []Case{{Name: "a", Unit: Percent, Ours: Summarize([]float64{7})}}}
+	for range 2 {
+		gates, err := a.suite("s").judge(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(gates) != 2 || gates[0].Name != "a" || gates[0].OK || gates[1].Name != "own" {
+			t.Errorf("gates are %+v, want a, missed, and own", gates)
+		}
+		r.Gates = gates
+	}
+}

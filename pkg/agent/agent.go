@@ -96,6 +96,7 @@ type Agent struct {
 	state    cluster.State
 	changed  time.Time // when the source last yielded
 	waiting  time.Time // since when state is not applied
+	unread   time.Time // since when there is a state that no turn has taken
 	pathMTU  map[string]int
 	lastGood *cluster.Table
 	applied  uint64
@@ -348,6 +349,9 @@ func (a *Agent) yield(s cluster.State) {
 	a.state, a.changed = s, time.Now()
 	if a.waiting.IsZero() {
 		a.waiting = a.changed
+	}
+	if a.unread.IsZero() {
+		a.unread = a.changed
 	}
 	a.mu.Unlock()
 	a.poke()

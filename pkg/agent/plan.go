@@ -27,6 +27,8 @@ type inputs struct {
 	cfg   config.Config
 	key   wgkey.Private
 	table cluster.Table
+	// since is when the source first said what no earlier turn has taken; zero when it said nothing.
+	since time.Time
 	// complete is whether table holds every peer there was: without it nothing
 	// may be removed.
 	complete bool
@@ -46,6 +48,14 @@ type inputs struct {
 	vips []netip.Addr
 	// pathMTU are the inner MTUs found by the probe, by peer.
 	pathMTU map[string]int
+}
+
+// waited is the time from what the source said until now, 0 when it said nothing.
+func (in inputs) waited() time.Duration {
+	if in.since.IsZero() {
+		return 0
+	}
+	return time.Since(in.since)
 }
 
 // decision is what the kernel and the outside should look like.

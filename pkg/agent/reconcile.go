@@ -56,6 +56,7 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	a.mu.Lock()
 	in := inputs{cfg: a.cfg, key: a.key, pathMTU: a.pathMTU, lastSelf: a.last.self, lastMTU: a.last.podMTU}
 	state, lastGood := a.state, a.lastGood
+	in.since, a.unread = a.unread, time.Time{}
 	a.mu.Unlock()
 
 	a.gatherVIPs(&in)
@@ -185,7 +186,7 @@ func (a *Agent) apply(ctx context.Context, in inputs, d decision) error {
 	}
 	changes, tunnelErr := a.tunnels.Sync(ctx, d.tunnel)
 	if !changes.Empty() {
-		a.log.Info("tunnels changed", "created", len(changes.Create), "configured", peerChanges(changes), "removed", len(changes.Remove), "took", time.Since(began))
+		a.log.Info("tunnels changed", "created", len(changes.Create), "configured", peerChanges(changes), "removed", len(changes.Remove), "took", time.Since(began), "waited", in.waited())
 	}
 	err := errors.Join(tunnelErr, a.syncHost(d.host))
 	a.probe(d.host.SelfAddrs, probePeers(in, d))

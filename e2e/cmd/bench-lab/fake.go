@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/kube"
@@ -36,10 +37,21 @@ func fakePrefix(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 19, byte(64 + i/16), byte(i % 16 * 16)}), 28)
 }
 
-func fakeClaim(i int, port uint16) cluster.Claim {
+// fakePrefixes are what pods of the node would have, in the families of the lab.
+func (s *scaled) fakePrefixes(i int) []netip.Prefix {
+	prefixes := []netip.Prefix{fakePrefix(i)}
+	if s.lab.Family() == lab.Dual {
+		a := s.lab.Family().ClusterRanges()[1].Addr().As16()
+		a[6], a[7] = byte(1+i/256), byte(i)
+		prefixes = append(prefixes, netip.PrefixFrom(netip.AddrFrom16(a), 64))
+	}
+	return prefixes
+}
+
+func (s *scaled) fakeClaim(i int, port uint16) cluster.Claim {
 	return cluster.Claim{
 		Keys:      []cluster.Key{{Public: wgkey.Public(sha256.Sum256([]byte(fakeName(i))))}},
-		Endpoints: []netip.AddrPort{netip.AddrPortFrom(fakeAddr(i), port)}, PodPrefixes: []netip.Prefix{fakePrefix(i)}, MTU: 1500,
+		Endpoints: []netip.AddrPort{netip.AddrPortFrom(fakeAddr(i), port)}, PodPrefixes: s.fakePrefixes(i), MTU: 1500,
 	}
 }
 
@@ -70,10 +82,14 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	var cidrs []string
+	for _, p := range s.fakePrefixes(i) {
+		cidrs = append(cidrs, p.String())
+	}
 	nodes := s.lab.Control.Client.CoreV1().Nodes()
 	n, err := nodes.Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: fakeName(i), Labels: map[string]string{corev1.LabelHostname: fakeName(i)}},
-		Spec:       corev1.NodeSpec{PodCIDR: fakePrefix(i).String(), PodCIDRs: []string{fakePrefix(i).String()}},
+		Spec:       corev1.NodeSpec{PodCIDR: cidrs[0], PodCIDRs: cidrs},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
@@ -82,7 +98,7 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 	if n, err = nodes.UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	text, err := kube.EncodeClaim(fakeClaim(i, config.TunnelPort))
+	text, err := kube.EncodeClaim(s.fakeClaim(i, config.TunnelPort))
 	if err != nil {
 		return err
 	}
@@ -100,7 +116,7 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 
 // moveEndpoint changes the port that a node claims.
 func (s *scaled) moveEndpoint(ctx context.Context, i int, port uint16) error {
-	text, err := kube.EncodeClaim(fakeClaim(i, port))
+	text, err := kube.EncodeClaim(s.fakeClaim(i, port))
 	if err != nil {
 		return err
 	}

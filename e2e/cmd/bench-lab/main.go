@@ -4,7 +4,8 @@
 //	bare    pod to pod against a hand-configured wireguard-go, over the same pods, veths and routes
 //	capped  pod to pod against the network in clear, over a link of limited rate
 //	add     the CNI plugin against the reference plugins ptp and host-local
-//	scale   1,000 nodes: from the table to the device, memory, idle CPU
+//	scale   1,000 nodes: from the table to the device, memory, idle CPU; then churn
+//	churn   1,000 nodes and 250 pods, of both a change a second: CPU, turns, waiting
 //
 // It writes result.json, report.html and report.md into -out and ends with status 1
 // when a limit is missed or a part could not be measured. Start reading at parts.
@@ -34,7 +35,11 @@ type part struct {
 	run  func(*run, context.Context) error
 }
 
-var parts = []part{{"bare", (*run).bare}, {"capped", (*run).capped}, {"add", (*run).add}, {"scale", (*run).scale}}
+var (
+	parts = []part{{"bare", (*run).bare}, {"capped", (*run).capped}, {"add", (*run).add}, {"scale", (*run).scale}}
+	// named are those that -only knows: churn is the second half of scale.
+	named = append(slices.Clone(parts), part{"churn", (*run).churn})
+)
 
 // run is one run of the program.
 type run struct {
@@ -58,11 +63,16 @@ type settings struct {
 	// nodes known in the part scale; idle is for how long it is watched.
 	nodes int
 	idle  time.Duration
+	// attached are the pods of churn, churned is for how long it is watched.
+	attached int
+	churned  time.Duration
 }
 
 var (
-	full  = settings{rounds: 5, tcp: 3 * time.Second, probe: time.Second, adds: 11, pods: 200, nodes: 1000, idle: 30 * time.Second}
-	quick = settings{rounds: 2, tcp: time.Second, probe: time.Second, adds: 5, pods: 24, nodes: 1000, idle: 10 * time.Second}
+	full = settings{rounds: 5, tcp: 3 * time.Second, probe: time.Second, adds: 11, pods: 200, nodes: 1000, idle: 30 * time.Second,
+		attached: 250, churned: 2 * time.Minute}
+	quick = settings{rounds: 2, tcp: time.Second, probe: time.Second, adds: 5, pods: 24, nodes: 1000, idle: 10 * time.Second,
+		attached: 250, churned: 30 * time.Second}
 )
 
 // limit bounds a run that hangs.
@@ -74,7 +84,7 @@ Usage: bench-lab [flags]
 
 Examples:
   bench-lab                    all of it, about a quarter of an hour on two cores
-  bench-lab -quick -only add   a look at one part: bare, capped, add or scale
+  bench-lab -quick -only add   a look at one part: bare, capped, add, scale or churn
 
 Flags:
 `
@@ -103,11 +113,11 @@ func choose(list string) ([]part, error) {
 	}
 	var chosen []part
 	for name := range strings.SplitSeq(list, ",") {
-		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
+		i := slices.IndexFunc(named, func(p part) bool { return p.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("-only %s: %q is none of bare, capped, add, scale", list, name)
+			return nil, fmt.Errorf("-only %s: %q is none of bare, capped, add, scale, churn", list, name)
 		}
-		chosen = append(chosen, parts[i])
+		chosen = append(chosen, named[i])
 	}
 	return chosen, nil
 }
@@ -140,6 +150,11 @@ func (r *run) all(ctx context.Context, chosen []part) (err error) {
 			r.result.Gates = append(r.result.Gates, bench.Gate{Name: "part " + p.name, Want: "measured", Got: err.Error()})
 		}
 	}
+	gates, err := bench.Judge(r.result, "bench-lab")
+	if err != nil {
+		return err
+	}
+	r.result.Gates = gates
 	return program.Finish(r.out, r.report(), os.Stdout)
 }
 

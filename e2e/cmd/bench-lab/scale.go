@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -33,18 +34,34 @@ type scaled struct {
 	http *http.Client
 }
 
-// scale makes a node know 1,000 others through a real API server.
-func (r *run) scale(ctx context.Context) (err error) {
-	l, err := lab.New(ctx, lab.Options{Nodes: 1, Family: lab.IPv4, VeildConfig: map[string]any{"metricsAddress": metricsAddress, "logLevel": "info"}})
+// scale makes a node know 1,000 others through a real API server, then another one that has pods, too.
+func (r *run) scale(ctx context.Context) error {
+	return errors.Join(r.known(ctx), r.churn(ctx))
+}
+
+// newScaled makes the lab of one node without peers. The caller closes it.
+func (r *run) newScaled(ctx context.Context, family lab.Family) (*scaled, error) {
+	settings := map[string]any{"metricsAddress": metricsAddress, "logLevel": "info"}
+	maps.Copy(settings, plainCNI)
+	l, err := lab.New(ctx, lab.Options{Nodes: 1, Family: family, VeildConfig: settings})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, l.Close()) }()
 	s := &scaled{run: r, lab: l, node: l.Nodes()[0]}
 	s.http = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: s.dial, DisableKeepAlives: true}}
 	if err := r.endOracle(l, false); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return s, nil
+}
+
+// known measures what it costs to know many nodes.
+func (r *run) known(ctx context.Context) (err error) {
+	s, err := r.newScaled(ctx, lab.IPv4)
+	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, s.lab.Close()) }()
 	start := time.Now()
 	if err := s.register(ctx); err != nil {
 		return err
@@ -164,6 +181,8 @@ type configuration struct {
 	peers int
 	// took is the time from the table to the device.
 	took time.Duration
+	// waited is the time from what the source said to the device.
+	waited time.Duration
 }
 
 // waitConfigured waits until veild says in its log that it changed the tunnels once more than
@@ -293,10 +312,11 @@ func (s *scaled) configured() ([]configuration, error) {
 			}
 			n, errPeers := strconv.Atoi(field(line, "configured"))
 			took, errTook := time.ParseDuration(field(line, "took"))
-			if err := errors.Join(errPeers, errTook); err != nil {
+			waited, errWaited := time.ParseDuration(field(line, "waited"))
+			if err := errors.Join(errPeers, errTook, errWaited); err != nil {
 				return nil, fmt.Errorf("log line %q: %w", line, err)
 			}
-			out = append(out, configuration{n, took})
+			out = append(out, configuration{n, took, waited})
 		}
 	}
 	return out, nil
