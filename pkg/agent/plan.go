@@ -239,6 +239,7 @@ func ownClaim(in inputs, own []netip.Addr) *cluster.Claim {
 		Keys:        []cluster.Key{{Public: in.key.Public()}},
 		PodPrefixes: in.table.Self.PodPrefixes,
 		MTU:         in.underlayMTU,
+		Features:    cluster.Features(),
 	}
 	var have cluster.Families
 	for _, a := range own {

@@ -76,6 +76,7 @@ func TestDecideForTwoNodes(t *testing.T) {
 		Endpoints:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.11:51820"), netip.MustParseAddrPort("[fd42::b]:51820")},
 		PodPrefixes: in.table.Self.PodPrefixes,
 		MTU:         1500,
+		Features:    cluster.Features(),
 	}
 	if diff := cmp.Diff(wantClaim, d.claim, ip); diff != "" {
 		t.Errorf("claim (-want +got):\n%s", diff)

@@ -20,6 +20,7 @@ func canonical(n Node) Node {
 		c.Keys = sorted(c.Keys, compareKeys)
 		c.Endpoints = canonicalEndpoints(c.Endpoints)
 		c.PodPrefixes = canonicalPrefixes(c.PodPrefixes)
+		c.Features = sorted(c.Features, cmp.Compare)
 		n.Claim = &c
 	}
 	return n

@@ -49,6 +49,9 @@ type Claim struct {
 	PodPrefixes []netip.Prefix `json:"podPrefixes"`
 	// MTU is the MTU of the node's underlay, bytes; 0 is unknown.
 	MTU int `json:"mtu,omitempty"`
+	// Features are what the node's version can do, sorted; see Feature. They are no
+	// part of a snapshot: until a node's VeilNode is read, nothing is known of them.
+	Features []Feature `json:"-"`
 }
 
 // Key is a public key and the epoch it belongs to.

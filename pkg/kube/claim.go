@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -20,6 +21,8 @@ const (
 	maxFamilies = 2
 	maxMTU      = 65535
 	maxEvidence = 32 << 10 // bytes
+	maxFeatures = 32
+	maxFeature  = 63 // bytes
 )
 
 // spec is a VeilNode's spec on the wire.
@@ -30,6 +33,8 @@ type spec struct {
 	MTU         int       `json:"mtu,omitempty"`
 	// Evidence is room for attestation; it is bounded and otherwise not looked at.
 	Evidence string `json:"evidence,omitempty"`
+	// Features are those of cluster.Claim.
+	Features []cluster.Feature `json:"features,omitempty"`
 }
 
 type keySpec struct {
@@ -56,7 +61,7 @@ func DecodeClaim(raw []byte) (*cluster.Claim, error) {
 	case len(s.Evidence) > maxEvidence:
 		return nil, fmt.Errorf("spec.evidence: %d bytes, more than %d", len(s.Evidence), maxEvidence)
 	}
-	c := &cluster.Claim{MTU: s.MTU}
+	c := &cluster.Claim{MTU: s.MTU, Features: decodeFeatures(s.Features)}
 	if err := errors.Join(decodeKeys(c, s.Keys), decodeEndpoints(c, s.Endpoints), decodePrefixes(c, s.PodPrefixes)); err != nil {
 		return nil, err
 	}
@@ -120,6 +125,23 @@ func decodePrefixes(c *cluster.Claim, prefixes []string) error {
 	return nil
 }
 
+// decodeFeatures returns the well-formed features, sorted, up to the bound. What a
+// node can do besides is no reason to lose the node.
+func decodeFeatures(all []cluster.Feature) (features []cluster.Feature) {
+	for _, f := range all {
+		if len(f) == 0 || len(f) > maxFeature || strings.Trim(string(f), featureLetters) != "" {
+			continue
+		}
+		features = append(features, f)
+	}
+	slices.Sort(features)
+	features = slices.Compact(features)
+	return features[:min(len(features), maxFeatures)]
+}
+
+// featureLetters are those of a feature's name, as in the schema of manifests/crd.
+const featureLetters = "abcdefghijklmnopqrstuvwxyz0123456789-"
+
 // parsePrefix reads a prefix that has no host bits set.
 func parsePrefix(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
@@ -134,7 +156,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 
 // EncodeClaim writes the spec of a VeilNode: the inverse of DecodeClaim.
 func EncodeClaim(c cluster.Claim) ([]byte, error) {
-	s := spec{MTU: c.MTU}
+	s := spec{MTU: c.MTU, Features: c.Features}
 	for _, k := range c.Keys {
 		s.Keys = append(s.Keys, keySpec{Epoch: k.Epoch, PublicKey: k.Public.String()})
 	}
@@ -156,6 +178,12 @@ func EncodeClaim(c cluster.Claim) ([]byte, error) {
 
 // sameClaim is whether a and b say the same; nil is the same as nil only.
 func sameClaim(a, b *cluster.Claim) bool {
+	return sameButFeatures(a, b) && (a == nil || slices.Equal(a.Features, b.Features))
+}
+
+// sameButFeatures is sameClaim for readers of a VeilNode whose schema may be
+// older than this version: the API server then drops the features.
+func sameButFeatures(a, b *cluster.Claim) bool {
 	if a == nil || b == nil {
 		return a == b
 	}

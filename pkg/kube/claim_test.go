@@ -2,12 +2,16 @@ package kube
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
 func TestDecodeClaim(t *testing.T) {
@@ -43,6 +47,38 @@ func TestDecodeClaim(t *testing.T) {
 			t.Errorf("%s: %v", c.situation, err)
 		case c.want != "" && (err == nil || got != nil || !strings.Contains(err.Error(), c.want)):
 			t.Errorf("%s: claim %v, error %v, want one with %q", c.situation, got, err, c.want)
+		}
+	}
+}
+
+// Features are advice: a list of a newer version costs no node its claim.
+func TestDecodeClaimKeepsUsableFeatures(t *testing.T) {
+	many := make([]string, maxFeatures+1)
+	for i := range many {
+		many[i] = fmt.Sprintf("f%03d", i)
+	}
+	for _, tc := range []struct {
+		situation string
+		features  []string
+		want      []string
+	}{
+		{"none", nil, nil},
+		{"known and unknown", []string{"unknown-fields", "epoch-ports"}, []string{"epoch-ports", "unknown-fields"}},
+		{"twice", []string{"b", "a", "b"}, []string{"a", "b"}},
+		{"malformed ones", []string{"", "A", "a b", "a\n", strings.Repeat("x", maxFeature+1), "ok"}, []string{"ok"}},
+		{"too many", many, many[:maxFeatures]},
+	} {
+		raw, err := json.Marshal(map[string]any{"keys": []keySpec{{1, key(1).String()}}, "features": tc.features})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := DecodeClaim(raw)
+		if err != nil {
+			t.Errorf("%s: %v", tc.situation, err)
+			continue
+		}
+		if got := fmt.Sprint(c.Features); got != fmt.Sprint(tc.want) || c.Has("unknown-fields") != slices.Contains(tc.want, "unknown-fields") {
+			t.Errorf("%s: features %s, want %s", tc.situation, got, tc.want)
 		}
 	}
 }
@@ -151,7 +187,9 @@ func TestSchemaSaysWhatDecodeClaimSays(t *testing.T) {
 		"podPrefixes":         {int64(p["podPrefixes"].MaxItems), maxFamilies},
 		"mtu.maximum":         {p["mtu"].Maximum, maxMTU},
 		"evidence.maxLength":  {int64(p["evidence"].MaxLength), maxEvidence},
-		"properties, of spec": {int64(len(p)), 5},
+		"features.maxItems":   {int64(p["features"].MaxItems), maxFeatures},
+		"features.maxLength":  {int64(p["features"].Items.MaxLength), maxFeature},
+		"properties, of spec": {int64(len(p)), 6},
 	} {
 		if pair[0] != pair[1] {
 			t.Errorf("%s: the schema says %d, the code %d", what, pair[0], pair[1])
@@ -166,6 +204,12 @@ func TestSchemaSaysWhatDecodeClaimSays(t *testing.T) {
 	}
 	if keyPattern.MatchString(key(1).String()[:42] + "B=") {
 		t.Error("the schema accepts a key with stray bits")
+	}
+	feature := regexp.MustCompile(p["features"].Items.Pattern)
+	for _, f := range cluster.Features() {
+		if !feature.MatchString(string(f)) || len(decodeFeatures([]cluster.Feature{f})) != 1 {
+			t.Errorf("the schema or the code refuses the feature %s", f)
+		}
 	}
 	for _, s := range []string{"198.18.0.1:51820", "[fd42::1]:51820", "[fd42:1111:2222:3333:4444:5555:6666:7777]:65535"} {
 		if !endpoint.MatchString(s) || len(s) > p["endpoints"].Items.MaxLength {

@@ -31,6 +31,7 @@ type fakeServer struct {
 	conns    map[net.Conn]bool
 	away     bool
 	noStream bool           // refuse streaming lists, as old servers do
+	pruned   []string       // fields of spec that the schema does not know, and that are dropped
 	refuse   map[string]int // "VERB collection" to HTTP status
 	writes   map[string]int // "VERB collection" to count
 	accept   chan net.Conn
@@ -147,6 +148,11 @@ func (f *fakeServer) put(path string, o map[string]any) map[string]any {
 
 func (f *fakeServer) putLocked(path string, o map[string]any) map[string]any {
 	f.version++
+	if spec, ok := o["spec"].(map[string]any); ok {
+		for _, field := range f.pruned {
+			delete(spec, field)
+		}
+	}
 	o["apiVersion"], o["kind"] = kinds[path][0], kinds[path][1]
 	m := o["metadata"].(map[string]any)
 	name := m["name"].(string)

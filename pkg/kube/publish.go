@@ -117,6 +117,9 @@ func (c *Client) toPublish(done written) (want *cluster.Claim, owner types.UID, 
 	switch {
 	case !synced: // nothing to compare with: write it once
 		needed = !sameClaim(done.claim, want) || done.owner != self.uid
+	case exists && seen.ownerUID == self.uid && sameButFeatures(seen.claim, want) &&
+		sameClaim(done.claim, want) && done.owner == self.uid:
+		// It was written with its features; the API server's schema has no room for them.
 	default:
 		needed = !exists || seen.ownerUID != self.uid || !sameClaim(seen.claim, want)
 	}

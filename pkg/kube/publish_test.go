@@ -49,6 +49,33 @@ func TestPublishTwiceWritesOnce(t *testing.T) {
 	}
 }
 
+// A cluster whose VeilNode schema is older than veild drops the features: the
+// rest is published, once.
+func TestPublishFeatures(t *testing.T) {
+	for name, pruned := range map[string][]string{"schema of this version": nil, "older schema": {"features"}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakeServer(t)
+			f.pruned = pruned
+			f.put(nodesPath, node("a", 1))
+			r := start(t, f, "a")
+			want := claim(1)
+			want.Features = cluster.Features()
+			if err := r.Publish(want); err != nil {
+				t.Fatal(err)
+			}
+			s := r.until("the claim comes back", func(s cluster.State) bool { return s.Synced && find(s, "a").Claim != nil })
+			if got := find(s, "a").Claim; got.Has(cluster.UnknownFields) != (pruned == nil) || !sameButFeatures(got, &want) {
+				t.Errorf("claim %+v", got)
+			}
+			f.put(nodesPath, node("b", 2))
+			r.until("another change was seen", func(s cluster.State) bool { return len(s.Nodes) == 2 })
+			if p, u := f.count("POST "+veilNodesPath), f.count("PUT "+veilNodesPath); p != 1 || u != 0 {
+				t.Errorf("%d creations and %d updates, want one and none", p, u)
+			}
+		})
+	}
+}
+
 func TestPublishIsRestoredAfter(t *testing.T) {
 	for name, harm := range map[string]func(f *fakeServer){
 		"deletion":  func(f *fakeServer) { f.remove(veilNodesPath, "a") },

@@ -1,0 +1,18 @@
+package cluster
+
+import "slices"
+
+// Feature names something that a version can do and that other nodes may rely
+// on. A node uses what all nodes concerned have; it ignores names that it does
+// not know.
+type Feature string
+
+// UnknownFields: fields of other versions are ignored in VeilNodes, snapshots
+// and requests to veil-wg, and kept in records of pods.
+const UnknownFields Feature = "unknown-fields"
+
+// Features returns those of this version, sorted. The caller owns the slice.
+func Features() []Feature { return []Feature{UnknownFields} }
+
+// Has reports whether the node that made the claim has a feature; nil has none.
+func (c *Claim) Has(f Feature) bool { return c != nil && slices.Contains(c.Features, f) }
