@@ -105,6 +105,7 @@ type Agent struct {
 	refusals []cluster.Refusal
 	problems []string
 	podCount int
+	marks    lostMarks
 	// flowtable is what telemetry.Status says of it.
 	flowtable string
 	podTimed  map[string]bool // pods whose ADD was observed; the loop's alone

@@ -52,6 +52,8 @@ func (a *Agent) Status() telemetry.Status {
 	var err error
 	if s.Guard, err = a.guardStatus(); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("the guard cannot be read: %v", err))
+	} else if p := a.marks.problem(s.Guard.MarksRestored, time.Now()); p != "" {
+		s.Problems = append(s.Problems, p)
 	}
 	return s
 }
@@ -144,6 +146,7 @@ func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
 	if err != nil {
 		return out, err
 	}
+	out.MarksRestored = counts[guard.MarksRestored]
 	for _, r := range guard.Reasons() {
 		out.Drops = append(out.Drops, telemetry.Drop{Number: r.Number, Name: r.Name, Sentence: r.Sentence, Packets: counts[r.Name]})
 	}

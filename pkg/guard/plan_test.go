@@ -159,7 +159,7 @@ func TestRulesCountWhatTheCountersHave(t *testing.T) {
 			}
 		}
 	}
-	if n := len(chains()); n != 11 {
+	if n := len(chains()); n != 14 {
 		t.Errorf("%d chains", n)
 	}
 }

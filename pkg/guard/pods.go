@@ -47,21 +47,14 @@ var podSets = []struct {
 
 // podChain is the chain for packets from pods.
 func podChain() chain {
+	set := rewriteMark(config.TunnelMark, config.PodMark)
 	rules := []rule{
 		{fmt.Sprintf("iifgroup != %#x return", config.PodGroup), []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
 			&expr.Verdict{Kind: expr.VerdictReturn},
 		}},
-		{fmt.Sprintf("mark set mark & %#x | %#x", ^config.TunnelMark, config.PodMark), []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-			&expr.Bitwise{
-				SourceRegister: 1, DestRegister: 1, Len: 4,
-				Mask: binaryutil.NativeEndian.PutUint32(^(config.TunnelMark | config.PodMark)),
-				Xor:  binaryutil.NativeEndian.PutUint32(config.PodMark),
-			},
-			&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
-		}},
+		{set.text, set.exprs},
 	}
 	for _, s := range podSets {
 		rules = append(rules, dropForged(s.saddr, s.name))

@@ -55,19 +55,18 @@ func (n *node) seen(t *testing.T, mark uint32) func() int {
 		return nft(fmt.Sprintf("table inet count { counter marked { }; chain c { type filter hook prerouting priority -200; "+
 			"iifname p0 meta mark %#x udp dport 7777 counter name marked; }; }", mark))
 	})
-	return func() int {
-		var count int
-		n.Run(t, func() error {
-			out, err := exec.Command("nft", "list", "counter", "inet", "count", "marked").CombinedOutput()
-			if err != nil {
-				return err
-			}
-			_, rest, _ := strings.Cut(string(out), "packets ")
-			_, err = fmt.Sscan(rest, &count)
-			return err
-		})
-		return count
+	return func() int { return n.count(t, "count", "marked") }
+}
+
+// countOf returns the packets of a counter of another's table.
+func countOf(table, name string) (packets int, err error) {
+	out, err := exec.Command("nft", "list", "counter", "inet", table, name).CombinedOutput()
+	if err != nil {
+		return 0, fmt.Errorf("%w: %s", err, out)
 	}
+	_, rest, _ := strings.Cut(string(out), "packets ")
+	_, err = fmt.Sscan(rest, &packets)
+	return packets, err
 }
 
 // forged are sources that are not the pod's, by destination. (IPv6 ones that claim to be IPv4 end before every hook, in ipv6_rcv.)

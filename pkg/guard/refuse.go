@@ -32,6 +32,7 @@ func refuseChain() chain {
 		ruleOf(notTCP(), expr.VerdictReturn, ""),
 		ruleOf(notFromPod(), expr.VerdictReturn, ""),
 		ruleOf(opening(expr.CmpOpNeq), expr.VerdictReturn, ""),
+		restoreMark(), // the route is asked with it
 		ruleOf(toLocal(), expr.VerdictReturn, ""),
 		{"fib daddr . mark oif 0 reject with tcp reset", []expr.Any{
 			&expr.Fib{Register: 1, ResultOIF: true, FlagDADDR: true, FlagMARK: true},

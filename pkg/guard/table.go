@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -29,8 +30,11 @@ const (
 
 var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6, setVIPs4, setVIPs6, setSelf4, setSelf6}
 
-// tableCounters are the reasons for which the table drops.
-var tableCounters = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error", translated, unmarked, untranslated, midstream}
+// tableCounters are the reasons for which the table drops, and MarksRestored.
+var tableCounters = []string{
+	"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error",
+	translated, unmarked, untranslated, midstream, MarksRestored,
+}
 
 // chain is a chain of the table. One without a hook is what rules of others go to.
 type chain struct {
@@ -43,11 +47,13 @@ type chain struct {
 
 // Names of chains that others go to.
 const (
-	chainTunnel  = "into_tunnel"
-	chainMarked  = "of_pods"
-	chainQuotes4 = "quotes4"
-	chainQuotes6 = "quotes6"
-	chainAnswers = "of_pods_outside"
+	chainTunnel    = "into_tunnel"
+	chainInside    = "from_inside"
+	chainTunnelled = "from_tunnels"
+	chainMarked    = "of_pods"
+	chainQuotes4   = "quotes4"
+	chainQuotes6   = "quotes6"
+	chainAnswers   = "of_pods_outside"
 )
 
 // rule is a rule and its text, which is kept with it in the kernel as its comment.
@@ -61,8 +67,10 @@ const afterSourceNAT = 110
 
 // chains are all chains, those that others go to first. They depend on nothing but the version.
 //
-// Every packet of the host pays for each condition before the one that is its own. So what is most is asked first, pods'
-// packets, tunnels', the encrypted ones themselves; and what concerns few is in a chain of its own.
+// Every packet of the host pays for each condition before the one that is its own. So the most
+// frequent are asked first: packets to pods and into tunnels, packets from them, encrypted ones. What
+// concerns few is in a chain of its own. What came from a pod or a tunnel is judged by that link
+// (origin.go), before a mark is asked that another program may have set.
 func chains() []chain {
 	in := append(passMarked(), skipTunnelled(), ruleOf(onLo("iif", expr.MetaKeyIIF), expr.VerdictReturn, ""))
 	in = append(append(in, dropSources(nil)...), dropDestinations(unserved())...)
@@ -70,25 +78,31 @@ func chains() []chain {
 	out := []rule{
 		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.PodGroup), expr.VerdictReturn, ""),
 		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup), expr.VerdictGoto, chainTunnel),
+		ruleOf(inGroup(config.PodGroup), expr.VerdictGoto, chainInside),
+		ruleOf(inGroup(config.TunnelGroup), expr.VerdictGoto, chainTunnelled),
 		ruleOf(encrypted(), expr.VerdictReturn, ""),
 		ruleOf(onLo("oif", expr.MetaKeyOIF), expr.VerdictReturn, ""),
 		ruleOf(pods, expr.VerdictJump, chainMarked),
 	}
 	out = append(append(out, dropSources(unserved())...), dropDestinations(nil)...)
 	out = append(out, passServed())
-	var quotes []chain
+	var all []chain
+	var quotes []rule
 	for _, i := range icmps {
-		out = append(out, ruleOf(i.match(), expr.VerdictJump, i.chain))
-		quotes = append(quotes, chain{name: i.chain, rules: i.dropQuotes()})
+		quotes = append(quotes, ruleOf(i.match(), expr.VerdictJump, i.chain))
+		all = append(all, chain{name: i.chain, rules: i.dropQuotes()})
 	}
-	out = append(out, ruleOf(pods, expr.VerdictGoto, chainAnswers))
-	return append(quotes,
+	out = append(append(out, quotes...), ruleOf(pods, expr.VerdictGoto, chainAnswers))
+	return append(all,
 		chain{name: chainTunnel, rules: enterTunnel()},
 		chain{name: chainMarked, rules: dropMarked()},
 		chain{name: chainAnswers, rules: append(markAnswers(), dropUntranslated()...)},
+		chain{name: chainInside, rules: judgeInside(quotes)},
+		chain{name: chainTunnelled, rules: judgeTunnelled()},
 		chain{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
 		refuseChain(),
 		refuseMidstreamChain(),
+		restoreChain(),
 		midstreamChain(),
 		keepChain(),
 		chain{"postrouting", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(afterSourceNAT), out},
@@ -97,7 +111,7 @@ func chains() []chain {
 
 // ruleOf does with what matches what the verdict says.
 func ruleOf(m *match, kind expr.VerdictKind, to string) rule {
-	text := m.text + map[expr.VerdictKind]string{expr.VerdictReturn: " return", expr.VerdictGoto: " goto ", expr.VerdictJump: " jump "}[kind] + to
+	text := strings.TrimPrefix(m.text+map[expr.VerdictKind]string{expr.VerdictReturn: " return", expr.VerdictGoto: " goto ", expr.VerdictJump: " jump "}[kind]+to, " ")
 	return rule{text, append(slices.Clone(m.exprs), &expr.Verdict{Kind: kind, Chain: to})}
 }
 

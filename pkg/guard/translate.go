@@ -61,19 +61,25 @@ func setMark(mark uint32) []expr.Any {
 	}
 }
 
-// toNode matches packets of pods to nodes, by family.
-func toNode(daddr, nodes string) []expr.Any {
-	return append(append(marked(), load(daddr)...), &expr.Lookup{SourceRegister: 1, SetName: nodes})
+// toNode matches packets to nodes, by family.
+func (f family) toNode() []expr.Any {
+	return append(load(f.daddr), &expr.Lookup{SourceRegister: 1, SetName: f.nodes})
 }
 
-// keepSource translates the source to what it is: a connection is translated once.
+// keepSource translates the source to what it is: a connection is translated once. What came from a
+// pod or a tunnel is known by its link; what carries the mark besides is a client's of a service.
 func keepSource() (rules []rule) {
+	out := ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup)
+	pods := &match{fmt.Sprintf("mark %#x", config.PodMark), marked()}
 	for _, f := range families {
-		out := ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup)
-		text := fmt.Sprintf("%s mark %#x %s @%s snat to %s", out.text, config.PodMark, f.daddr, f.nodes, f.saddr)
-		exprs := slices.Concat(out.exprs, toNode(f.daddr, f.nodes), load(f.saddr))
-		exprs = append(exprs, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(fields[f.saddr].proto), RegAddrMin: 1})
-		rules = append(rules, rule{text, exprs})
+		for _, from := range []*match{fromInside(), pods} {
+			text := fmt.Sprintf("%s %s %s @%s snat to %s", out.text, from.text, f.daddr, f.nodes, f.saddr)
+			exprs := slices.Concat(out.exprs, from.exprs, f.toNode(), load(f.saddr))
+			exprs = append(exprs, &expr.NAT{
+				Type: expr.NATTypeSourceNAT, Family: uint32(fields[f.saddr].proto), RegAddrMin: 1,
+			})
+			rules = append(rules, rule{text, exprs})
+		}
 	}
 	return rules
 }
@@ -86,18 +92,17 @@ func enterTunnel() (rules []rule) {
 		rules = append(rules, ruleOf(notNode, expr.VerdictReturn, ""))
 	}
 	hosts := &match{fmt.Sprintf("mark & %#x == 0", config.PodMark), lacksMark(config.PodMark)}
-	return append(append(rules, ruleOf(hosts, expr.VerdictReturn, "")), dropTranslated()...)
+	rules = append(rules, dropTranslated(fromInside())...)
+	return append(append(rules, ruleOf(hosts, expr.VerdictReturn, "")), dropTranslated(unserved())...)
 }
 
 // dropTranslated drops what opens or goes on with such a connection. Answers to
 // it have a translated source rightly, and what this node itself sends with the
 // mark, its probes, comes in by no link. A client of a service has a source of its own too, if it came in
 // by a guarded link: what came from a pod or out of a tunnel, of a flow to a service or not, has its own from the ranges.
-func dropTranslated() (rules []rule) {
+func dropTranslated(of *match) (rules []rule) {
 	for _, f := range families {
-		for _, m := range []*match{unserved(), inGroup(config.PodGroup), inGroup(config.TunnelGroup)} {
-			rules = append(rules, dropTranslatedOf(f, m))
-		}
+		rules = append(rules, dropTranslatedOf(f, of))
 	}
 	return rules
 }

@@ -80,6 +80,7 @@ var (
 	sentDesc         = desc("peer_transmit_bytes_total", "Bytes sent to the peer through the tunnel.", "peer", "device")
 	peerMTUDesc      = desc("peer_mtu_bytes", "MTU of the routes to the peer, where it is narrower than the device's.", "peer", "device")
 	blockedDesc      = desc("plaintext_blocked_total", "Packets that the guard dropped because they would have crossed the network in clear, by reason.", "reason")
+	marksDesc        = desc("marks_restored_total", "Packets of pods and tunnels whose mark another program had overwritten.")
 	guardDesc        = desc("guard_in_force", "Whether the plaintext guard is in force: 1 or 0.")
 	guardLinksDesc   = desc("guard_links", "Interfaces that the guard is attached to.")
 	revisionDesc     = desc("table_revision", "Newest table revision that the source yielded.")
@@ -92,7 +93,7 @@ var (
 	podMTUDesc       = desc("pod_mtu_bytes", "MTU of pods.")
 	underlayMTUDesc  = desc("underlay_mtu_bytes", "MTU of the underlay.")
 	deviceUpDesc     = desc("device_up", "Whether the tunnel device exists, is up and answers: 1 or 0.", "device", "kind")
-	allDesc          = []*prometheus.Desc{buildInfoDesc, peersDesc, handshakeDesc, handshakeAgeDesc, receivedDesc, sentDesc, peerMTUDesc, blockedDesc, guardDesc, guardLinksDesc, revisionDesc, appliedDesc, lagDesc, sourceDesc, refusalsDesc, problemsDesc, podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc}
+	allDesc          = []*prometheus.Desc{buildInfoDesc, peersDesc, handshakeDesc, handshakeAgeDesc, receivedDesc, sentDesc, peerMTUDesc, blockedDesc, marksDesc, guardDesc, guardLinksDesc, revisionDesc, appliedDesc, lagDesc, sourceDesc, refusalsDesc, problemsDesc, podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc}
 )
 
 // Describe sends every metric there may be.
@@ -129,6 +130,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for name, n := range drops {
 		counter(blockedDesc, n, name)
 	}
+	counter(marksDesc, s.Guard.MarksRestored)
 	refused := map[string]float64{}
 	for _, r := range s.Refused {
 		refused[r.Node]++

@@ -121,6 +121,8 @@ type Guard struct {
 	// Links are the interfaces it is attached to.
 	Links []string `json:"links"`
 	Drops []Drop   `json:"drops"`
+	// MarksRestored counts packets of pods and tunnels whose mark another program had overwritten.
+	MarksRestored uint64 `json:"marksRestored,omitempty"`
 	// Ranges and NodeAddrs are what must not be seen in clear.
 	Ranges    []netip.Prefix `json:"ranges"`
 	NodeAddrs []netip.Addr   `json:"nodeAddrs"`
