@@ -135,7 +135,7 @@ func (o *options) flags() *flag.FlagSet {
 	fs.StringVar(&o.previousKeyFile, "previous-key-file", "", "`file` with the key-encryption key before, until all volumes are wrapped by the new one")
 	fs.StringVar(&o.metrics, "metrics", ":9633", "`address` of /metrics, /healthz and /readyz; empty: none")
 	fs.DurationVar(&o.rewrapEvery, "rewrap-every", 10*time.Minute, "how often keys are looked at that another key-encryption key should wrap")
-	fs.DurationVar(&o.requestsEvery, "requests-every", 10*time.Second, "how often requests of veilctl volume rewrap are looked for")
+	fs.DurationVar(&o.requestsEvery, "requests-every", 10*time.Second, "how often requests of veilctl volume rewrap are looked for, in what is watched")
 	fs.DurationVar(&o.trimEvery, "trim-every", 24*time.Hour, "how often volumes with discard: batch say which blocks are free")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")

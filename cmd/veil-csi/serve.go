@@ -38,7 +38,7 @@ const (
 	// again is how long to wait for an API server that is away.
 	again = 5 * time.Second
 	// yieldEvery is how often volumes are looked for that other nodes took over from this one.
-	yieldEvery = time.Minute
+	yieldEvery = time.Second
 )
 
 // check says what does not go together, and what to write instead.
@@ -70,9 +70,22 @@ type states struct {
 	volume.Store
 	cluster  string
 	takeOver func(ctx context.Context, volume string) (string, error)
-	// rewraps and done are nil where nobody can ask.
-	rewraps func(ctx context.Context) (map[string]string, error)
-	done    func(ctx context.Context, volume, request string) error
+	// cache and done are nil where nobody can ask.
+	cache *kubestore.Cache
+	done  func(ctx context.Context, volume, request string) error
+}
+
+// statesIn returns what a store in Kubernetes has.
+func statesIn(s *kubestore.Store, cluster string, log *slog.Logger) states {
+	return states{s, cluster, s.TakeOver, s.NewCache(log), s.RewrapDone}
+}
+
+// reader returns the cache, or nil where there is none.
+func (s states) reader() volume.Reader {
+	if s.cache == nil {
+		return nil
+	}
+	return s.cache
 }
 
 // open gives the store. It waits for an API server that is away.
@@ -87,7 +100,7 @@ func (o *options) open(ctx context.Context, log *slog.Logger) (states, error) {
 	for {
 		id, err := s.Cluster(ctx)
 		if err == nil {
-			return states{s, id, s.TakeOver, s.Rewraps, s.RewrapDone}, nil
+			return statesIn(s, id, log), nil
 		}
 		log.Warn("id of the cluster is not known yet; asking again", "in", again, "error", err)
 		select {
@@ -167,7 +180,8 @@ func (o *options) serve(ctx context.Context) error {
 		return err
 	}
 	d, err := driver.New(driver.Config{
-		Node: o.node, Version: version.String(), Sets: sets, Keys: keys, Mounts: mount.Host{}, TakeOver: s.takeOver, Log: log,
+		Node: o.node, Version: version.String(), Sets: sets, Keys: keys, Mounts: mount.Host{}, TakeOver: s.takeOver,
+		Cache: s.reader(), Log: log,
 	})
 	if err != nil {
 		return err
@@ -228,14 +242,18 @@ func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Drive
 	every(yieldEvery, "fence what other nodes took over", func(ctx context.Context) error { return metrics.Yield(ctx, d) })
 	every(o.rewrapEvery, "wrap keys anew", func(ctx context.Context) error { return metrics.Rewrap(ctx, d) })
 	every(o.trimEvery, "tell disks of free blocks", func(ctx context.Context) error { return metrics.Trim(ctx, d) })
-	if s.rewraps != nil {
+	if s.cache != nil {
+		g.Go(func() error {
+			s.cache.Run(ctx)
+			return nil
+		})
 		every(o.requestsEvery, "do what veilctl volume asked for", func(ctx context.Context) error { return requests(ctx, d, s, log) })
 	}
 }
 
 // requests does what people asked for. One that cannot be done stays, and is said.
 func requests(ctx context.Context, d *driver.Driver, s states, log *slog.Logger) error {
-	asked, err := s.rewraps(ctx)
+	asked, err := s.cache.Rewraps(ctx)
 	errs := []error{err}
 	for id, request := range asked {
 		changed, err := d.RewrapVolume(ctx, id)

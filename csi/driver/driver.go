@@ -21,7 +21,7 @@ const (
 	TopologyKey = "topology.csi.kubeveil.io/node"
 )
 
-// Config is what a driver stands on. All but TakeOver and Log must be set.
+// Config is what a driver stands on. All but TakeOver, Cache and Log must be set.
 type Config struct {
 	// Node is the name of this node; Version that of this program.
 	Node, Version string
@@ -34,6 +34,8 @@ type Config struct {
 	Mounts   mount.System
 	// TakeOver names the node that a volume may be taken over from, because it is gone; empty when there is none. A *volume.TakenError is for the node that is said to be.
 	TakeOver func(ctx context.Context, volume string) (string, error)
+	// Cache answers what decides nothing: statistics, health, and what upkeep looks through. Nil is the store.
+	Cache volume.Reader
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -55,13 +57,13 @@ type Driver struct {
 	busy map[string]bool
 	// reads are those of mappings that are under way, by name.
 	reads map[string]*reading
-	// volumes are those of mappings, by name, as far as they are known. The map is replaced and not changed.
-	volumes map[string]string
+	// strays are mappings of which the cache does not say whose they are.
+	strays *strays
 }
 
 // New checks c and gives a driver. It touches nothing.
 func New(c Config) (*Driver, error) {
-	d := &Driver{Config: c, busy: map[string]bool{}, reads: map[string]*reading{}, ending: make(chan struct{})}
+	d := &Driver{Config: c, busy: map[string]bool{}, reads: map[string]*reading{}, strays: newStrays(), ending: make(chan struct{})}
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
@@ -86,6 +88,14 @@ func (d *Driver) Register(s *grpc.Server) {
 	csi.RegisterIdentityServer(s, d)
 	csi.RegisterControllerServer(s, d)
 	csi.RegisterNodeServer(s, d)
+}
+
+// reader returns what informs and decides nothing.
+func (d *Driver) reader() volume.Reader {
+	if d.Cache == nil {
+		return d.any.Store
+	}
+	return d.Cache
 }
 
 // lock keeps other calls off the volume until unlock; ErrInProgress when there is one.

@@ -46,6 +46,15 @@ func checkTarget(what, path string) error {
 	return nil
 }
 
+// look returns the mapping of a volume by what the cache says, and asks the store where that shows none. It
+// informs: what decides anything calls find.
+func (d *Driver) look(ctx context.Context, id string) (volume.Opened, error) {
+	if o, err := d.any.FindIn(ctx, d.reader(), id); err == nil || d.Cache == nil {
+		return o, err
+	}
+	return d.any.Find(ctx, id)
+}
+
 // find gives the mapping of a volume that is staged here, and its parameters.
 func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters, error) {
 	o, err := d.any.Find(ctx, id)

@@ -22,7 +22,7 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSta
 	if r.GetVolumePath() == "" {
 		return nil, invalid("no volume path")
 	}
-	o, err := d.any.Find(ctx, r.GetVolumeId())
+	o, err := d.look(ctx, r.GetVolumeId())
 	if errors.Is(err, crypt.ErrNoMapping) {
 		if err = d.yield(ctx, o.State); err == nil {
 			err = notFound("volume %s is not staged on node %s", r.GetVolumeId(), d.Node)
@@ -72,7 +72,7 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHe
 		h.HealthStatuses = append(h.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{Status: what, Reason: reason, Message: fmt.Sprintf(format, args...)})
 		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
 	}
-	o, err := d.any.Find(ctx, r.GetVolumeId())
+	o, err := d.look(ctx, r.GetVolumeId())
 	if errors.Is(err, crypt.ErrNoMapping) {
 		if taken := d.yield(ctx, o.State); taken != nil {
 			err = taken

@@ -232,7 +232,7 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 			t.Errorf("%v: %v, asked %d times, mappings %v", c.away, err, store.gets, m.engine.Live())
 		}
 	}
-	store.away = nil
+	store.away, d.strays = nil, newStrays()
 	if _, err := m.engine.Create(t.Context(), crypt.Expected(crypt.UUID{1}, 1, size, 1, "", false), nil); err != nil {
 		t.Fatal(err)
 	}

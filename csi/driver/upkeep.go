@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"math/rand/v2"
 	"time"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
@@ -77,7 +76,7 @@ func (d *Driver) RewrapVolume(ctx context.Context, id string) (changed bool, err
 // states are those of this node's volumes, those that it took over and has open among them, and without those that another did. States that cannot be read are the
 // error, beside the others.
 func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
-	all, err := d.any.Store.List(ctx)
+	all, err := d.reader().List(ctx)
 	var own []volume.State
 	for _, st := range all {
 		if (st.Writer == d.Node || st.Writer == "" && st.Request.Node == d.Node) && st.Phase != volume.Deleted {
@@ -104,7 +103,7 @@ func (d *Driver) Trim(ctx context.Context) (int64, error) {
 
 // trim trims one volume where it is mounted, if it is.
 func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
-	o, err := d.any.Find(ctx, st.Volume)
+	o, err := d.look(ctx, st.Volume)
 	if err != nil {
 		return 0, nil // It was closed meanwhile.
 	}
@@ -125,86 +124,6 @@ func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
 	return 0, nil
 }
 
-// fencePatience is how long one volume may keep others from being fenced: a fence waits for what its disk has been given.
-const fencePatience = 10 * time.Second
-
-// Yield fences what is mapped here of volumes that this node has no more (volume.Set.Yield). A call about such a volume does that, too, but the node that is said to be gone may be one
-// whose kubelet is, and nobody calls. It goes on after an error of one volume, and gives all of them. When the API server is away, or does not take this node's word any more, its Node
-// being deleted, nothing is heard, and nothing is fenced.
-func (d *Driver) Yield(ctx context.Context) error {
-	volumes, err := d.mapped(ctx)
-	errs := []error{err}
-	for _, id := range volumes {
-		st, err := d.any.Get(ctx, id)
-		switch {
-		case errors.Is(err, volume.ErrNotFound) || err == nil && st.Writer == d.Node:
-		case err == nil:
-			errs = append(errs, d.fence(ctx, st))
-		case errors.Is(err, volume.ErrState):
-			errs = append(errs, err)
-		default:
-			return errors.Join(append(errs, err)...) // It would say the same of all others.
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// mapped gives the volumes that have mappings here. Whose a mapping is, only the states say: all of them are read when there is one that is not known yet.
-func (d *Driver) mapped(ctx context.Context) ([]string, error) {
-	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
-	if err != nil {
-		return nil, err
-	}
-	d.mu.Lock()
-	volumes := d.volumes
-	d.mu.Unlock()
-	unknown := func(name string) bool { return volumes[name] == "" }
-	if slices.ContainsFunc(names, unknown) {
-		states, unread := d.any.Store.List(ctx)
-		volumes = map[string]string{}
-		for _, st := range states {
-			for _, name := range names {
-				if _, ok := crypt.EpochOf(st.UUID, name); ok {
-					volumes[name] = st.Volume
-				}
-			}
-		}
-		d.mu.Lock()
-		d.volumes = volumes
-		d.mu.Unlock()
-		if slices.ContainsFunc(names, unknown) {
-			err = unread // It may be of one of those.
-		}
-	}
-	var out []string
-	for _, name := range slices.DeleteFunc(names, unknown) {
-		out = append(out, volumes[name])
-	}
-	slices.Sort(out)
-	return slices.Compact(out), err
-}
-
-// fence fences what is mapped of a volume. A fence that hangs goes on, and the volume is passed over meanwhile.
-func (d *Driver) fence(ctx context.Context, st volume.State) error {
-	set, err := d.set(st)
-	if err != nil {
-		return err
-	}
-	done := make(chan error, 1)
-	go func() { done <- set.Yield(context.WithoutCancel(ctx), st.Volume) }()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-time.After(fencePatience):
-		err = fmt.Errorf("volume %s: what is mapped of it here is to be fenced, and its disk has not answered for %v", st.Volume, fencePatience)
-	}
-	if errors.Is(err, volume.ErrInProgress) {
-		err = nil
-	}
-	return err
-}
-
 // Every calls do now, and again after each interval, until ctx ends. An error is logged, and what is asked for is asked for again.
 func (d *Driver) Every(ctx context.Context, interval time.Duration, what string, do func(context.Context) error) {
 	d.repeat(ctx, interval, what, false, do)
@@ -216,20 +135,27 @@ func (d *Driver) Until(ctx context.Context, interval time.Duration, what string,
 }
 
 func (d *Driver) repeat(ctx context.Context, interval time.Duration, what string, once bool, do func(context.Context) error) {
-	t := time.NewTicker(interval)
-	defer t.Stop()
+	var said string
+	var saidAt time.Time
 	for {
 		err := do(ctx)
 		if err == nil && once {
 			return
 		}
-		if err != nil && ctx.Err() == nil {
+		// What is done every second says the same no more than once a minute.
+		if err != nil && ctx.Err() == nil && (err.Error() != said || time.Since(saidAt) >= time.Minute) {
+			said, saidAt = err.Error(), time.Now()
 			d.Log.Warn("upkeep ended with an error; it is tried again", "what", what, "next", interval, "error", err)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
+		case <-time.After(interval + jitter(interval)):
 		}
 	}
+}
+
+// jitter returns up to a tenth of interval: drivers that were started together drift apart.
+func jitter(interval time.Duration) time.Duration {
+	return rand.N(interval/10 + 1)
 }

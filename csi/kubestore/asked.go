@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -24,24 +23,7 @@ func holder(st volume.State, asked Asked) string {
 	return now
 }
 
-// Rewraps are the volumes of which this node is the holder whose key somebody asks to wrap anew, with the value of each request. Objects that are
-// refused are passed over: List has what is wrong with them.
-func (s *Store) Rewraps(ctx context.Context) (map[string]string, error) {
-	out := map[string]string{}
-	look := func(o *unstructured.Unstructured) {
-		if st, spec, err := parse(o); err == nil && spec.Rewrap != "" && holder(st, spec.Asked) == s.node && st.Phase != volume.Deleted {
-			out[st.Volume] = spec.Rewrap
-		}
-	}
-	// This is asked often, by every node. Kubernetes 1.30, and a definition that was installed earlier, cannot select by that field.
-	err := s.each(ctx, "spec.rewrap!=", look)
-	if apierrors.IsBadRequest(err) {
-		err = s.each(ctx, "", look)
-	}
-	return out, err
-}
-
-// RewrapDone removes a request that Rewraps gave. One that was replaced by another meanwhile stays, which is no error.
+// RewrapDone removes a request that Cache.Rewraps returned. One that was replaced by another meanwhile stays, which is no error.
 func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
 	o, err := s.get(ctx, name)
 	if err != nil {

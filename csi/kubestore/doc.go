@@ -11,6 +11,9 @@
 // What was asked for is in the object's spec: the cluster and volume.Request, which nobody can change, and requests of people
 // (see Asked). All else of a state is in its status, the wrapped key included.
 //
+// A Cache keeps what the API server last said of one node's volumes, by one watch. It informs and decides
+// nothing (docs/design/0014-volume-watch.md).
+//
 // A VeilVolume without status was made by a process that died in between, or restored from a backup that leaves statuses out. It is
 // refused, except that Create completes it: a volume that may have a disk with data must not look new.
 //

@@ -17,7 +17,12 @@ func (s *Set) Get(ctx context.Context, volume string) (State, error) {
 // Find gives the mapping that Open made for the volume, and the state. It changes nothing and waits for nobody. Without a mapping the error is
 // crypt.ErrNoMapping, beside the state; with one that is ahead of the state it is that refusal (crypt.NewerThanState).
 func (s *Set) Find(ctx context.Context, volume string) (Opened, error) {
-	st, err := s.Get(ctx, volume)
+	return s.FindIn(ctx, s.Store, volume)
+}
+
+// FindIn is Find by what r says of the volume.
+func (s *Set) FindIn(ctx context.Context, r Reader, volume string) (Opened, error) {
+	st, _, err := s.read(ctx, r, volume)
 	if err != nil {
 		return Opened{}, err
 	}

@@ -109,9 +109,14 @@ func (s *Set) newState(volume string, size int64, request Request) State {
 	return State{Volume: volume, Cluster: s.Cluster, Request: request, Phase: New, Payload: crypt.PayloadSize(size), Content: Unmade}
 }
 
-// get reads a state and checks it.
+// get reads a state from the store and checks it.
 func (s *Set) get(ctx context.Context, volume string) (State, Revision, error) {
-	st, r, err := s.Store.Get(ctx, volume)
+	return s.read(ctx, s.Store, volume)
+}
+
+// read is get by what from says.
+func (s *Set) read(ctx context.Context, from Reader, volume string) (State, Revision, error) {
+	st, r, err := from.Get(ctx, volume)
 	if err != nil {
 		return State{}, "", err
 	}

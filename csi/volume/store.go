@@ -33,6 +33,16 @@ type Store interface {
 	Remove(ctx context.Context, volume string, r Revision) error
 }
 
+// Reader is what may be read of states to inform and not to decide: what it says may be a moment old. Every
+// operation of a Set begins with a read of its Store. A Store is a Reader.
+type Reader interface {
+	// Get is Store.Get. The revision may be empty.
+	Get(ctx context.Context, volume string) (State, Revision, error)
+	// List returns states in no order; it may leave out volumes of other nodes. Those that cannot be read are
+	// left out, and are in an error beside the others.
+	List(ctx context.Context) ([]State, error)
+}
+
 // FileStore is a Store that keeps each state in a file <volume>.json of Dir, for machines without Kubernetes. Whoever writes there can destroy volumes
 // and pass an empty one off as new: it must not be a disk of those who are not trusted with that.
 type FileStore struct {

@@ -3,6 +3,7 @@ package lab_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -255,7 +256,11 @@ func storeRequests(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.S
 		}
 		ask(ctx, t, l, name, `{"spec":{"rewrap":"first","takeOver":{"from":"gone","to":"n"}}}`)
 	}
-	if got, err := s.Rewraps(ctx); err != nil || !cmp.Equal(got, map[string]string{"pvc-mine": "first"}) {
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	cache := s.NewCache(nil)
+	go cache.Run(watching)
+	if got, err := cache.Rewraps(ctx); err != nil || !cmp.Equal(got, map[string]string{"pvc-mine": "first"}) {
 		t.Errorf("%v, %v", got, err)
 	}
 	if from, err := s.TakeOver(ctx, "pvc-other"); err != nil || from != "gone" {
@@ -272,8 +277,14 @@ func storeRequests(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.S
 		if err := s.RewrapDone(ctx, "pvc-mine", c.request); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := s.Rewraps(ctx); err != nil || len(got) != c.left {
-			t.Errorf("after %s is done: %v, %v", c.request, got, err)
+		// The watch follows within moments.
+		if err := lab.Until(ctx, waitForPolicy, func() error {
+			if got, err := cache.Rewraps(ctx); err != nil || len(got) != c.left {
+				return fmt.Errorf("%v, want %d, %w", got, c.left, err)
+			}
+			return nil
+		}); err != nil {
+			t.Errorf("after %s is done: %v", c.request, err)
 		}
 	}
 	if st, _, err := s.Get(ctx, "pvc-mine"); err != nil || !cmp.Equal(st, newState("pvc-mine", "n")) {

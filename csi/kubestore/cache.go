@@ -1,0 +1,223 @@
+package kubestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// Cache is what the API server last said of the volumes of one node (spec.node). It is a volume.Reader: it
+// may be a moment old, so it informs and decides nothing. Use Store.NewCache, then Run. Its methods may be
+// called from several goroutines.
+type Cache struct {
+	store *Store
+	log   *slog.Logger
+	// whole is set once the API server has refused to select by spec.node: then all volumes are watched.
+	whole atomic.Bool
+	// away is whether the last request failed.
+	away atomic.Bool
+
+	mu      sync.Mutex
+	objects map[string]Object
+	// synced is closed when the first list has arrived.
+	synced     chan struct{}
+	syncedOnce sync.Once
+}
+
+var _ volume.Reader = (*Cache)(nil)
+
+// NewCache returns an empty cache of the volumes of the store's node. Log may be nil.
+func (s *Store) NewCache(log *slog.Logger) *Cache {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Cache{store: s, log: log, objects: map[string]Object{}, synced: make(chan struct{})}
+}
+
+// Run watches the volumes until ctx ends. While the API server is away the cache stays as it is.
+func (c *Cache) Run(ctx context.Context) {
+	lw := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
+	r := cache.NewReflectorWithOptions(
+		cache.ToListWatcherWithWatchListSemantics(lw, c.store.client), &unstructured.Unstructured{}, mirror{c},
+		cache.ReflectorOptions{Name: Resource, TypeDescription: Kind})
+	// The reflector's own log is klog's; what a person can act on is logged by report.
+	r.RunWithContext(klog.NewContext(ctx, klog.Logger{}))
+}
+
+func (c *Cache) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	o.FieldSelector = c.selector()
+	list, err := c.store.volumes.List(ctx, o)
+	if c.unselected(err) {
+		o.FieldSelector = ""
+		list, err = c.store.volumes.List(ctx, o)
+	}
+	c.report(ctx, err)
+	return list, err
+}
+
+func (c *Cache) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.FieldSelector = c.selector()
+	w, err := c.store.volumes.Watch(ctx, o)
+	if c.unselected(err) {
+		o.FieldSelector = ""
+		w, err = c.store.volumes.Watch(ctx, o)
+	}
+	// A server that does not know streaming lists is asked for a plain one next.
+	if o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
+		c.report(ctx, err)
+	}
+	return w, err
+}
+
+// report logs that the volumes can no longer be watched, or can again.
+func (c *Cache) report(ctx context.Context, err error) {
+	if ctx.Err() != nil || c.away.Swap(err != nil) == (err != nil) {
+		return
+	}
+	if err == nil {
+		c.log.Info("this node's volumes are watched")
+		return
+	}
+	c.log.Warn("this node's volumes cannot be watched; it is tried again, and takeovers are not seen until then",
+		"error", explain("watch volumes", err))
+}
+
+func (c *Cache) selector() string {
+	if c.whole.Load() {
+		return ""
+	}
+	return "spec.node=" + c.store.node
+}
+
+// unselected reports whether err is the answer of an API server that cannot select by the field: Kubernetes
+// 1.30, or one whose definition of the resource was installed earlier.
+func (c *Cache) unselected(err error) bool {
+	if !apierrors.IsBadRequest(err) || c.whole.Swap(true) {
+		return false
+	}
+	c.log.Warn("the API server cannot select VeilVolumes by node, so this node watches all of them; "+
+		"use Kubernetes 1.31 or newer, and apply manifests/csi/crd", "error", err)
+	return true
+}
+
+// mirror is the cache as the reflector writes it.
+type mirror struct{ *Cache }
+
+func (m mirror) Add(obj any) error    { return m.put(obj) }
+func (m mirror) Update(obj any) error { return m.put(obj) }
+func (m mirror) Resync() error        { return nil }
+
+func (m mirror) Delete(obj any) error {
+	o, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("cache of volumes: %T is deleted", obj)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.objects, o.GetName())
+	return nil
+}
+
+func (m mirror) Replace(all []any, _ string) error {
+	m.mu.Lock()
+	clear(m.objects)
+	m.mu.Unlock()
+
+	var errs []error
+	for _, obj := range all {
+		errs = append(errs, m.put(obj))
+	}
+	m.syncedOnce.Do(func() { close(m.synced) })
+	return errors.Join(errs...)
+}
+
+// put keeps an object of this node, and forgets one that has become another node's.
+func (c *Cache) put(obj any) error {
+	o, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("cache of volumes: %T is no VeilVolume", obj)
+	}
+	node, _, _ := unstructured.NestedString(o.Object, "spec", "node")
+	seen := newObject(o)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if node != c.store.node {
+		delete(c.objects, o.GetName())
+		return nil
+	}
+	c.objects[o.GetName()] = seen
+	return nil
+}
+
+// Get implements volume.Reader. A volume that is not in the cache is read from the API server: it is
+// another node's, it is gone, or it was made this moment.
+func (c *Cache) Get(ctx context.Context, name string) (volume.State, volume.Revision, error) {
+	c.mu.Lock()
+	o, ok := c.objects[name]
+	c.mu.Unlock()
+	if !ok {
+		return c.store.Get(ctx, name)
+	}
+	return o.State, "", o.Err
+}
+
+// List implements volume.Reader: the states of this node's volumes. It waits for the first list.
+func (c *Cache) List(ctx context.Context) ([]volume.State, error) {
+	if err := c.wait(ctx); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var states []volume.State
+	var refused []error
+	for _, o := range c.objects {
+		if o.Err != nil {
+			refused = append(refused, o.Err)
+			continue
+		}
+		states = append(states, o.State)
+	}
+	return states, errors.Join(refused...)
+}
+
+func (c *Cache) wait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	select {
+	case <-c.synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("volumes of node %s: %w: not read yet", c.store.node, volume.ErrUnavailable)
+	}
+}
+
+// Rewraps returns the volumes whose key somebody asks to wrap anew and that this node holds, with the value
+// of each request. Objects that are refused are passed over: List returns what is wrong with them.
+func (c *Cache) Rewraps(ctx context.Context) (map[string]string, error) {
+	if err := c.wait(ctx); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]string{}
+	for name, o := range c.objects {
+		if o.Err == nil && o.Asked.Rewrap != "" && o.Holder == c.store.node && o.State.Phase != volume.Deleted {
+			out[name] = o.Asked.Rewrap
+		}
+	}
+	return out, nil
+}
