@@ -31,9 +31,17 @@ func (a *Agent) keepPods(ctx context.Context, mtu int) error {
 				a.metrics.ObserveAdd(r.Took)
 			}
 		}
-		if err := a.keepPod(ctx, r, mtu); err != nil && !errors.Is(err, pod.ErrNotFound) {
-			errs = append(errs, fmt.Errorf("pod %s: %w", r.ContainerID, err))
+	}
+	repaired, err := a.pods.RepairAll(ctx, records)
+	errs = append(errs, err)
+	for _, r := range repaired {
+		for _, c := range r.Changed {
+			a.log.Warn("repaired a pod's link; something flushed it", "pod", r.Record.ContainerID, "link", r.Record.HostLink, "what", c)
 		}
+		errs = append(errs, ofPod(r.Record, r.Err))
+	}
+	for _, r := range records {
+		errs = append(errs, ofPod(r, a.keepMTU(ctx, r, mtu)))
 	}
 	a.mu.Lock()
 	a.podCount, a.podTimed = len(records), timed
@@ -41,13 +49,18 @@ func (a *Agent) keepPods(ctx context.Context, mtu int) error {
 	return errors.Join(errs...)
 }
 
-func (a *Agent) keepPod(ctx context.Context, r pod.Record, mtu int) error {
-	changed, err := a.pods.Repair(ctx, r)
-	for _, c := range changed {
-		a.log.Warn("repaired a pod's link; something flushed it", "pod", r.ContainerID, "link", r.HostLink, "what", c)
+// ofPod names the pod of an error; one that is being removed has none.
+func ofPod(r pod.Record, err error) error {
+	if err == nil || errors.Is(err, pod.ErrNotFound) {
+		return nil
 	}
-	if err != nil || mtu == 0 || r.MTU == mtu {
-		return err
+	return fmt.Errorf("pod %s: %w", r.ContainerID, err)
+}
+
+// keepMTU gives a pod the MTU that is in force.
+func (a *Agent) keepMTU(ctx context.Context, r pod.Record, mtu int) error {
+	if mtu == 0 || r.MTU == mtu {
+		return nil
 	}
 	if _, err := a.pods.SetMTU(ctx, r, mtu); err != nil {
 		return err

@@ -59,11 +59,7 @@ func (p Paths) lockUntil(ctx context.Context, hostLink string) (unlock func(), e
 
 // openLock opens the file of a host link; nil where PodDir does not exist.
 func (p Paths) openLock(hostLink string) (*os.File, error) {
-	shard := "00"
-	if n := len(config.PodLinkPrefix); len(hostLink) >= n+2 {
-		shard = filepath.Base(hostLink[n : n+2])
-	}
-	f, err := os.OpenFile(filepath.Join(p.PodDir, ".lock-"+shard), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(p.PodDir, lockName(hostLink)), os.O_CREATE|os.O_RDWR, 0o600)
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
@@ -71,6 +67,15 @@ func (p Paths) openLock(hostLink string) (*os.File, error) {
 		return nil, fmt.Errorf("open lock of %s: %w", hostLink, err)
 	}
 	return f, nil
+}
+
+// lockName is the file in PodDir whose lock is that of the host link.
+func lockName(hostLink string) string {
+	shard := "00"
+	if n := len(config.PodLinkPrefix); len(hostLink) >= n+2 {
+		shard = filepath.Base(hostLink[n : n+2])
+	}
+	return ".lock-" + shard
 }
 
 func flock(f *os.File, how int) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -32,6 +33,11 @@ type nodeEnd struct {
 	own []netip.Addr // in the sets, sorted
 }
 
+func endOf(l nl.Link) end {
+	a := l.Attrs()
+	return end{index: a.Index, mtu: a.MTU, group: a.Group, up: a.RawFlags&unix.IFF_UP != 0, mac: a.HardwareAddr}
+}
+
 // readEnd reads a link of the calling thread's namespace with its routes in
 // tables, its addresses and its permanent neighbours.
 func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
@@ -39,8 +45,7 @@ func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
 	if err != nil {
 		return end{}, fmt.Errorf("find link %s: %w", name, err)
 	}
-	a := l.Attrs()
-	e := end{index: a.Index, mtu: a.MTU, group: a.Group, up: a.RawFlags&unix.IFF_UP != 0, mac: a.HardwareAddr}
+	e := endOf(l)
 	addrs, err := h.AddrList(l, nl.FamilyAll)
 	if err != nil {
 		return end{}, fmt.Errorf("list addresses of %s: %w", name, err)
@@ -94,6 +99,99 @@ func readNode(h *nl.Handle, r Record) (nodeEnd, error) {
 		return nodeEnd{}, unguarded(err)
 	}
 	return n, nil
+}
+
+// nodeEnds are the node's ends of attachments, by host link, without their links' own addresses. A link that
+// does not exist is not among them.
+type nodeEnds map[string]*nodeEnd
+
+// readNodeEnds reads the node's ends of all records at once: a dump of links, and by family one of neighbours and
+// one of pods' routes for each table; then the sets, again when they are not as recorded (changeTries).
+func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
+	ends, families := nodeEnds{}, map[int]bool{}
+	for _, r := range records {
+		ends[r.HostLink] = nil
+		for _, f := range familiesOf(r) {
+			families[f] = true
+		}
+	}
+	links, err := h.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	byIndex := map[int]*nodeEnd{}
+	for _, l := range links {
+		if _, recorded := ends[l.Attrs().Name]; recorded {
+			n := &nodeEnd{end: endOf(l)}
+			ends[l.Attrs().Name], byIndex[n.index] = n, n
+		}
+	}
+	maps.DeleteFunc(ends, func(_ string, n *nodeEnd) bool { return n == nil })
+	for family := range families {
+		if err := readNodeFamily(h, family, byIndex); err != nil {
+			return nil, err
+		}
+	}
+	for range changeTries {
+		if err := ends.readOwn(); err != nil {
+			return nil, unguarded(err)
+		}
+		if !slices.ContainsFunc(records, func(r Record) bool { return ends.lacksAddrs(r) }) {
+			break
+		}
+	}
+	return ends, nil
+}
+
+// readNodeFamily gives ends their neighbours and routes of a family.
+func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
+	neighs, err := h.NeighList(0, family)
+	if err != nil {
+		return fmt.Errorf("list neighbours: %w", err)
+	}
+	for _, neigh := range neighs {
+		if n := byIndex[neigh.LinkIndex]; n != nil {
+			n.neighs = append(n.neighs, neigh)
+		}
+	}
+	for _, table := range tables {
+		routes, err := listRoutes(h, family, &nl.Route{Table: table, Protocol: config.RouteProtoPod}, nl.FilterTable|nl.FilterProtocol)
+		if err != nil {
+			return fmt.Errorf("list routes of pods in table %d: %w", table, err)
+		}
+		for _, route := range routes {
+			if n := byIndex[route.LinkIndex]; n != nil {
+				n.routes = append(n.routes, route)
+			}
+		}
+	}
+	return nil
+}
+
+// readOwn gives ends the addresses that the sets have for them.
+func (ends nodeEnds) readOwn() error {
+	all, err := readElements()
+	if err != nil {
+		return err
+	}
+	for _, n := range ends {
+		n.own = nil
+	}
+	for _, e := range all {
+		if n := ends[e.link]; n != nil {
+			n.own = append(n.own, e.addr)
+		}
+	}
+	for _, n := range ends {
+		slices.SortFunc(n.own, netip.Addr.Compare)
+		n.own = slices.Compact(n.own)
+	}
+	return nil
+}
+
+func (ends nodeEnds) lacksAddrs(r Record) bool {
+	n := ends[r.HostLink]
+	return n != nil && !sameAddrs(n.own, r.Addrs)
 }
 
 // unguarded keeps a table that does not exist from being taken for a pod that does not.

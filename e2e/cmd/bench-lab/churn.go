@@ -124,8 +124,9 @@ func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
 	return nil
 }
 
-// beats runs the load for s.churned and returns the number of beats. A pod operation may take longer than a beat;
-// the next one then begins late, so that the load is never more than one of each at a time.
+// beats runs the load for s.churned and returns the number of beats. A pod operation may take
+// longer than a beat; the next one then begins late, so that the load is never more than one of
+// each at a time.
 func (s *scaled) beats(ctx context.Context, pods []*lab.Pod, began time.Time) (int, error) {
 	adds, dels, moves := every(s.churned), every(s.churned), every(s.churned)
 	errs := make(chan error, 3)

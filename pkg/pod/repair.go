@@ -1,0 +1,193 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// Repaired is what became of one attachment that differed from its record.
+type Repaired struct {
+	Record Record
+	// Changed are sentences for people: what was put right.
+	Changed []string
+	// Err matches ErrNotFound when the record or the link is gone: the pod is being removed. It
+	// matches ErrBusy when a plugin that is at work on the attachment had not ended when ctx did.
+	Err error
+}
+
+// RepairAll makes the node's end of attachments match their records again: addresses in the sets,
+// group, link up, neighbours and host routes, in that order, so that a pod is guarded before it is
+// reachable. It leaves the pods' namespaces alone. It returns those that differed, sorted by host
+// link; an error means that nothing was looked at; it matches ErrClosed when the table of pods is
+// not there.
+//
+// The kernel is read once for all, without locks. What differs then may be a plugin's work in
+// progress: so those attachments alone are locked, all of them, their records and the kernel are
+// read once more, and what still differs is changed. The cost is two readings, whatever the number
+// of pods and of repairs.
+func (p Paths) RepairAll(ctx context.Context, records []Record) ([]Repaired, error) {
+	if len(records) == 0 {
+		return nil, nil
+	}
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	now, err := readNodeEnds(h, records)
+	if err != nil {
+		return nil, err
+	}
+	differ := slices.DeleteFunc(slices.Clone(records), func(r Record) bool {
+		n, found := now[r.HostLink]
+		return found && len(n.diff(r).texts) == 0
+	})
+	// Those that somebody has locked are waited for one by one, while nothing else is locked.
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	all, err := p.repairThose(ended, h, differ)
+	for i, r := range all {
+		if err == nil && errors.Is(r.Err, ErrBusy) && ctx.Err() == nil {
+			all, err = p.again(ctx, h, all, i)
+		}
+	}
+	all = slices.DeleteFunc(all, func(r Repaired) bool { return r.Err == nil && len(r.Changed) == 0 })
+	return all, err
+}
+
+// again repairs all[i], which was busy.
+func (p Paths) again(ctx context.Context, h *nl.Handle, all []Repaired, i int) ([]Repaired, error) {
+	one, err := p.repairThose(ctx, h, []Record{all[i].Record})
+	if err != nil {
+		return all, err
+	}
+	if all[i] = (Repaired{Record: all[i].Record}); len(one) > 0 {
+		all[i] = one[0]
+	}
+	return all, nil
+}
+
+// Repair is RepairAll for one attachment that probably differs: it is locked at once and read once.
+func (p Paths) Repair(ctx context.Context, r Record) (changed []string, err error) {
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	all, err := p.repairThose(ctx, h, []Record{r})
+	if err != nil {
+		return nil, fmt.Errorf("repair %s: %w", r.HostLink, err)
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	return all[0].Changed, all[0].Err
+}
+
+// repairThose locks records, reads the kernel and repairs.
+func (p Paths) repairThose(ctx context.Context, h *nl.Handle, records []Record) ([]Repaired, error) {
+	if len(records) == 0 {
+		return nil, nil
+	}
+	locked, done, unlock := p.lockRecords(ctx, records)
+	defer unlock()
+	if len(locked) > 0 {
+		now, err := readNodeEnds(h, locked)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range locked {
+			if changed, err := now.repair(h, r); len(changed) > 0 || err != nil {
+				done = append(done, failed(r, changed, err))
+			}
+		}
+	}
+	slices.SortFunc(done, func(a, b Repaired) int { return strings.Compare(a.Record.HostLink, b.Record.HostLink) })
+	return done, nil
+}
+
+// lockRecords locks the attachments, as many as are free before ctx ends, and returns their records
+// as they are under the lock; done are those that cannot be repaired, with the reason. Attachments
+// share lock files, and flock(2) does not know that two holders are one process: each file is
+// locked once.
+func (p Paths) lockRecords(ctx context.Context, records []Record) (locked []Record, done []Repaired, unlock func()) {
+	var unlocks []func()
+	errByLock := map[string]error{}
+	for _, r := range records {
+		name := lockName(r.HostLink)
+		err, tried := errByLock[name]
+		if !tried {
+			var free func()
+			if free, err = p.lockUntil(ctx, r.HostLink); err == nil {
+				unlocks = append(unlocks, free)
+			}
+			errByLock[name] = err
+		}
+		if errors.Is(err, ErrBusy) {
+			err = fmt.Errorf("%s: %w", r.HostLink, ErrBusy)
+		}
+		current := r
+		if err == nil {
+			current, err = p.Load(r.HostLink) // What was handed in may be older than the lock.
+		}
+		if err != nil {
+			done = append(done, failed(r, nil, err))
+			continue
+		}
+		locked = append(locked, current)
+	}
+	return locked, done, func() {
+		for _, free := range unlocks {
+			free()
+		}
+	}
+}
+
+func failed(r Record, changed []string, err error) Repaired {
+	if err != nil {
+		err = fmt.Errorf("repair %s: %w", r.HostLink, err)
+	}
+	return Repaired{Record: r, Changed: changed, Err: err}
+}
+
+// repair puts right what differs. A link that is not there matches ErrNotFound.
+func (ends nodeEnds) repair(h *nl.Handle, r Record) ([]string, error) {
+	n, found := ends[r.HostLink]
+	if !found {
+		return nil, fmt.Errorf("find link %s: %w", r.HostLink, ErrNotFound)
+	}
+	d := n.diff(r)
+	if d.addrs {
+		foreign := slices.DeleteFunc(n.own, func(a netip.Addr) bool { return slices.Contains(r.Addrs, a) })
+		if err := changeElements(elementsOf(r.HostLink, r.Addrs), elementsOf(r.HostLink, foreign)); err != nil {
+			return nil, unguarded(err)
+		}
+	}
+	l := linkOf(r.HostLink, n.index)
+	if d.grp {
+		if err := h.LinkSetGroup(l, int(config.PodGroup)); err != nil {
+			return nil, fmt.Errorf("set group: %w", err)
+		}
+	}
+	if n.mtu != r.MTU {
+		if err := h.LinkSetMTU(l, r.MTU); err != nil {
+			return nil, fmt.Errorf("set mtu %d: %w", r.MTU, err)
+		}
+	}
+	if d.up {
+		if err := h.LinkSetUp(l); err != nil {
+			return nil, fmt.Errorf("set up: %w", err)
+		}
+	}
+	if err := setRoutes(h, d.routes, d.neighs); err != nil {
+		return nil, err
+	}
+	return d.texts, nil
+}
