@@ -102,8 +102,8 @@ func probePeers(in inputs, d decision) []pathmtu.Peer {
 	var out []pathmtu.Peer
 	for i, p := range d.host.Peers {
 		endpoint, ok := in.table.Peers[i].Endpoint(underlay)
-		if !ok || len(p.Devices) == 0 {
-			continue
+		if !ok || len(p.Devices) == 0 || !slices.Contains(in.table.Peers[i].Addresses, endpoint.Addr()) {
+			continue // A contested address is an endpoint, but no packet inside the tunnel has it.
 		}
 		out = append(out, pathmtu.Peer{Name: p.Name, Device: p.Devices[0], Addr: endpoint.Addr(), DeviceMTU: d.podMTU})
 	}

@@ -13,7 +13,7 @@ import (
 // duplicates, IPv4 never as IPv6, prefixes masked, times in UTC, nil for empty.
 func canonical(n Node) Node {
 	n.Created = n.Created.UTC().Round(0)
-	n.Addresses = canonicalAddrs(n.Addresses)
+	n.Addresses, n.Contested = canonicalAddrs(n.Addresses), canonicalAddrs(n.Contested)
 	n.PodPrefixes = canonicalPrefixes(n.PodPrefixes)
 	if n.Claim != nil {
 		c := *n.Claim

@@ -16,74 +16,112 @@ const (
 	maxKeys      = 16
 )
 
-// checkNode judges what the Node object of n says, without regard to other
-// nodes. It returns what may be believed of its addresses and prefixes and a
-// sentence for each thing that may not.
+// check judges what the Node object of n says, without regard to other nodes, and
+// reports what may not be believed.
 //
-// An address that is left out here never reaches Table.NodeAddrs, because
-// being there makes it unreachable for pods, and a kubelet may write what it
-// likes into the addresses of its own Node. Forged addresses, one by one:
-//   - a gateway of the underlay, or the one inside pods: pods would lose
-//     whatever the gateway serves, as peer traffic it would go to the forger;
+// An address that is ignored here never reaches Table.NodeAddrs, because being there
+// makes it unreachable for pods, and a kubelet may write what it likes into the
+// addresses of its own Node. Forged addresses, one by one:
+//   - loopback, multicast, unspecified, broadcast, link-local: no node's own; ignored;
 //   - an address of the cluster or service ranges: a host route is longer than a
 //     pod prefix, so a forger would black-hole or draw to himself one pod or service;
-//   - an API server's, on a node without the control-plane label: pods would lose
-//     the API server, or talk to the forger; on a control-plane node it is
-//     rightly reached through the tunnel or not at all;
-//   - loopback, multicast, unspecified, broadcast, link-local: no node's own;
-//   - outside NodeRanges: some address of the world, for instance a resolver's;
-//   - another node's: see Resolve, an accepted holder keeps it.
+//     ignored, since the ranges are closed already;
+//   - outside NodeRanges: some address of the world, for instance a resolver's; ignored;
+//   - a gateway of the underlay, or an API server's, on a node without the control-plane
+//     label: pods would lose what it serves, or talk to the forger. Both are evidence
+//     that the underlay gives (DHCP, DNS), so it may refuse a newcomer and no more: an
+//     address that the node had in lastGood stays its own, or whoever forges evidence
+//     would open the way to that node in clear. A refused one is closed inside
+//     NodeRanges, where it is a node's, and where lastGood had it closed; else ignored;
+//   - another node's: see acceptAddrs, an accepted holder keeps it.
 //
 // What is left is some address that nobody known holds. When the node is
 // refused for something else it is still unreachable for pods: better a pod
 // that cannot reach it than bytes in clear to what is probably a node.
-func checkNode(n Node, rules Rules, apiServers []netip.Addr) (addrs []netip.Addr, prefixes []netip.Prefix, problems []string) {
-	say := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+func (r *resolver) check(n Node) *candidate {
+	c := &candidate{Node: n}
 	if n.Name == "" {
-		say("a node has no name; delete it")
+		c.problems = append(c.problems, "a node has no name; delete it")
 	}
-	if len(n.Addresses) > maxAddresses {
-		say("it claims %d addresses, more than %d; nobody needs so many: remove them from the Node's status", len(n.Addresses), maxAddresses)
-		n.Addresses = nil
-	}
-	for _, a := range n.Addresses {
-		if why := checkAddr(a, n, rules, apiServers); why != "" {
-			say("it claims the node address %s, %s", a, why)
-			continue
-		}
-		addrs = append(addrs, a)
-	}
+	r.checkAddrs(c)
+	c.PodPrefixes = nil
 	if len(n.PodPrefixes) > maxPrefixes {
-		say("it has %d pod prefixes, more than %d; remove some from Node.spec.podCIDRs", len(n.PodPrefixes), maxPrefixes)
+		c.problems = append(c.problems, fmt.Sprintf("it has %d pod prefixes, more than %d; remove some from Node.spec.podCIDRs", len(n.PodPrefixes), maxPrefixes))
 		n.PodPrefixes = nil
 	}
 	for _, p := range n.PodPrefixes {
-		if why := checkPrefix(p, prefixes, rules); why != "" {
-			say("it has the pod prefix %s, %s", p, why)
+		if why := checkPrefix(p, c.PodPrefixes, r.rules); why != "" {
+			c.problems = append(c.problems, fmt.Sprintf("it has the pod prefix %s, %s", p, why))
 			continue
 		}
-		prefixes = append(prefixes, p)
+		c.PodPrefixes = append(c.PodPrefixes, p)
 	}
-	return addrs, prefixes, problems
+	return c
 }
 
-// checkAddr says why a may not be an address of n, "" when it may.
-func checkAddr(a netip.Addr, n Node, rules Rules, apiServers []netip.Addr) string {
+// checkAddrs leaves to c the addresses that may be its own, and refuses the others.
+func (r *resolver) checkAddrs(c *candidate) {
+	had := slices.Concat(r.last[c.Name].Addresses, r.last[c.Name].Contested)
+	listed := canonicalAddrs(slices.Concat(c.Addresses, c.Contested))
+	c.yields = map[netip.Addr]bool{}
+	for _, a := range c.Contested {
+		c.yields[a] = !slices.Contains(c.Addresses, a)
+	}
+	c.Addresses, c.Contested = nil, nil
+
+	say := func(format string, args ...any) {
+		r.refusals = append(r.refusals, Refusal{Node: c.Name, Reason: fmt.Sprintf(format, args...)})
+	}
+	if len(listed) > maxAddresses {
+		say("it claims %d addresses, more than %d, and keeps those that it had; nobody needs so many: remove them from the Node's status", len(listed), maxAddresses)
+		listed = slices.DeleteFunc(listed, func(a netip.Addr) bool { return !slices.Contains(had, a) })
+	}
+	for _, a := range listed {
+		if why := checkAddr(a, r.rules); why != "" {
+			say("it claims the node address %s, %s", a, why)
+			continue
+		}
+		why := ""
+		if !c.ControlPlane && !slices.Contains(had, a) {
+			why = checkEvidence(a, r.rules, r.apiServers)
+		}
+		if why == "" {
+			c.Addresses = append(c.Addresses, a)
+			continue
+		}
+		say("it claims the node address %s, %s", a, why)
+		if inAny(r.rules.NodeRanges, a) || slices.Contains(r.lastAddrs, a) {
+			c.closed = append(c.closed, a)
+		}
+	}
+}
+
+// checkAddr says why a can be no node's address, "" when it can.
+func checkAddr(a netip.Addr, rules Rules) string {
 	const fix = "; correct the node's addresses (kubelet --node-ip) or delete the Node"
 	broadcast := netip.AddrFrom4([4]byte{255, 255, 255, 255})
 	switch {
 	case !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a == broadcast:
 		return "which cannot be reached from other nodes (loopback, link-local, multicast, broadcast or unspecified)" + fix
-	case containsAddr(rules.Gateways, a):
-		return "which is a gateway's" + fix
 	case inAny(rules.ServiceRanges, a):
 		return "which lies in a service range" + fix
 	case inAny(rules.ClusterRanges, a):
 		return "which lies in a cluster range" + fix
 	case len(rules.NodeRanges) > 0 && !inAny(rules.NodeRanges, a):
 		return "which lies outside of nodeRanges; extend nodeRanges if it is a node's, or delete the Node"
-	case !n.ControlPlane && slices.Contains(apiServers, a):
-		return "which is an API server's, but is no control-plane node; if it is one, give it the label node-role.kubernetes.io/control-plane, else delete the Node"
+	}
+	return ""
+}
+
+// checkEvidence says why a is not an address of a worker, by what the underlay says, ""
+// when nothing speaks against it.
+func checkEvidence(a netip.Addr, rules Rules, apiServers []netip.Addr) string {
+	const fix = ", but is no control-plane node; if it is one, give it the label node-role.kubernetes.io/control-plane, else delete the Node"
+	switch {
+	case containsAddr(rules.Gateways, a):
+		return "which is a gateway's" + fix
+	case slices.Contains(apiServers, a):
+		return "which is an API server's" + fix
 	}
 	return ""
 }
@@ -128,8 +166,9 @@ func checkClaim(n Node) (problems []string) {
 		say("it has more than one endpoint of a family: %v; restart veild on the node", c.Endpoints[:min(len(c.Endpoints), 4)])
 	}
 	for _, e := range c.Endpoints[:min(len(c.Endpoints), 2)] {
-		if e.Port() == 0 || !slices.Contains(n.Addresses, e.Addr()) {
-			say("its endpoint %s is not an address of the node with a port; the node has %v", e, n.Addresses)
+		// The key proves the peer: a contested address may carry its outer packets.
+		if e.Port() == 0 || !slices.Contains(n.Addresses, e.Addr()) && !slices.Contains(n.Contested, e.Addr()) {
+			say("its endpoint %s is not an address of the node with a port; the node has %v", e, slices.Concat(n.Addresses, n.Contested))
 		}
 	}
 	if c.MTU < 0 || c.MTU > MaxMTU {

@@ -1,6 +1,8 @@
 package cluster_test
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,7 +15,7 @@ import (
 
 // Every way to forge a Node or a VeilNode, who remains a peer, what pods may not reach, and why.
 func TestForgedClaims(t *testing.T) {
-	const api = "198.18.0.200"
+	const api, evidence = "198.18.0.200", "198.18.0.99"
 	for name, c := range map[string]struct {
 		last    []cluster.Node
 		nodes   []cluster.Node
@@ -22,6 +24,10 @@ func TestForgedClaims(t *testing.T) {
 		refused string // the newcomer, "" when all is believed
 		reason  string
 		addrs   string // last parts of 198.18.0.x in NodeAddrs, self's 10 apart
+		own     string // those that each peer and keyless node has, "" when it does not matter
+
+		api, gateway string // what the underlay says beside what is always so
+		nodeRanges   string
 	}{
 		"nothing forged": {nodes: []cluster.Node{node(1), node(2)}, peers: "node-1 node-2", addrs: "11 12"},
 		"a node without a claim": {
@@ -108,26 +114,71 @@ func TestForgedClaims(t *testing.T) {
 		},
 		"a stolen address": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.12", "198.18.0.11") })},
-			peers: "node-1", refused: "node-2", reason: "node address 198.18.0.11", addrs: "11 12",
+			peers: "node-1 node-2", refused: "node-1 node-2", reason: "198.18.0.11, and node-1 does, too: it is nobody's", addrs: "11 12",
+		},
+		"a stolen address of one in the last good table": {
+			last:  []cluster.Node{node(1)},
+			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) { n.Created, n.Addresses = time.Time{}, addrs("198.18.0.12", "198.18.0.11") })},
+			peers: "node-1 node-2", refused: "node-2", reason: "held by node-1, which had it in the last good table", addrs: "11 12",
+			own: "node-1=11 node-2=12",
+		},
+		"all addresses of one in the last good table": {
+			last: []cluster.Node{node(1)},
+			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
+				n.Addresses, n.Claim.Endpoints = node(1).Addresses, node(1).Claim.Endpoints
+			})},
+			peers: "node-1 node-2", refused: "node-2", reason: "held by node-1", addrs: "11", own: "node-1=11 node-2=",
 		},
 		"a stolen address, as IPv4 in IPv6": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.12", "::ffff:198.18.0.11") })},
-			peers: "node-1", refused: "node-2", reason: "node address 198.18.0.11", addrs: "11 12",
+			peers: "node-1 node-2", refused: "node-1 node-2", reason: "node address 198.18.0.11", addrs: "11 12", own: "node-1= node-2=12",
 		},
 		"this node's address": {
-			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.Created, n.Addresses = time.Time{}, addrs("198.18.0.10", "198.18.0.11") })},
-			refused: "node-1", reason: "is this node itself", addrs: "11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Created, n.Addresses = time.Time{}, addrs("198.18.0.10", "198.18.0.11") })},
+			peers: "node-1", refused: "node-1", reason: "is this node itself", addrs: "11", own: "node-1=11",
 		},
 		"a worker claims the API server's address": {
-			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(api)...) })},
-			refused: "node-1", reason: "an API server's, but is no control-plane node", addrs: "11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(api)...) })},
+			peers: "node-1", refused: "node-1", reason: "an API server's, but is no control-plane node", addrs: "11", own: "node-1=11",
+		},
+		"the underlay says that a worker in the last good table is the API server": {
+			last:  []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
+			api:   evidence,
+			peers: "node-1", addrs: "11 99", own: "node-1=11,99",
+		},
+		"the underlay says that a worker in the last good table is a gateway": {
+			last:    []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
+			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
+			gateway: evidence,
+			peers:   "node-1", addrs: "11 99", own: "node-1=11,99",
+		},
+		"the underlay says that a newcomer is a gateway": {
+			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
+			gateway: evidence,
+			peers:   "node-1", refused: "node-1", reason: "a gateway's", addrs: "11", own: "node-1=11",
+		},
+		"the underlay says that a newcomer is a gateway, inside nodeRanges": {
+			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
+			gateway: evidence, nodeRanges: "198.18.0.0/24",
+			peers: "node-1", refused: "node-1", reason: "a gateway's", addrs: "11 99", own: "node-1=11",
+		},
+		"the underlay says that the only address of a newcomer is a gateway's": {
+			nodes:   []cluster.Node{with(node(9), func(n *cluster.Node) {})},
+			gateway: "198.18.0.19", nodeRanges: "198.18.0.0/24",
+			keyless: "node-9", refused: "node-9", reason: "a gateway's", addrs: "19", own: "node-9=",
+		},
+		"a control-plane node is the workers' gateway": {
+			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.ControlPlane, n.Addresses = true, append(n.Addresses, addrs(evidence)...) })},
+			gateway: evidence,
+			peers:   "node-1", addrs: "11 99", own: "node-1=11,99",
 		},
 		"a worker claims the API server's address beside the control plane": {
 			nodes: []cluster.Node{
 				with(node(1), func(n *cluster.Node) { n.Created = time.Time{}; n.Addresses = append(n.Addresses, addrs(api)...) }),
 				with(node(2), func(n *cluster.Node) { n.ControlPlane = true; n.Addresses = append(n.Addresses, addrs(api)...) }),
 			},
-			peers: "node-2", refused: "node-1", reason: "control-plane", addrs: "11 12 200",
+			peers: "node-1 node-2", refused: "node-1", reason: "control-plane", addrs: "11 12 200", own: "node-1=11 node-2=12,200",
 		},
 		"a control-plane node with a key of another is still unreachable in clear": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
@@ -137,16 +188,16 @@ func TestForgedClaims(t *testing.T) {
 			peers: "node-1", keyless: "node-2", refused: "node-2", reason: "public key", addrs: "11 12 200",
 		},
 		"a gateway's address": {
-			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.ControlPlane, n.Addresses = true, append(n.Addresses, addrs("198.18.0.1")...) })},
-			refused: "node-1", reason: "a gateway's", addrs: "11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs("198.18.0.1")...) })},
+			peers: "node-1", refused: "node-1", reason: "a gateway's", addrs: "11", own: "node-1=11",
 		},
 		"a service's address": {
-			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs("10.96.0.10")...) })},
-			refused: "node-1", reason: "service range", addrs: "11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs("10.96.0.10")...) })},
+			peers: "node-1", refused: "node-1", reason: "service range", addrs: "11", own: "node-1=11",
 		},
 		"a pod's address": {
-			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs("10.244.7.7")...) })},
-			refused: "node-1", reason: "cluster range", addrs: "11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs("10.244.7.7")...) })},
+			peers: "node-1", refused: "node-1", reason: "cluster range", addrs: "11", own: "node-1=11",
 		},
 		"more addresses than any node has": {
 			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
@@ -154,7 +205,16 @@ func TestForgedClaims(t *testing.T) {
 					n.Addresses = append(n.Addresses, netip.AddrFrom4([4]byte{198, 18, 1, byte(i)}))
 				}
 			})},
-			refused: "node-1", reason: "more than 64", addrs: "",
+			keyless: "node-1", refused: "node-1", reason: "more than 64", addrs: "",
+		},
+		"more addresses than any node has, of one in the last good table": {
+			last: []cluster.Node{node(1)},
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				for i := range 255 {
+					n.Addresses = append(n.Addresses, netip.AddrFrom4([4]byte{198, 18, 1, byte(i)}))
+				}
+			})},
+			peers: "node-1", refused: "node-1", reason: "more than 64", addrs: "11", own: "node-1=11",
 		},
 		"an endpoint that is not the node's": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
@@ -182,15 +242,15 @@ func TestForgedClaims(t *testing.T) {
 				with(node(2), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.12", "198.18.0.11") }),
 				with(node(3), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.13", "198.18.0.14") }),
 			},
-			peers: "node-1 node-3", refused: "node-2", reason: "198.18.0.11", addrs: "11 12 13 14",
+			peers: "node-1 node-2 node-3", refused: "node-2", reason: "198.18.0.11", addrs: "11 12 13 14", own: "node-1=11 node-2=12 node-3=13,14",
 		},
-		"a thief's loot is free for its other claimant": {
+		"a thief's loot is nobody's": {
 			nodes: []cluster.Node{
 				node(1),
 				with(node(2), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.11", "198.18.0.13") }),
 				node(3),
 			},
-			peers: "node-1 node-3", refused: "node-2", reason: "198.18.0.11", addrs: "11 13",
+			peers: "node-1 node-3", keyless: "node-2", refused: "node-1 node-2 node-3", reason: "198.18.0.11", addrs: "11 13", own: "node-1= node-3= node-2=",
 		},
 		"two nodes exchange their addresses": {
 			last: []cluster.Node{node(1), node(2)},
@@ -206,7 +266,7 @@ func TestForgedClaims(t *testing.T) {
 				with(node(1), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.11", "198.18.0.13") }),
 				with(node(3), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.13", "198.18.0.23") }),
 			},
-			peers: "node-3", refused: "node-1", reason: "was in the last good table", addrs: "11 13 23",
+			peers: "node-1 node-3", refused: "node-1", reason: "had it in the last good table", addrs: "11 13 23", own: "node-1=11 node-3=13,23",
 		},
 		"two nodes of one name": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) { n.Name = "node-1" })},
@@ -219,7 +279,17 @@ func TestForgedClaims(t *testing.T) {
 				last = table(t, append(c.last, self())...)
 			}
 			state := synced(append([]cluster.Node{self()}, c.nodes...)...)
-			got, refusals := cluster.Resolve(rules(), state, last)
+			r := rules()
+			if c.gateway != "" {
+				r.Gateways = append(r.Gateways, addrs(c.gateway)...)
+			}
+			if c.api != "" {
+				state.APIServers = append(state.APIServers, addrs(c.api)...)
+			}
+			if c.nodeRanges != "" {
+				r.NodeRanges = prefixes(c.nodeRanges)
+			}
+			got, refusals := cluster.Resolve(r, state, last)
 			if names(got.Peers) != c.peers || names(got.Keyless) != c.keyless {
 				t.Errorf("peers %q, keyless %q, want %q, %q (%v)", names(got.Peers), names(got.Keyless), c.peers, c.keyless, refusals)
 			}
@@ -231,6 +301,9 @@ func TestForgedClaims(t *testing.T) {
 				t.Errorf("node addresses %v, want %v", got.NodeAddrs, want)
 			}
 			checkRefusals(t, refusals, c.refused, c.reason)
+			if own := owners(got); c.own != "" && own != c.own {
+				t.Errorf("addresses are %q, want %q", own, c.own)
+			}
 			if got.Self == nil || got.Self.Name != "self" {
 				t.Errorf("self is %v", got.Self)
 			}
@@ -238,19 +311,32 @@ func TestForgedClaims(t *testing.T) {
 	}
 }
 
-func checkRefusals(t *testing.T, refusals []cluster.Refusal, node, reason string) {
-	t.Helper()
-	if (node == "") != (len(refusals) == 0) {
-		t.Errorf("refused %v, want %q", refusals, node)
+// owners says which peer and keyless node has which addresses, by last parts.
+func owners(t cluster.Table) string {
+	var out []string
+	for _, n := range slices.Concat(t.Peers, t.Keyless) {
+		var parts []string
+		for _, a := range n.Addresses {
+			parts = append(parts, fmt.Sprint(a.As16()[15]))
+		}
+		out = append(out, n.Name+"="+strings.Join(parts, ","))
 	}
+	return strings.Join(out, " ")
+}
+
+// checkRefusals wants refusals of these nodes, separated by blanks, one of which says reason.
+func checkRefusals(t *testing.T, refusals []cluster.Refusal, nodes, reason string) {
+	t.Helper()
+	refused := map[string]bool{}
 	found := false
 	for _, r := range refusals {
 		found = found || strings.Contains(r.Reason, reason)
-		if r.Node != node {
-			t.Errorf("refused %s: %s", r.Node, r.Reason)
-		}
+		refused[r.Node] = true
 	}
-	if !found && node != "" {
+	if got := strings.Join(slices.Sorted(maps.Keys(refused)), " "); got != nodes {
+		t.Errorf("refused %q, want %q: %v", got, nodes, refusals)
+	}
+	if !found && nodes != "" {
 		t.Errorf("no reason holds %q: %v", reason, refusals)
 	}
 }

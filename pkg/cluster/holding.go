@@ -8,11 +8,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// holding says which node holds what. No two nodes hold the same address or
-// key, or prefixes that overlap.
+// holding says which node holds what. No two nodes hold the same key, or prefixes that
+// overlap.
 type holding struct {
-	addrs map[netip.Addr]string
-	keys  map[wgkey.Public]string
+	keys map[wgkey.Public]string
 	// prefixes do not overlap and are sorted by address.
 	prefixes []heldPrefix
 }
@@ -23,11 +22,8 @@ type heldPrefix struct {
 }
 
 func newHolding() *holding {
-	return &holding{addrs: map[netip.Addr]string{}, keys: map[wgkey.Public]string{}}
+	return &holding{keys: map[wgkey.Public]string{}}
 }
-
-// addr is the holder of a, "" when there is none.
-func (h *holding) addr(a netip.Addr) string { return h.addrs[a] }
 
 // key is the holder of k, "" when there is none.
 func (h *holding) key(k wgkey.Public) string { return h.keys[k] }
@@ -49,13 +45,6 @@ func (h *holding) overlaps(p netip.Prefix) []heldPrefix {
 
 func (h *holding) search(p netip.Prefix) int {
 	return sort.Search(len(h.prefixes), func(i int) bool { return h.prefixes[i].prefix.Addr().Compare(p.Addr()) >= 0 })
-}
-
-// takeAddr gives a to node unless another holds it.
-func (h *holding) takeAddr(a netip.Addr, node string) {
-	if h.addrs[a] == "" {
-		h.addrs[a] = node
-	}
 }
 
 // takeKey gives k to node unless another holds it.

@@ -11,7 +11,10 @@ import (
 // candidate is a node on its way into the table.
 type candidate struct {
 	Node              // canonical; addresses and prefixes that may be believed
-	problems []string // what may not
+	problems []string // why the node, or its claim, may not be believed
+
+	closed []netip.Addr        // addresses that are refused and closed to pods
+	yields map[netip.Addr]bool // addresses that it listed as contested
 }
 
 // Resolve decides what to believe of state. It is pure; the order of state.Nodes
@@ -19,30 +22,35 @@ type candidate struct {
 // gives the same table. lastGood may be nil; nothing returned shares memory
 // with the arguments. Refusals are sorted.
 //
-// In two steps, each node after node, and each accepted or refused as a whole:
+// In three steps:
 //
-//  1. Node objects. One with a bad address or prefix (checkNode), or one that
-//     somebody accepted before it holds, is refused: no peer at all.
-//  2. Claims of the nodes accepted in 1. One that is bad in itself (checkClaim) or
+//  1. Addresses, one by one (checkNode, acceptAddrs). One that is refused, or that
+//     another node has or lists too, is not the node's; the node stays.
+//  2. Pod prefixes, node by node. A node with a bad prefix, or with one that somebody
+//     accepted before it holds, is refused as a whole: no peer at all.
+//  3. Claims of the nodes accepted in 2. One that is bad in itself (checkClaim) or
 //     repeats a key is refused: the node is as if it had none (Table.Keyless).
 //
-// In each step this node comes first, then those who claim nothing that lastGood
+// In steps 2 and 3 this node comes first, then those who claim nothing that lastGood
 // gives to another who still claims it, the oldest first, then the rest. So a
 // node that only holds what it held can lose nothing to any other, and among
 // newcomers age decides, then name. What a refused node contests stays with its
-// holder; its other addresses go to NodeAddrs (see checkNode).
+// holder; its addresses go to NodeAddrs (see checkNode).
 //
 // Until state is synced, what lastGood knows and state lacks is kept: nodes,
-// claims, addresses and API servers.
+// claims, addresses, API servers, and that an address is contested.
 func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 	if lastGood == nil {
 		lastGood = &Table{}
 	}
-	r := resolver{rules: rules, last: lastNodes(*lastGood)}
+	r := resolver{rules: rules, last: lastNodes(*lastGood), lastAddrs: canonicalAddrs(lastGood.NodeAddrs)}
 	r.apiServers = canonicalAddrs(state.APIServers)
 	if !state.Synced || len(r.apiServers) == 0 {
 		// A cluster without an API server is one whose list has not arrived.
 		r.apiServers = canonicalAddrs(append(r.apiServers, lastGood.APIServers...))
+	}
+	if !state.Synced {
+		r.contested = lastContested(r.last)
 	}
 	candidates := r.candidates(state)
 	accepted := r.acceptNodes(candidates)
@@ -62,7 +70,7 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 	slices.SortFunc(t.Peers, compareNames)
 	slices.SortFunc(t.Keyless, compareNames)
 	if !state.Synced {
-		r.addrs = append(r.addrs, r.orphans(*lastGood)...)
+		r.addrs = append(r.addrs, r.orphans()...)
 	}
 	t.NodeAddrs = canonicalAddrs(r.addrs)
 	slices.SortFunc(r.refusals, func(a, b Refusal) int {
@@ -75,8 +83,10 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 type resolver struct {
 	rules      Rules
 	last       map[string]Node // what lastGood gives to whom
+	lastAddrs  []netip.Addr    // Table.NodeAddrs of lastGood
 	apiServers []netip.Addr
-	addrs      []netip.Addr // what goes to NodeAddrs
+	contested  map[netip.Addr]bool // nobody's until all nodes are listed
+	addrs      []netip.Addr        // what goes to NodeAddrs
 	refusals   []Refusal
 }
 
@@ -124,21 +134,25 @@ func (r *resolver) candidates(state State) []*candidate {
 		}
 	}
 	slices.SortFunc(nodes, r.bySeniority)
-	var out []*candidate
+	var known, out []*candidate
 	taken := map[string]bool{}
 	for _, n := range nodes {
-		c := &candidate{Node: n}
-		c.Addresses, c.PodPrefixes, c.problems = checkNode(n, r.rules, r.apiServers)
+		c := r.check(n)
 		if taken[n.Name] {
 			c.problems = append(c.problems, "there is another node of this name, which is older; delete this one")
-		}
-		r.refuseAll(c)
-		if len(c.problems) == 0 || n.Name == r.rules.Self && !taken[n.Name] {
-			out = append(out, c)
-		} else {
-			r.addrs = append(r.addrs, c.Addresses...)
+			r.addrs = append(r.addrs, slices.Concat(c.Addresses, c.closed)...)
+			r.refuseAll(c)
+			continue
 		}
 		taken[n.Name] = true
+		r.refuseAll(c)
+		known = append(known, c)
+	}
+	r.acceptAddrs(known)
+	for _, c := range known {
+		if len(c.problems) == 0 || c.Name == r.rules.Self {
+			out = append(out, c)
+		}
 	}
 	return out
 }
@@ -163,17 +177,12 @@ func (r *resolver) inOrder(candidates []*candidate, newcomer func(c *candidate) 
 	return append(before, after...)
 }
 
-// acceptNodes is step 1 of Resolve.
+// acceptNodes is step 2 of Resolve.
 func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 	// This node comes first and so reserves all that it claims.
 	reserved := newHolding()
 	for _, c := range candidates {
 		last := r.last[c.Name]
-		for _, a := range c.Addresses {
-			if slices.Contains(last.Addresses, a) || c.Name == r.rules.Self {
-				reserved.takeAddr(a, c.Name)
-			}
-		}
 		for _, p := range c.PodPrefixes {
 			// A part of what it held is still its own.
 			if slices.ContainsFunc(last.PodPrefixes, func(l netip.Prefix) bool { return covers(l, p) }) || c.Name == r.rules.Self {
@@ -181,25 +190,20 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 			}
 		}
 	}
-	order := r.inOrder(candidates, func(c *candidate) bool { return len(nodeConflicts(reserved, c.Node)) > 0 })
+	order := r.inOrder(candidates, func(c *candidate) bool { return len(prefixConflicts(reserved, c.Node)) > 0 })
 	held := newHolding()
 	ages := map[string]Node{}
 	var accepted []*candidate
 	for _, c := range order {
-		if conflicts := nodeConflicts(held, c.Node); len(conflicts) > 0 {
+		if conflicts := prefixConflicts(held, c.Node); len(conflicts) > 0 {
 			for _, x := range conflicts {
 				r.refuse(c.Node, ages[x.holder], "it claims "+x.what, "delete the Node that has no right to it")
 			}
-			r.addrs = append(r.addrs, c.Addresses...)
 			continue
-		}
-		for _, a := range c.Addresses {
-			held.takeAddr(a, c.Name)
 		}
 		for _, p := range c.PodPrefixes {
 			held.takePrefix(p, c.Name)
 		}
-		r.addrs = append(r.addrs, c.Addresses...)
 		ages[c.Name] = c.Node
 		accepted = append(accepted, c)
 	}
@@ -207,7 +211,7 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 	return accepted
 }
 
-// acceptClaims is step 2 of Resolve: it takes away the claims not believed.
+// acceptClaims is step 3 of Resolve: it takes away the claims not believed.
 func (r *resolver) acceptClaims(nodes []*candidate) {
 	var claimed []*candidate
 	reserved := newHolding()
@@ -252,12 +256,7 @@ func (r *resolver) acceptClaims(nodes []*candidate) {
 // conflict is something that a node claims and another holds.
 type conflict struct{ holder, what string }
 
-func nodeConflicts(h *holding, n Node) (out []conflict) {
-	for _, a := range n.Addresses {
-		if holder := h.addr(a); holder != "" && holder != n.Name {
-			out = append(out, conflict{holder, fmt.Sprintf("the node address %s", a)})
-		}
-	}
+func prefixConflicts(h *holding, n Node) (out []conflict) {
 	for _, p := range n.PodPrefixes {
 		for _, o := range h.overlaps(p) {
 			if o.node != n.Name {
@@ -289,6 +288,10 @@ func (r *resolver) refuse(n, incumbent Node, what, advice string) {
 	case incumbent.Created.Before(n.Created):
 		why = "is older"
 	}
+	r.refuseFor(n, incumbent, what, why, advice)
+}
+
+func (r *resolver) refuseFor(n, incumbent Node, what, why, advice string) {
 	r.refusals = append(r.refusals, Refusal{
 		Node:      n.Name,
 		Incumbent: incumbent.Name,
@@ -296,14 +299,11 @@ func (r *resolver) refuse(n, incumbent Node, what, advice string) {
 	})
 }
 
-// orphans are the node addresses of last that may stay although nobody may be
-// known to hold them. An API server's may when it was known as one before: then
-// it was a control-plane node that claimed it.
-func (r *resolver) orphans(last Table) (out []netip.Addr) {
-	known := canonicalAddrs(last.APIServers)
-	suspect := slices.DeleteFunc(slices.Clone(r.apiServers), func(a netip.Addr) bool { return slices.Contains(known, a) })
-	for _, a := range canonicalAddrs(last.NodeAddrs) {
-		if checkAddr(a, Node{}, r.rules, suspect) == "" {
+// orphans are the node addresses of last that may stay although nobody may be known to
+// hold them. What the underlay says of gateways and API servers opens none of them.
+func (r *resolver) orphans() (out []netip.Addr) {
+	for _, a := range r.lastAddrs {
+		if checkAddr(a, r.rules) == "" {
 			out = append(out, a)
 		}
 	}

@@ -107,7 +107,7 @@ func TestAddressesThatAreNoNodes(t *testing.T) {
 	for _, a := range []string{"0.0.0.0", "::", "127.0.0.1", "::1", "224.0.0.1", "ff02::1", "169.254.1.1", "fe80::1", "fe80::1%eth0", "255.255.255.255", "fd42::9%eth0", "::ffff:127.0.0.1"} {
 		forged := with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, netip.MustParseAddr(a)) })
 		got, refusals := cluster.Resolve(rules(), synced(self(), forged), nil)
-		if len(got.Peers) != 0 || !slices.Equal(got.NodeAddrs, addrs("198.18.0.10", "198.18.0.11")) {
+		if owners(got) != "node-1=11" || !slices.Equal(got.NodeAddrs, addrs("198.18.0.10", "198.18.0.11")) {
 			t.Errorf("%s: peers %q, node addresses %v", a, names(got.Peers), got.NodeAddrs)
 		}
 		checkRefusals(t, refusals, "node-1", "cannot be reached from other nodes")
@@ -119,7 +119,7 @@ func TestNodeRangesBoundAddresses(t *testing.T) {
 	r.NodeRanges = prefixes("198.18.0.0/24")
 	forged := with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, netip.MustParseAddr("198.19.8.8")) })
 	got, refusals := cluster.Resolve(r, synced(self(), forged, node(2)), nil)
-	if names(got.Peers) != "node-2" || slices.Contains(got.NodeAddrs, netip.MustParseAddr("198.19.8.8")) {
+	if owners(got) != "node-1=11 node-2=12" || slices.Contains(got.NodeAddrs, netip.MustParseAddr("198.19.8.8")) {
 		t.Errorf("peers %q, node addresses %v", names(got.Peers), got.NodeAddrs)
 	}
 	checkRefusals(t, refusals, "node-1", "outside of nodeRanges")
@@ -164,6 +164,35 @@ func TestUnsyncedStateForgetsNothing(t *testing.T) {
 	}
 }
 
+// A contested address stays nobody's while nodes are missing from the list, and is the
+// only claimant's once all are listed.
+func TestContestedIsRemembered(t *testing.T) {
+	thief := with(node(2), func(n *cluster.Node) { n.Addresses = append(n.Addresses, node(1).Addresses...) })
+	last, _ := cluster.Resolve(rules(), synced(self(), node(1), thief), nil)
+	if owners(last) != "node-1= node-2=12" {
+		t.Fatalf("contested, the addresses are %q", owners(last))
+	}
+	for _, only := range []cluster.Node{node(1), thief} {
+		got, refusals := cluster.Resolve(rules(), cluster.State{Revision: 2, Nodes: []cluster.Node{self(), only}}, &last)
+		if owners(got) != "node-1= node-2=12" || !slices.Contains(got.NodeAddrs, node(1).Addresses[0]) {
+			t.Errorf("only %s listed: addresses are %q, node addresses %v (%v)", only.Name, owners(got), got.NodeAddrs, refusals)
+		}
+		state := synced(self(), only)
+		got, refusals = cluster.Resolve(rules(), state, &last)
+		if len(refusals) > 0 || !slices.Contains(got.Peers[0].Addresses, node(1).Addresses[0]) {
+			t.Errorf("%s is the only one of all: addresses are %q, refusals %v", only.Name, owners(got), refusals)
+		}
+	}
+
+	// One of the two was refused as a whole, so the table does not name it.
+	refused := with(thief, func(n *cluster.Node) { n.PodPrefixes = prefixes("198.19.0.0/24") })
+	last, _ = cluster.Resolve(rules(), synced(self(), node(1), refused), nil)
+	got, _ := cluster.Resolve(rules(), cluster.State{Revision: 2, Nodes: []cluster.Node{self(), node(1)}}, &last)
+	if owners(got) != "node-1=" {
+		t.Errorf("the refused node is not listed yet: addresses are %q", owners(got))
+	}
+}
+
 // A worker cannot use the moment before API servers are listed.
 func TestAPIServersAreRemembered(t *testing.T) {
 	last := table(t, self())
@@ -171,7 +200,7 @@ func TestAPIServersAreRemembered(t *testing.T) {
 	for _, isSynced := range []bool{false, true} {
 		state := cluster.State{Revision: 2, Synced: isSynced, Nodes: []cluster.Node{self(), forged}}
 		got, refusals := cluster.Resolve(rules(), state, last)
-		if len(got.Peers) != 0 || slices.Contains(got.NodeAddrs, netip.MustParseAddr("198.18.0.200")) {
+		if owners(got) != "node-1=11" || slices.Contains(got.NodeAddrs, netip.MustParseAddr("198.18.0.200")) {
 			t.Errorf("synced %v: peers %q, node addresses %v", isSynced, names(got.Peers), got.NodeAddrs)
 		}
 		checkRefusals(t, refusals, "node-1", "API server")

@@ -30,9 +30,13 @@ type Node struct {
 	// ControlPlane is the label node-role.kubernetes.io/control-plane, which
 	// the NodeRestriction admission plugin keeps kubelets from setting.
 	ControlPlane bool `json:"controlPlane,omitempty"`
-	// Addresses are the node's own, from Node.status.addresses (all that are
-	// IP addresses), without duplicates.
+	// Addresses are the node's own, from Node.status.addresses (types InternalIP and
+	// ExternalIP), without duplicates.
 	Addresses []netip.Addr `json:"addresses"`
+	// Contested are addresses that the Node lists, but another node has, or lists too:
+	// they are not its own, and nothing is routed to the node for them. Its endpoint may
+	// be one. Only Resolve fills it in; a source has none.
+	Contested []netip.Addr `json:"contested,omitempty"`
 	// PodPrefixes are Node.spec.podCIDRs.
 	PodPrefixes []netip.Prefix `json:"podPrefixes"`
 	// Claim is the node's VeilNode, nil when there is none yet.
@@ -72,8 +76,8 @@ type Table struct {
 	// by name: no peers, but what they hold is theirs.
 	Keyless []Node `json:"keyless,omitempty"`
 	// NodeAddrs are the addresses of all known nodes, this one, those without a
-	// key and the harmless ones of refused nodes included, sorted: for pods what
-	// is neither local nor a peer's is unreachable.
+	// key, contested ones and the harmless ones of refused nodes included, sorted: for
+	// pods what is neither local nor a peer's is unreachable.
 	NodeAddrs []netip.Addr `json:"nodeAddrs"`
 	// APIServers are State.APIServers, sorted: remembered, so that a worker cannot
 	// claim one before the first list of them arrives.
@@ -102,7 +106,7 @@ type Rules struct {
 	// A kubelet may write what it likes into its own Node's addresses: without
 	// a bound, a worker can draw the traffic of pods to an outside address to itself.
 	NodeRanges []netip.Prefix
-	// Gateways are the next hops of this node's default routes on the
-	// underlay, and the gateway addresses inside pods.
+	// Gateways are the next hops of this node's default routes on the underlay: evidence
+	// against newcomers that are no control-plane nodes.
 	Gateways []netip.Addr
 }

@@ -152,15 +152,15 @@ func Default() Config {
 }
 
 // Rules gives what cluster.Resolve judges claims by; gateways are the next hops
-// of the underlay's default routes. The gateways inside pods are added.
+// of the underlay's default routes. The gateways inside pods are link-local, which no
+// node's address is.
 func (c Config) Rules(gateways []netip.Addr) cluster.Rules {
-	pod := []netip.Addr{netip.MustParseAddr(PodGateway4), netip.MustParseAddr(PodGateway6)}
 	return cluster.Rules{
 		Self:          c.Node,
 		ClusterRanges: c.ClusterRanges,
 		ServiceRanges: c.ServiceRanges,
 		NodeRanges:    c.NodeRanges,
-		Gateways:      append(pod, gateways...),
+		Gateways:      gateways,
 	}
 }
 

@@ -65,6 +65,7 @@ func parseNode(o *object) nodeEntry {
 	}
 	var t struct {
 		Addresses []struct {
+			Type    string `json:"type"`
 			Address string `json:"address"`
 		} `json:"addresses"`
 	}
@@ -72,9 +73,12 @@ func parseNode(o *object) nodeEntry {
 		e.problem = fmt.Sprintf("status: %v", err)
 	}
 	for _, a := range t.Addresses {
+		if a.Type != "InternalIP" && a.Type != "ExternalIP" {
+			continue // a name, or a type that says nothing of reachability
+		}
 		addr, err := netip.ParseAddr(a.Address)
 		if err != nil || addr.Zone() != "" {
-			continue // a host name: status.addresses holds those too
+			continue
 		}
 		e.node.Addresses = append(e.node.Addresses, addr.Unmap())
 	}

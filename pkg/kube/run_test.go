@@ -32,6 +32,7 @@ func node(name string, i int) m {
 		"spec":     m{"podCIDR": fmt.Sprintf("198.18.%d.0/24", i), "podCIDRs": []any{fmt.Sprintf("198.18.%d.0/24", i), fmt.Sprintf("fd42:0:%x::/64", i)}},
 		"status": m{"addresses": []any{
 			m{"type": "InternalIP", "address": fmt.Sprintf("198.19.0.%d", i)}, m{"type": "Hostname", "address": name},
+			m{"type": "Hostname", "address": "198.19.9.9"}, m{"type": "InternalDNS", "address": "198.19.9.8"}, m{"address": "198.19.9.7"},
 			m{"type": "ExternalIP", "address": fmt.Sprintf("198.19.0.%d", i)},
 		}, "images": []any{m{"names": []any{strings.Repeat("image", 100)}}}},
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -86,7 +87,7 @@ func check(t cluster.Table) error {
 }
 
 func checkNode(n cluster.Node) error {
-	if err := checkAddrs(n.Addresses); err != nil {
+	if err := checkAddrs(slices.Concat(n.Addresses, n.Contested)); err != nil {
 		return err
 	}
 	prefixes := n.PodPrefixes
@@ -135,14 +136,18 @@ func nodes(t cluster.Table) []cluster.Node {
 // youngest, so that they stay unreachable.
 func StateOf(t cluster.Table) cluster.State {
 	s := cluster.State{Revision: t.Revision, Synced: true, Nodes: nodes(t), APIServers: t.APIServers}
-	owned := map[netip.Addr]bool{}
+	// An address that two nodes contest is nobody's by itself.
+	claims := map[netip.Addr]int{}
 	for _, n := range s.Nodes {
 		for _, a := range n.Addresses {
-			owned[a] = true
+			claims[a] += 2
+		}
+		for _, a := range n.Contested {
+			claims[a]++
 		}
 	}
 	for _, a := range t.NodeAddrs {
-		if !owned[a] {
+		if claims[a] < 2 {
 			s.Nodes = append(s.Nodes, cluster.Node{Name: "address:" + a.String(), Created: youngest, Addresses: []netip.Addr{a}})
 		}
 	}

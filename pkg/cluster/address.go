@@ -1,0 +1,125 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// acceptAddrs is step 1 of Resolve: it gives each candidate the addresses that are its
+// own, and names in Contested those that another has or lists too. Every address that
+// passed checkNode goes to NodeAddrs, whoever has it.
+//
+// An address goes to the first of these:
+//
+//  1. this node, if it lists the address;
+//  2. the node that has it in lastGood and still lists it;
+//  3. nobody, if two nodes list it, or lastGood says that two did and not all nodes are
+//     listed yet;
+//  4. the one node that lists it.
+//
+// Age and name decide nothing here: a node that was taken over is often the older one.
+func (r *resolver) acceptAddrs(candidates []*candidate) {
+	listing := map[netip.Addr][]*candidate{}
+	for _, c := range candidates {
+		r.addrs = append(r.addrs, c.Addresses...)
+		r.addrs = append(r.addrs, c.closed...)
+		for _, a := range c.Addresses {
+			listing[a] = append(listing[a], c)
+		}
+	}
+
+	for _, c := range candidates {
+		listed := c.Addresses
+		c.Addresses, c.Contested = nil, nil
+		for _, a := range listed {
+			if !r.isContested(a, listing[a]) {
+				c.Addresses = append(c.Addresses, a)
+				continue
+			}
+			holder := r.holder(a, listing[a])
+			if holder == c {
+				c.Addresses = append(c.Addresses, a)
+				continue
+			}
+			r.loseAddr(c, a, holder, listing[a])
+		}
+	}
+}
+
+// isContested reports whether more than one node lists a, or did so before.
+func (r *resolver) isContested(a netip.Addr, listing []*candidate) bool {
+	return len(listing) > 1 || r.contested[a]
+}
+
+// holder returns the node that keeps the contested address a, nil for nobody.
+func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
+	own := func(c *candidate) bool { return c.Name == r.rules.Self }
+	had := func(c *candidate) bool { return slices.Contains(r.last[c.Name].Addresses, a) }
+	yields := func(c *candidate) bool { return c.yields[a] }
+	for _, first := range []func(*candidate) bool{own, had} {
+		if i := slices.IndexFunc(listing, first); i >= 0 {
+			return listing[i]
+		}
+	}
+	if r.contested[a] {
+		return nil
+	}
+	// A claim that another table knew as contested gives way to one that it knew as held.
+	rest := slices.DeleteFunc(slices.Clone(listing), yields)
+	if len(rest) == 1 {
+		return rest[0]
+	}
+	return nil
+}
+
+// loseAddr records that c lists a, which is the holder's or, without one, nobody's.
+func (r *resolver) loseAddr(c *candidate, a netip.Addr, holder *candidate, listing []*candidate) {
+	what := fmt.Sprintf("it claims the node address %s, which", a)
+	const advice = "correct the addresses of the Node that has no right to it (kubelet --node-ip), or delete that Node"
+	if holder != nil {
+		why := "alone has a right to it by the table that this one was read from"
+		switch {
+		case holder.Name == r.rules.Self:
+			why = "is this node itself"
+		case slices.Contains(r.last[holder.Name].Addresses, a):
+			why = "had it in the last good table"
+		}
+		r.refuseFor(c.Node, holder.Node, what, why, advice)
+		if holder.Name != r.rules.Self {
+			c.Contested = append(c.Contested, a)
+		}
+		return
+	}
+
+	c.Contested = append(c.Contested, a)
+	others := "another Node did before, and not all are listed yet"
+	for _, o := range listing {
+		if o != c {
+			others = fmt.Sprintf("%s does, too", o.Name)
+			break
+		}
+	}
+	r.refusals = append(r.refusals, Refusal{
+		Node:   c.Name,
+		Reason: fmt.Sprintf("it claims the node address %s, and %s: it is nobody's, and pods do not reach it; %s", a, others, advice),
+	})
+}
+
+// lastContested returns the addresses that were contested in last, and held by nobody.
+func lastContested(last map[string]Node) map[netip.Addr]bool {
+	contested, held := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, n := range last {
+		for _, a := range n.Addresses {
+			held[a] = true
+		}
+	}
+	for _, n := range last {
+		for _, a := range n.Contested {
+			if !held[a] {
+				contested[a] = true
+			}
+		}
+	}
+	return contested
+}
