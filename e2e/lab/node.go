@@ -31,6 +31,7 @@ type Node struct {
 
 	uid       types.UID
 	mu        sync.Mutex
+	bin       string // folder of the node's programs and plugins, "" is that of the lab
 	processes map[string]*Process
 	pods      map[string]*Pod
 	numbers   int
@@ -175,7 +176,7 @@ func (n *Node) StartProgram(ctx context.Context, name string) (*Process, error) 
 	if name == "veild" {
 		args = []string{"--config", configFile}
 	}
-	p, err := n.Start(ctx, n.lab.program(name), args...)
+	p, err := n.Start(ctx, filepath.Join(n.programs(), name), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -183,6 +184,25 @@ func (n *Node) StartProgram(ctx context.Context, name string) (*Process, error) 
 	n.processes[name] = p
 	n.mu.Unlock()
 	return p, nil
+}
+
+// UsePrograms makes the node start the programs and CNI plugins of a folder from
+// now on, for example those of another release; what runs is left alone. The
+// empty string means those of the lab.
+func (n *Node) UsePrograms(dir string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.bin = dir
+}
+
+// programs is the folder of the node's programs and plugins.
+func (n *Node) programs() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.bin == "" {
+		return n.lab.bin
+	}
+	return n.bin
 }
 
 // Program is the process that StartProgram last started under that name, nil before.

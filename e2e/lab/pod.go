@@ -131,7 +131,7 @@ type cniAnswer struct {
 
 // cni calls one verb of the node's network by the runtime's library, in the node.
 func (n *Node) cni(ctx context.Context, verb string, args ...string) (cniAnswer, error) {
-	all := append([]string{"cni", "-verb", verb, "-path", n.lab.bin, "-cache", filepath.Join(n.Disk(), "cni-cache")}, args...)
+	all := append([]string{"cni", "-verb", verb, "-path", n.programs(), "-cache", filepath.Join(n.Disk(), "cni-cache")}, args...)
 	cmd := n.Command(ctx, n.lab.program("labtool"), all...)
 	out, err := output(cmd)
 	var a cniAnswer

@@ -35,6 +35,8 @@ const (
 	NoKernelFeature Reason = "no-kernel-feature"
 	// NoCapability: root, and still without a capability that the test needs.
 	NoCapability Reason = "no-capability"
+	// NoRelease: the commit of the last release is not in this clone of the repository.
+	NoRelease Reason = "no-release"
 	// Short: the test is long and long ones were not asked for.
 	Short Reason = "short"
 )
