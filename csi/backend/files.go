@@ -24,7 +24,10 @@ type Files struct {
 	Sparse bool
 }
 
-func (f *Files) path(volume string) string { return filepath.Join(f.Dir, volume+".img") }
+// FileSuffix ends the names of the files that volumes are in.
+const FileSuffix = ".img"
+
+func (f *Files) path(volume string) string { return filepath.Join(f.Dir, volume+FileSuffix) }
 
 // Provision implements Backend.
 func (f *Files) Provision(_ context.Context, volume string, size int64) error {

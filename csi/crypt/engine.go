@@ -205,6 +205,29 @@ func differs(want, have []string) string {
 	return ""
 }
 
+// Ours reports whether the mapping has the names that Expected gives, so that a Kernel has made it.
+func (m Mapping) Ours() bool {
+	volume, ok := strings.CutPrefix(m.Name, namePrefix)
+	return ok && m.UUID == uuidPrefix+volume
+}
+
+// Below returns the number of the device that a mapping with one crypt target is on; ok is false for any other.
+func (m Mapping) Below() (number uint64, ok bool) {
+	const device = 3 // crypt: cipher, key, IV offset, device, offset
+	if len(m.Targets) != 1 || m.Targets[0].Type != "crypt" {
+		return 0, false
+	}
+	args := strings.Fields(m.Targets[0].params)
+	if len(args) <= device {
+		return 0, false
+	}
+	var major, minor uint32
+	if n, err := fmt.Sscanf(args[device], "%d:%d", &major, &minor); n != 2 || err != nil {
+		return 0, false
+	}
+	return unix.Mkdev(major, minor), true
+}
+
 // Dead is whether no request to the mapping reaches a disk: it was fenced, or never had a table.
 func (m Mapping) Dead() bool {
 	return !slices.ContainsFunc(m.Targets, func(t Target) bool { return t.Type != "error" })

@@ -47,6 +47,9 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 			}
 			return float64(len(names))
 		}),
+		gauge("kubeveil_csi_orphans", "Mappings that are in use and whose volume has no state.", func() float64 {
+			return float64(d.Orphans())
+		}),
 		gauge("kubeveil_csi_registered", "1 when the kubelet has registered the driver.", func() float64 {
 			if registered() {
 				return 1

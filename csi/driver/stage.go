@@ -10,6 +10,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
@@ -261,7 +262,7 @@ func (d *Driver) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolume
 func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	st, err := d.any.Get(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) {
-		return d.Mounts.Unmount(target)
+		return d.unstageLost(ctx, id, target)
 	}
 	if err != nil {
 		return err
@@ -288,4 +289,27 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	}
 	_, err = set.Close(ctx, id, d.chain(keys))
 	return err
+}
+
+// unstageLost unmounts a volume that has no state, as after a restore of the cluster's state from before it was
+// made, and closes the mapping that was mounted there, unless something else uses it.
+func (d *Driver) unstageLost(ctx context.Context, id, target string) error {
+	all, err := d.Mounts.List()
+	if err != nil {
+		return err
+	}
+	m, mounted := mount.At(all, target)
+	if err := d.Mounts.Unmount(target); err != nil || !mounted {
+		return err
+	}
+	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if found, err := d.any.Engine.Lookup(ctx, name); err == nil && found.Number == m.Device {
+			return d.closeOrphans(ctx, id, []string{name})
+		}
+	}
+	return nil
 }

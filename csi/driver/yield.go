@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
@@ -42,7 +46,9 @@ func (d *Driver) Yield(ctx context.Context) error {
 		st, _, err := d.reader().Get(ctx, id)
 		switch {
 		case errors.Is(err, volume.ErrNotFound):
-			d.strays.missed(id)
+			if d.strays.missed(id) > 1 {
+				errs = append(errs, d.closeOrphans(ctx, id, d.strays.of(id)))
+			}
 		case err == nil && st.Writer == d.Node:
 			d.strays.found(id)
 		case err == nil:
@@ -79,11 +85,52 @@ func (d *Driver) mapped(ctx context.Context, names []string) ([]string, error) {
 	}
 	if err == nil {
 		for _, name := range unknown {
-			d.strays.missed(name)
+			if d.strays.missed(name) > 1 {
+				err = errors.Join(err, d.closeOrphans(ctx, "", []string{name}))
+			}
 		}
 	}
 	return d.strays.volumes(), err
 }
+
+// closeOrphans closes mappings of a volume that the store has twice said not to have, empty being one that
+// nobody knows. What is in use stays open, is said, and is counted.
+func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) error {
+	var errs []error
+	for _, name := range names {
+		whose := id
+		m, err := d.any.Engine.Lookup(ctx, name)
+		if below, ok := m.Below(); err == nil && ok && whose == "" {
+			whose = volumeOfFile(blk.BackingFile(below))
+		}
+		closed := false
+		for _, set := range d.Sets {
+			if closed, err = set.CloseOrphan(ctx, whose, name); err != nil {
+				break
+			}
+		}
+		if err == nil && !closed {
+			d.Log.Warn("mapping is in use, and its volume has no state: nobody can close it; end what uses it, "+
+				"or put the VeilVolume back", "mapping", name, "volume", whose, "open", m.Open)
+		}
+		if !errors.Is(err, volume.ErrInProgress) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// volumeOfFile returns the volume whose file has that path; empty for a path that is no volume's.
+func volumeOfFile(path string) string {
+	id, ok := strings.CutSuffix(filepath.Base(path), backend.FileSuffix)
+	if !ok || backend.CheckName(id) != nil {
+		return ""
+	}
+	return id
+}
+
+// Orphans returns how many mappings have no volume: each of their volumes was looked for twice in vain.
+func (d *Driver) Orphans() int { return d.strays.orphans() }
 
 // strays remembers whose mappings are, and which are nobody's. Use newStrays.
 type strays struct {
@@ -154,8 +201,8 @@ func (s *strays) due(what string) bool {
 	return !time.Now().Before(s.missing[what].next)
 }
 
-// missed counts that what was looked for in vain.
-func (s *strays) missed(what string) {
+// missed counts that what was looked for in vain, and returns how often that was so.
+func (s *strays) missed(what string) (times int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.missing[what]
@@ -165,6 +212,39 @@ func (s *strays) missed(what string) {
 		m.next = time.Now().Add(strayConfirm)
 	}
 	s.missing[what] = m
+	return m.times
+}
+
+// of returns the mappings of a volume.
+func (s *strays) of(volume string) (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, v := range s.volumeByName {
+		if v == volume {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// orphans returns how many mappings have no volume.
+func (s *strays) orphans() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for what, m := range s.missing {
+		if m.times < 2 {
+			continue
+		}
+		mappings := 0
+		for _, v := range s.volumeByName {
+			if v == what {
+				mappings++
+			}
+		}
+		n += max(mappings, 1) // What is no volume is the name of a mapping.
+	}
+	return n
 }
 
 // found forgets that a volume was looked for in vain.

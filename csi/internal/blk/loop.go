@@ -267,13 +267,29 @@ func FindLoops(path string) ([]Loop, error) {
 	return found, nil
 }
 
+// BackingFile returns the path of the file that the loop device of that number is on, as the kernel names it;
+// empty for any other device.
+func BackingFile(number uint64) string {
+	if unix.Major(number) != loopMajor {
+		return ""
+	}
+	b, err := os.ReadFile(fmt.Sprintf("%s/loop%d/loop/backing_file", blockDir, unix.Minor(number)))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), deletedSuffix)
+}
+
+// deletedSuffix is what the kernel adds to the name of a file that is gone.
+const deletedSuffix = " (deleted)"
+
 // deleted is whether the sysfs attribute says that its file was path and is gone. One that is not there any more says nothing.
 func deleted(attribute, path string) (bool, error) {
 	b, err := os.ReadFile(attribute)
 	if exhausted(err) {
 		return false, err
 	}
-	return err == nil && string(bytes.TrimSpace(b)) == path+" (deleted)", nil
+	return err == nil && string(bytes.TrimSpace(b)) == path+deletedSuffix, nil
 }
 
 // exhausted is whether err says of this process or machine, and not of what was asked for, that it could not be opened.

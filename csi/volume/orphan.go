@@ -1,0 +1,51 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+)
+
+// CloseOrphan removes the mapping name, which the store has no state for, and gives the backing's device back;
+// closed reports whether it is gone. One that somebody has open stays: it is plain text that is in use. volume
+// is whose it was, empty where nobody knows: then only the mapping goes. A volume that has a state is refused.
+func (s *Set) CloseOrphan(ctx context.Context, volume, name string) (closed bool, err error) {
+	locked := volume
+	if locked == "" {
+		locked = name
+	}
+	unlock, err := s.lock(locked)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+
+	if volume != "" {
+		if _, _, err := s.get(ctx, volume); err == nil {
+			return false, fmt.Errorf("close mapping %s: volume %s: %w", name, volume, ErrExists)
+		} else if !errors.Is(err, ErrNotFound) {
+			return false, err
+		}
+	}
+	m, err := s.Engine.Lookup(ctx, name)
+	switch {
+	case errors.Is(err, crypt.ErrNoMapping):
+	case err != nil:
+		return false, err
+	case !m.Ours():
+		return false, fmt.Errorf("close mapping %s: its uuid is %q, so another program made it", name, m.UUID)
+	default:
+		if err := s.Engine.Remove(ctx, name, false); errors.Is(err, crypt.ErrInUse) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		s.Log.Info("mapping closed: its volume has no state any more", "mapping", name, "volume", volume)
+	}
+	if volume == "" {
+		return true, nil
+	}
+	return true, s.Backend.Detach(ctx, volume)
+}

@@ -1,0 +1,39 @@
+package volume
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+)
+
+func TestOrphanIsClosedOnlyWithoutState(t *testing.T) {
+	n := opened(t)
+	s := n.process(0)
+	o, err := s.Open(t.Context(), id, OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if closed, err := s.CloseOrphan(t.Context(), id, o.Mapping.Name); closed || !errors.Is(err, ErrExists) {
+		t.Errorf("with a state: %v, %v", closed, err)
+	}
+	st, r, err := s.Store.Get(t.Context(), id)
+	if err == nil {
+		err = s.Store.Remove(t.Context(), st.Volume, r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := o.Mapping.UUID
+	n.engine.Edit(o.Mapping.Name, func(m *crypt.Mapping) { m.UUID = "LVM-1" })
+	if closed, err := s.CloseOrphan(t.Context(), id, o.Mapping.Name); closed || err == nil {
+		t.Errorf("of another program: %v, %v", closed, err)
+	}
+	n.engine.Edit(o.Mapping.Name, func(m *crypt.Mapping) { m.UUID = ours })
+	for range 2 {
+		closed, err := s.CloseOrphan(t.Context(), id, o.Mapping.Name)
+		if !closed || err != nil || len(n.engine.Live()) != 0 {
+			t.Errorf("without: %v, %v, mappings %v", closed, err, n.engine.Live())
+		}
+	}
+}
