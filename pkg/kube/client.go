@@ -88,6 +88,8 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 	cfg.UserAgent = "veild"
 	cfg.QPS, cfg.Burst = 20, 50
 	cfg.ContentType = runtime.ContentTypeJSON
+	// gzip costs an API server more than it saves on the network of a cluster.
+	cfg.DisableCompression = true
 	cfg.NegotiatedSerializer = codecs.WithoutConversion()
 	rc, err := rest.UnversionedRESTClientFor(cfg)
 	if err != nil {

@@ -15,6 +15,8 @@
 //
 // It holds little: objects are reduced to what is used while they are decoded,
 // so that a thousand nodes are a few hundred kilobytes, and no generated client is linked.
+// Nodes are asked for as protobuf, of which package wire reads the wanted fields; an API
+// server that answers in JSON is understood as well. VeilNodes have no other form than JSON.
 //
 // A VeilNode is owned by its Node, so Kubernetes' garbage collector removes it
 // with the Node. Where no controller manager runs, the nodes do it

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -30,6 +31,7 @@ type fakeServer struct {
 	watchers map[chan event]string                // to collection path
 	conns    map[net.Conn]bool
 	away     bool
+	noProto  bool           // answer in JSON only, as a server behind a proxy that knows no protobuf
 	noStream bool           // refuse streaming lists, as old servers do
 	pruned   []string       // fields of spec that the schema does not know, and that are dropped
 	refuse   map[string]int // "VERB collection" to HTTP status
@@ -226,21 +228,27 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodGet && name == "" && r.URL.Query().Get("watch") != "":
 		f.watch(w, r, path)
 	case r.Method == http.MethodGet && name == "":
-		f.list(w, path)
+		f.list(w, r, path)
 	default:
 		f.one(w, r, path, name)
 	}
 }
 
-func (f *fakeServer) list(w http.ResponseWriter, path string) {
+func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string) {
 	f.mu.Lock()
 	items, version := slices.Collect(maps.Values(f.objects[path])), f.version
 	f.mu.Unlock()
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{
+	list := map[string]any{
 		"apiVersion": kinds[path][0], "kind": kinds[path][1] + "List", "items": items,
 		"metadata": map[string]any{"resourceVersion": strconv.Itoa(version)},
-	})
+	}
+	if f.inProtobuf(r, path) {
+		w.Header().Set("Content-Type", protobufType)
+		_, _ = w.Write(f.toProtobuf(list, &corev1.NodeList{}))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(list)
 }
 
 func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) {
@@ -270,14 +278,12 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 		delete(f.watchers, ch)
 		f.mu.Unlock()
 	}()
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusOK)
-	enc := json.NewEncoder(w)
+	encode := f.encoder(w, r, path)
 	for {
 		_ = http.NewResponseController(w).Flush()
 		select {
 		case e := <-ch:
-			if enc.Encode(e) != nil {
+			if encode(e) != nil {
 				return
 			}
 		case <-r.Context().Done():

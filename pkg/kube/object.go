@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 )
 
 // Group, version and kind of the custom resource; manifests/crd has its schema.
@@ -33,6 +35,8 @@ type object struct {
 	Endpoints   json.RawMessage `json:"endpoints,omitempty"`
 	Ports       json.RawMessage `json:"ports,omitempty"`
 
+	// node is the content of a Node that came as protobuf; Spec and Status are then empty.
+	node   *wire.Node
 	parsed any
 }
 
@@ -41,6 +45,48 @@ type objectList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []object `json:"items"`
+}
+
+// nodeReader keeps of a Node's metadata what parseNode and the reflector look at.
+var nodeReader = wire.Reader{Labels: []string{controlPlaneLabel}, Annotations: []string{metav1.InitialEventsAnnotationKey}}
+
+// Reset and Unmarshal let the client library's decoder of protobuf fill an object.
+// Only Nodes are asked for in that form.
+func (o *object) Reset() { *o = object{} }
+
+// Unmarshal reads a Node; see Reset.
+func (o *object) Unmarshal(message []byte) error {
+	n, err := nodeReader.Node(message)
+	if err != nil {
+		return err
+	}
+	o.setNode(n)
+	return nil
+}
+
+func (o *object) setNode(n wire.Node) {
+	*o = object{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion,
+			CreationTimestamp: metav1.NewTime(n.Created), Labels: n.Labels, Annotations: n.Annotations,
+		},
+		node: &n,
+	}
+}
+
+// Reset and Unmarshal are those of a NodeList; see object.
+func (l *objectList) Reset() { *l = objectList{} }
+
+// Unmarshal reads a NodeList; see Reset.
+func (l *objectList) Unmarshal(message []byte) error {
+	meta, err := nodeReader.NodeList(message, func(n wire.Node) error {
+		var o object
+		o.setNode(n)
+		l.Items = append(l.Items, o)
+		return nil
+	})
+	l.ListMeta = metav1.ListMeta{ResourceVersion: meta.ResourceVersion, Continue: meta.Continue}
+	return err
 }
 
 // DeepCopyObject makes object a runtime.Object. What was parsed is never changed and so is shared.
@@ -84,12 +130,13 @@ type kind struct {
 	version schema.GroupVersion
 	name    string // only the object of this name, "" for all
 	labels  string // only objects that this selector chooses, "" for all
+	accept  string // media types that are asked for, "" for JSON
 }
 
 var (
 	nodeKind = kind{
 		what: "nodes", rule: "manifests/cni/clusterrole.yaml", path: []string{"/api/v1/nodes"},
-		version: schema.GroupVersion{Version: "v1"},
+		version: schema.GroupVersion{Version: "v1"}, accept: protobufOrJSON,
 	}
 	veilNodeKind = kind{
 		what: "veilnodes." + Group, rule: "manifests/cni/clusterrole.yaml", path: []string{"/apis", Group, Version, Resource},
@@ -102,8 +149,11 @@ var (
 	}
 )
 
-// codecs decode the kinds, and what the machinery of a watch sends beside them.
-var codecs = func() serializer.CodecFactory {
+// protobufOrJSON asks for protobuf and accepts JSON of a server that has none.
+const protobufOrJSON = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+
+// scheme has the kinds, and what the machinery of a watch sends beside them.
+var scheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for gv, names := range map[schema.GroupVersion][]string{nodeKind.version: {"Node", "Service"}, veilNodeKind.version: {Kind}, sliceKind.version: {"EndpointSlice"}} {
 		metav1.AddToGroupVersion(scheme, gv)
@@ -112,5 +162,7 @@ var codecs = func() serializer.CodecFactory {
 			scheme.AddKnownTypeWithName(gv.WithKind(name+"List"), &objectList{})
 		}
 	}
-	return serializer.NewCodecFactory(scheme)
+	return scheme
 }()
+
+var codecs = serializer.NewCodecFactory(scheme)

@@ -6,8 +6,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 )
 
 // controlPlaneLabel marks control-plane nodes; the NodeRestriction admission
@@ -45,17 +47,16 @@ type sliceEntry struct {
 func parseNode(o *object) nodeEntry {
 	_, controlPlane := o.Labels[controlPlaneLabel]
 	e := nodeEntry{uid: o.UID, node: cluster.Node{Name: o.Name, Created: o.CreationTimestamp.UTC(), ControlPlane: controlPlane}}
-	var s struct {
-		PodCIDR  string   `json:"podCIDR"`
-		PodCIDRs []string `json:"podCIDRs"`
+	n := o.node
+	if n == nil {
+		n = &wire.Node{}
+		e.problem = decodeNode(o, n)
 	}
-	if err := unmarshal(o.Spec, &s); err != nil {
-		e.problem = fmt.Sprintf("spec: %v", err)
+	podCIDRs := n.PodCIDRs
+	if len(podCIDRs) == 0 && n.PodCIDR != "" {
+		podCIDRs = []string{n.PodCIDR}
 	}
-	if len(s.PodCIDRs) == 0 && s.PodCIDR != "" {
-		s.PodCIDRs = []string{s.PodCIDR}
-	}
-	for _, text := range s.PodCIDRs {
+	for _, text := range podCIDRs {
 		p, err := parsePrefix(text)
 		if err != nil || len(e.node.PodPrefixes) == maxFamilies {
 			e.problem = fmt.Sprintf("spec.podCIDRs: %q is malformed or one too many and is left out", text)
@@ -63,16 +64,7 @@ func parseNode(o *object) nodeEntry {
 		}
 		e.node.PodPrefixes = append(e.node.PodPrefixes, p)
 	}
-	var t struct {
-		Addresses []struct {
-			Type    string `json:"type"`
-			Address string `json:"address"`
-		} `json:"addresses"`
-	}
-	if err := unmarshal(o.Status, &t); err != nil {
-		e.problem = fmt.Sprintf("status: %v", err)
-	}
-	for _, a := range t.Addresses {
+	for _, a := range n.Addresses {
 		if a.Type != "InternalIP" && a.Type != "ExternalIP" {
 			continue // a name, or a type that says nothing of reachability
 		}
@@ -88,6 +80,31 @@ func parseNode(o *object) nodeEntry {
 		e.node.Addresses = slices.Clone(e.node.Addresses[:maxNodeAddrs])
 	}
 	return e
+}
+
+// decodeNode reads spec and status of a Node in JSON, and returns what was malformed.
+func decodeNode(o *object, n *wire.Node) (problem string) {
+	var s struct {
+		PodCIDR  string   `json:"podCIDR"`
+		PodCIDRs []string `json:"podCIDRs"`
+	}
+	if err := unmarshal(o.Spec, &s); err != nil {
+		problem = fmt.Sprintf("spec: %v", err)
+	}
+	n.PodCIDR, n.PodCIDRs = s.PodCIDR, s.PodCIDRs
+	var t struct {
+		Addresses []struct {
+			Type    string `json:"type"`
+			Address string `json:"address"`
+		} `json:"addresses"`
+	}
+	if err := unmarshal(o.Status, &t); err != nil {
+		problem = fmt.Sprintf("status: %v", err)
+	}
+	for _, a := range t.Addresses {
+		n.Addresses = append(n.Addresses, wire.NodeAddress{Type: a.Type, Address: a.Address})
+	}
+	return problem
 }
 
 func sameNode(a, b nodeEntry) bool {

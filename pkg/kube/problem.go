@@ -103,6 +103,7 @@ func explain(verb string, k kind, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, k.what, err)
 }
 
+// decode reads an answer in JSON.
 func decode(raw []byte, v any) error {
 	if err := json.Unmarshal(raw, v); err != nil {
 		return fmt.Errorf("answer of the API server: %w", err)

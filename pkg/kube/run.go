@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -15,8 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -120,7 +123,7 @@ func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.Watch = true
-			w, err := c.rest.Get().AbsPath(k.path...).VersionedParams(selected(k, o), metav1.ParameterCodec).Watch(ctx)
+			w, err := c.request(k, o).Watch(ctx)
 			if err == nil || o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
 				// A server that does not know streaming lists is asked for a plain one next.
 				c.report("read "+k.what, explain("list and watch", k, err))
@@ -148,11 +151,32 @@ func selected(k kind, o metav1.ListOptions) *metav1.ListOptions {
 
 // get lists k into list.
 func (c *Client) get(ctx context.Context, k kind, o metav1.ListOptions, list *objectList) error {
-	raw, err := c.rest.Get().AbsPath(k.path...).VersionedParams(selected(k, o), metav1.ParameterCodec).Do(ctx).Raw()
+	raw, err := c.request(k, o).Do(ctx).Raw()
 	if err != nil {
 		return err
 	}
+	if bytes.HasPrefix(raw, protobufMagic) {
+		if _, _, err := fromProtobuf.Decode(raw, nil, list); err != nil {
+			return fmt.Errorf("answer of the API server: %w", err)
+		}
+		return nil
+	}
 	return decode(raw, list)
+}
+
+// protobufMagic begins each object in protobuf; fromProtobuf opens its envelope.
+var (
+	protobufMagic = []byte("k8s\x00")
+	fromProtobuf  = protobuf.NewSerializer(scheme, scheme)
+)
+
+// request asks for the objects of a kind.
+func (c *Client) request(k kind, o metav1.ListOptions) *rest.Request {
+	r := c.rest.Get().AbsPath(k.path...).VersionedParams(selected(k, o), metav1.ParameterCodec)
+	if k.accept != "" {
+		r.SetHeader("Accept", k.accept)
+	}
+	return r
 }
 
 // lookupHost keeps hostAddrs: the addresses of the host in the kubeconfig.
