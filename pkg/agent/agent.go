@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,17 +26,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
-)
-
-const (
-	// resync is how often the kernel is compared without a reason.
-	resync = 30 * time.Second
-	// retry is how soon after a turn that did not succeed.
-	retry = time.Second
-	// quiet is for how long changes of the kernel are gathered.
-	quiet = 50 * time.Millisecond
-	// loopLimit is when a loop that has not gone round counts as stuck.
-	loopLimit = 2*time.Minute + resync
 )
 
 // Steps of readiness.
@@ -66,7 +54,7 @@ type Agent struct {
 	guard   *guard.Guard
 	host    *hostnet.Host
 	tunnels *tunnel.Manager
-	pods    pod.Paths
+	pods    *podKeeper
 	source  source.Source
 	kube    *kube.Client // nil for other sources
 	// services is nil where another program translates services.
@@ -80,9 +68,10 @@ type Agent struct {
 	// adminSocket and metricsSocket are open from New on; the latter is nil when there is none.
 	adminSocket, metricsSocket net.Listener
 
-	wake chan struct{}
-	// forget is whether the kernel may have changed since the last turn.
-	forget atomic.Bool
+	wake   chan struct{}
+	kernel kernelChanges
+	// pace is the loop's alone.
+	pace pace
 	// based is whether base routes were seen to in this life. The loop's alone.
 	based bool
 	seen  seen
@@ -104,11 +93,9 @@ type Agent struct {
 	underlay hostnet.Underlay
 	refusals []cluster.Refusal
 	problems []string
-	podCount int
 	marks    lostMarks
 	// flowtable is what telemetry.Status says of it.
 	flowtable string
-	podTimed  map[string]bool // pods whose ADD was observed; the loop's alone
 	// configProblem is what is wrong with the configuration's file while another is in force; empty is nothing.
 	configProblem string
 }
@@ -129,12 +116,13 @@ type seen struct {
 func New(o Options) (*Agent, error) {
 	a := &Agent{
 		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload, cfg: o.Config,
-		pods:    pod.DefaultPaths(),
 		health:  telemetry.NewHealth(loopLimit, stepGuard, stepApply),
 		wake:    make(chan struct{}, 1),
+		kernel:  kernelChanges{told: make(chan struct{}, 1)},
 		pathMTU: map[string]int{},
 	}
 	a.metrics = telemetry.NewMetrics(a.Status)
+	a.pods = newPodKeeper(pod.DefaultPaths(), o.Log, a.metrics.ObserveAdd)
 	// What only looks comes first: a machine that is not fit is left as it is, without a key.
 	if err := errors.Join(CheckHost(o.Config), a.openSource(), a.openTunnels()); err != nil {
 		return nil, err
@@ -245,6 +233,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.serve(ctx, g)
 	g.Go(func() error { return a.guard.Watch(ctx) })
 	g.Go(func() error { return a.watchKernel(ctx) })
+	g.Go(func() error { return a.pods.run(ctx) })
 	g.Go(func() error { return a.watchConfig(ctx) })
 	a.runServices(ctx, g)
 	a.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU}
@@ -311,39 +300,6 @@ func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// loop makes turns until ctx ends: at once when woken, soon after one that did
-// not succeed, and now and then without a reason.
-func (a *Agent) loop(ctx context.Context) error {
-	for {
-		began := time.Now()
-		err := a.turn(ctx)
-		a.metrics.ObserveApply(time.Since(began), err)
-		a.health.Beat()
-		pause := resync
-		if err != nil {
-			pause = retry
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-a.wake:
-		case <-time.After(pause):
-			// What the kernel does not announce. Links, addresses and routes it does, and
-			// to ask it for the way to each of a thousand nodes costs most of a turn.
-			a.host.Forget()
-			a.seen.guard = nil
-		}
-	}
-}
-
-// poke wakes the loop; many pokes before it looks are one.
-func (a *Agent) poke() {
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
-}
-
 // yield takes a state from the source.
 func (a *Agent) yield(s cluster.State) {
 	a.mu.Lock()
@@ -368,23 +324,6 @@ func (a *Agent) foundMTU(peer pathmtu.Peer, mtu int) {
 	a.mu.Unlock()
 	a.log.Info("path MTU found", "peer", peer.Name, "mtu", mtu, "device", peer.DeviceMTU)
 	a.poke()
-}
-
-// watchKernel wakes the loop when somebody changes what may concern us.
-func (a *Agent) watchKernel(ctx context.Context) error {
-	for ctx.Err() == nil {
-		changes, err := hostnet.Watch(ctx, quiet)
-		if err != nil {
-			return err
-		}
-		for range changes {
-			a.forget.Store(true)
-			a.poke()
-		}
-		a.forget.Store(true)
-		a.poke() // The subscription broke: whatever it missed is read anew.
-	}
-	return nil
 }
 
 // ignoreEnd drops the error that only says that ctx ended.

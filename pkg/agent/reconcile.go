@@ -14,16 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // turn brings the kernel to what is believed now. It does as much as it can;
 // the error holds what could not be done.
 func (a *Agent) turn(ctx context.Context) error {
-	if a.forget.Swap(false) {
-		a.host.Forget()
-		a.seen = seen{}
-	}
 	in, refusals, err := a.gather()
 	if err != nil {
 		return a.finish(in, a.last, a.refusals, err)
@@ -42,13 +39,11 @@ func (a *Agent) turn(ctx context.Context) error {
 		return a.finish(in, d, refusals, a.base(d))
 	}
 	err = a.apply(ctx, in, d)
-	// One pod that cannot be put right holds up neither the snapshot nor the others.
-	podErr := a.keepPods(ctx, d.podMTU)
-	if podErr != nil {
-		d.notes = append(d.notes, podErr.Error())
+	if a.seen.guard != nil {
+		a.pods.begin(d.podMTU)
 	}
 	d.notes = append(d.notes, otherCNI(in.cfg.CNI.ConfDir)...)
-	return errors.Join(a.finish(in, d, refusals, err), podErr)
+	return a.finish(in, d, refusals, err)
 }
 
 // gather takes what one turn decides from, so that nothing changes under it.
@@ -191,6 +186,15 @@ func (a *Agent) apply(ctx context.Context, in inputs, d decision) error {
 	err := errors.Join(tunnelErr, a.syncHost(d.host))
 	a.probe(d.host.SelfAddrs, probePeers(in, d))
 	return err
+}
+
+// peerChanges counts the peers that c touches.
+func peerChanges(c tunnel.Changes) int {
+	n := 0
+	for _, d := range c.Configure {
+		n += len(d.Peers)
+	}
+	return n
 }
 
 func (a *Agent) syncHost(want hostnet.Want) error {

@@ -15,7 +15,7 @@ import (
 // namespaces are the paths of the network namespaces of this node and its pods.
 func (a *Agent) namespaces() ([]string, error) {
 	paths := []string{"/proc/self/ns/net"}
-	records, err := a.pods.List()
+	records, err := a.pods.paths.List()
 	for _, r := range records {
 		paths = append(paths, r.Netns)
 	}

@@ -20,6 +20,7 @@ func (a *Agent) Status() telemetry.Status {
 	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
 	defer cancel()
 	tunnels, tunnelErr := a.tunnels.Status(ctx)
+	pods := a.pods.seen.Load()
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -30,11 +31,11 @@ func (a *Agent) Status() telemetry.Status {
 			Revision: a.state.Revision, Applied: a.applied, Waiting: a.waiting,
 			Prefixes: len(a.last.guard.Ranges), NodeAddrs: len(a.last.guard.NodeAddrs),
 		},
-		Pods:      a.podCount,
+		Pods:      pods.count,
 		MTU:       a.mtuStatus(),
 		Flowtable: a.flowtable,
 		Refused:   slices.Clone(a.refusals),
-		Problems:  slices.Clone(a.problems),
+		Problems:  slices.Concat(a.problems, pods.problems),
 	}
 	if a.configProblem != "" {
 		s.Problems = append(s.Problems, a.configProblem)

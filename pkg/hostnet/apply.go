@@ -48,7 +48,10 @@ func (h *Host) Sync(want State) ([]Op, error) {
 			return nil, err
 		}
 		h.have = &have
+	} else if err := h.refreshFlows(); err != nil {
+		return nil, err
 	}
+	h.podLinksChanged = false
 	have := *h.have
 	if h.noFlows != nil {
 		want.Flows = nil
@@ -79,6 +82,34 @@ func (h *Host) Sync(want State) ([]Op, error) {
 
 // Forget makes the next Sync read the kernel.
 func (h *Host) Forget() { h.have = nil }
+
+// ForgetPodLinks makes the next Sync look which links of pods are in the flow tables, and reports
+// whether that is needed: without flow tables it is not.
+func (h *Host) ForgetPodLinks() bool {
+	if h.noFlows != nil {
+		return false
+	}
+	h.podLinksChanged = true
+	return true
+}
+
+// refreshFlows reads the flow tables and the links that belong into them, where those changed.
+func (h *Host) refreshFlows() error {
+	if !h.podLinksChanged {
+		return nil
+	}
+	links, err := h.nl.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	var s State
+	if err := h.readFlows(&s, links); err != nil {
+		return err
+	}
+	s.sortSmall()
+	h.have.Flows, h.have.Joins, h.have.Joined = s.Flows, s.Joins, s.Joined
+	return nil
+}
 
 func (h *Host) do(op Op) error {
 	if h.inject != nil {

@@ -27,6 +27,8 @@ type Host struct {
 	filtered *nl.Handle
 	// have is the state that Sync left, nil when it must read.
 	have *State
+	// podLinksChanged is whether have's flow tables are not to be relied on.
+	podLinksChanged bool
 	// noFlows is why the kernel's flow tables are not used, which is found out once; flowsErr is why they are not as they should be.
 	noFlows, flowsErr error
 	// joinedMTU are the MTUs that links had when they joined a flow table, by name; links that are not in it have the one they have.

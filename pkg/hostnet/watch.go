@@ -1,9 +1,7 @@
 package hostnet
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -11,20 +9,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// Watch tells when something in the calling thread's network namespace changed
-// that may concern us: links (so MTU, up and down), addresses, routes, rules, our
-// nft tables. At most one value waits in the channel, and after a value changes are
-// gathered for the time quiet before the next. What was done by this process is
-// told too: reading then finds nothing to do. The channel is closed when ctx ends,
-// or when the subscription breaks, after which the caller reads everything and
-// watches anew. An overrun (ENOBUFS) counts as a change.
-func Watch(ctx context.Context, quiet time.Duration) (<-chan struct{}, error) {
-	route, err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
+// Watch tells what changes in the calling thread's network namespace: links (so MTU, up and down),
+// addresses, routes, rules, our nft tables. After a Change more are gathered for the time quiet.
+// The channel is closed when ctx ends, or when the subscription breaks, after which the caller
+// reads everything and watches anew. When the kernel lost messages (ENOBUFS) everything may have
+// changed; that is told at most once in the time lossy, since whoever overruns the socket goes on.
+func Watch(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, error) {
+	route, err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
+		unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to routing changes: %w", err)
 	}
@@ -33,15 +28,27 @@ func Watch(ctx context.Context, quiet time.Duration) (<-chan struct{}, error) {
 		route.Close()
 		return nil, fmt.Errorf("subscribe to nftables changes: %w", err)
 	}
+	// After the subscription: what changes meanwhile is told by a message, too.
+	seen, err := openTracker()
+	if err != nil {
+		return nil, errors.Join(err, route.Close(), nft.Close())
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	raw := make(chan struct{}, 1)
+	g := gatherer{changes: make(chan message), quiet: quiet, lossy: lossy}
 	var readers sync.WaitGroup
-	readers.Go(func() { defer cancel(); read(route, concernsRouting, raw) })
-	readers.Go(func() { defer cancel(); read(nft, concernsNFT, raw) })
-	out := make(chan struct{}, 1)
+	readers.Go(func() {
+		defer cancel()
+		defer seen.close()
+		read(ctx, route, seen.change, seen.lost, g.changes)
+	})
+	readers.Go(func() {
+		defer cancel()
+		read(ctx, nft, changeOfNFT, func() error { return nil }, g.changes)
+	})
+	out := make(chan Change)
 	go func() {
 		defer close(out)
-		gather(ctx, raw, out, quiet)
+		g.run(ctx, out)
 		route.Close()
 		nft.Close()
 		readers.Wait()
@@ -49,25 +56,59 @@ func Watch(ctx context.Context, quiet time.Duration) (<-chan struct{}, error) {
 	return out, nil
 }
 
-// gather passes at most one value on for each time quiet.
-func gather(ctx context.Context, raw <-chan struct{}, out chan<- struct{}, quiet time.Duration) {
+// message is what one datagram told; lost is that datagrams are missing.
+type message struct {
+	Change
+	lost bool
+}
+
+// gatherer passes changes on, together.
+type gatherer struct {
+	changes      chan message
+	quiet, lossy time.Duration
+}
+
+// run passes on what came since the last Change, no sooner than quiet after it. A loss is held
+// back until lossy has passed since the last.
+func (g gatherer) run(ctx context.Context, out chan<- Change) {
+	var pending Change
+	var held bool // A loss that was not passed on.
+	var rest, calm <-chan time.Time
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-raw:
-		}
-		select {
-		case out <- struct{}{}:
-		default:
+		send := out
+		if pending.Empty() || rest != nil {
+			send = nil
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(quiet):
+		case m := <-g.changes:
+			switch {
+			case !m.lost:
+				pending.Add(m.Change)
+			case calm != nil:
+				held = true
+			default:
+				pending.Add(All())
+				calm = time.After(g.lossy)
+			}
+		case send <- pending:
+			pending = Change{}
+			rest = time.After(g.quiet)
+		case <-rest:
+			rest = nil
+		case <-calm:
+			if calm = nil; held {
+				held = false
+				pending.Add(All())
+				calm = time.After(g.lossy)
+			}
 		}
 	}
 }
+
+// Receive buffers: messages of a fill of a thousand peers, and of another program's rules.
+const socketBuffer = 4 << 20
 
 // subscribe opens a netlink socket with groups, to be read by the Go poller so
 // that closing it ends a read.
@@ -81,6 +122,8 @@ func subscribe(protocol int, groups ...int) (*os.File, error) {
 		f.Close()
 		return nil, err
 	}
+	// With the usual buffer messages are lost sooner, which is told.
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer)
 	for _, g := range groups {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil {
 			f.Close()
@@ -90,56 +133,30 @@ func subscribe(protocol int, groups ...int) (*os.File, error) {
 	return f, nil
 }
 
-// read signals on out for each datagram that concerns us, until the socket is
-// closed or breaks.
-func read(f *os.File, concerns func([]byte) bool, out chan<- struct{}) {
+// read sends what each datagram changed, until the socket is closed or breaks. After a loss it
+// calls lost.
+func read(ctx context.Context, f *os.File, of func([]byte) Change, lost func() error, out chan<- message) {
 	buf := make([]byte, 1<<16)
 	for {
 		n, err := f.Read(buf)
-		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+		var m message
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			if lost() != nil {
+				return
+			}
+			m.lost = true
+		case err != nil:
 			return
-		}
-		if err == nil && !concerns(buf[:n]) {
-			continue
+		default:
+			if m.Change = of(buf[:n]); m.Empty() {
+				continue
+			}
 		}
 		select {
-		case out <- struct{}{}:
-		default:
+		case out <- m:
+		case <-ctx.Done():
+			return
 		}
 	}
-}
-
-// concernsRouting is whether a datagram holds more than new host routes of pods, which
-// the plugin makes. One that goes may have been flushed; at a DEL its link tells anyway.
-func concernsRouting(b []byte) bool {
-	return anyMessage(b, func(kind uint16, body []byte) bool {
-		// struct rtmsg: the sixth byte is rtm_protocol.
-		return kind != unix.RTM_NEWROUTE || len(body) < 6 || body[5] != config.RouteProtoPod
-	})
-}
-
-// concernsNFT is whether a datagram names one of our tables, and holds more than new
-// addresses of pods, which the plugin adds.
-func concernsNFT(b []byte) bool {
-	const newElement = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSETELEM
-	return anyMessage(b, func(kind uint16, body []byte) bool {
-		names := func(table string) bool { return bytes.Contains(body, []byte(table+"\x00")) }
-		return names(config.NFTNatTable) || names(config.NFTOuterTable) || names(config.NFTFlowTableTCP) || names(config.NFTFlowTableUDP) || names(config.NFTGuardTable) || names(config.NFTPodTable) && kind != newElement
-	})
-}
-
-// anyMessage is whether f holds for a netlink message in b; one that cannot be
-// read counts.
-func anyMessage(b []byte, f func(kind uint16, body []byte) bool) bool {
-	for len(b) >= unix.SizeofNlMsghdr {
-		size := int(binary.NativeEndian.Uint32(b))
-		if size < unix.SizeofNlMsghdr || size > len(b) {
-			return true
-		}
-		if f(binary.NativeEndian.Uint16(b[4:]), b[unix.SizeofNlMsghdr:size]) {
-			return true
-		}
-		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
-	}
-	return false
 }

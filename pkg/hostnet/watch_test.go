@@ -2,112 +2,214 @@ package hostnet
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-func TestWatchTellsOfChangesByOthers(t *testing.T) {
-	l := newLab(t)
-	l.apply(dual())
+// watched is a lab whose changes are watched.
+type watched struct {
+	*lab
+	changes <-chan Change
+	stop    context.CancelFunc
+}
+
+func watch(t *testing.T, l *lab) watched {
 	ctx, cancel := context.WithCancel(t.Context())
-	var changes <-chan struct{}
+	w := watched{lab: l, stop: cancel}
 	l.ns.Run(t, func() (err error) {
-		changes, err = Watch(ctx, time.Millisecond)
+		w.changes, err = Watch(ctx, time.Millisecond, time.Minute)
 		return err
 	})
-	told := func() bool {
+	t.Cleanup(func() {
+		cancel()
+		for range w.changes { // Ends when it is closed.
+		}
+	})
+	return w
+}
+
+// told returns what was told, together, of what do did.
+func (w watched) told(t *testing.T, do func() error) Change {
+	t.Helper()
+	w.ns.Run(t, do)
+	var all Change
+	for quiet := false; !quiet; {
 		select {
-		case _, ok := <-changes:
-			return ok
-		case <-time.After(5 * time.Second):
-			return false
-		}
-	}
-	// drain until the kernel has nothing more to tell of what went before.
-	drain := func() {
-		for {
-			select {
-			case <-changes:
-			case <-time.After(300 * time.Millisecond):
-				return
+		case c, open := <-w.changes:
+			if !open {
+				t.Fatal("the subscription broke")
 			}
+			all.Add(c)
+		case <-time.After(300 * time.Millisecond):
+			quiet = true
 		}
 	}
-	for _, tt := range []struct {
-		name, command string
-		want          bool
-	}{
-		{"a tunnel route deleted", "ip route del 198.18.130.0/24 table 30309", true},
-		{"a closing route deleted, ipv6", "ip -6 route del unreachable fd42:aaaa::/32 table 30309", true},
-		{"a rule deleted", "ip rule del pref 100", true},
-		{"a rule deleted, ipv6", "ip -6 rule del pref 91", true},
-		{"underlay mtu", "ip link set under0 mtu 1400", true},
-		{"an address gone", "ip addr del 198.18.0.1/24 dev under0", true},
-		{"our nft table deleted", "nft delete table inet kubeveil_nat", true},
-		{"the table of outer packets deleted", "nft delete table inet kubeveil_outer", true},
-		{"the table of pods made", "nft add table inet kubeveil_pods; nft add set inet kubeveil_pods pods4 '{ type ifname . ipv4_addr; }'", true},
-		{"a pod's address", "nft add element inet kubeveil_pods pods4 '{ vpod0 . 198.18.129.5 }'", false},
-		{"a pod's address flushed", "nft flush set inet kubeveil_pods pods4", true},
-		{"another nft table", "nft add table inet other", false},
-		{"a pod's host route", "ip route add 198.18.129.5/32 dev veil1 table 30309 proto 119", false},
-		{"a pod's host route flushed", "ip route flush table 30309 proto 119", true},
+	return all
+}
+
+func command(text string) func() error {
+	return func() error {
+		if out, err := exec.Command("sh", "-ec", text).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", text, err, out)
+		}
+		return nil
+	}
+}
+
+// summary is what a turn would read for a change.
+func (w watched) summary(c Change) string {
+	s := ""
+	for what, is := range map[string]bool{
+		"u": c.Underlay, "r": c.Routing || w.host.Differs(c), "g": c.Guard, "l": c.PodLinks, "a": c.AllPods,
 	} {
-		drain()
-		l.ns.Run(t, func() error { return exec.Command("sh", "-ec", tt.command).Run() })
-		if tt.want && !told() {
-			t.Errorf("%s: not told", tt.name)
-		}
-		if !tt.want {
-			select {
-			case <-changes:
-				t.Errorf("%s: told", tt.name)
-			case <-time.After(100 * time.Millisecond):
-			}
+		if is {
+			s += what
 		}
 	}
-	cancel()
-	for range changes { // Ends when it is closed.
+	b := []byte(s)
+	slices.Sort(b)
+	for _, name := range c.Pods {
+		b = append(b, " "+name...)
+	}
+	return string(b)
+}
+
+func TestWatchTellsWhatOthersChanged(t *testing.T) {
+	l := newLab(t)
+	w := watch(t, l)
+	l.sync(dual())
+	w.told(t, command("nft add table inet kubeveil_pods; nft add set inet kubeveil_pods pods4 '{ type ifname . ipv4_addr; }'"))
+	const vpod = "vpod0123456789a"
+	for _, tt := range []struct{ name, command, want string }{
+		{"a tunnel route deleted", "ip route del 198.18.130.0/24 table 30309", "r"},
+		{"a closing route deleted, ipv6", "ip -6 route del unreachable fd42:aaaa::/32 table 30309", "r"},
+		{"a tunnel route replaced by another's", "ip route replace 198.18.130.0/24 dev under0 metric 1024 proto static", "ru"},
+		{"a rule deleted", "ip rule del pref 100", "ru"},
+		{"a rule deleted, ipv6", "ip -6 rule del pref 91", "ru"},
+		{"underlay mtu", "ip link set under0 mtu 1400", "u"},
+		{"an address gone", "ip addr del 198.18.0.1/24 dev under0", "ru"},
+		{"an address", "ip addr add 198.18.0.1/24 dev under0", "u"},
+		{"a route of another", "ip route add 203.0.113.0/24 dev under0", "u"},
+		{"a tunnel's mtu", "ip link set veil1 mtu 1300", "r"},
+		{"a tunnel down", "ip link set veil1 down", "ru"},
+		{"our nft table deleted", "nft delete table inet kubeveil_nat", "r"},
+		{"the table of outer packets deleted", "nft delete table inet kubeveil_outer", "r"},
+		{"the guard's table", "nft add table inet kubeveil_guard", "g"},
+		{"another nft table", "nft add table inet other; nft add chain inet other c; nft add rule inet other c drop", ""},
+		{"a pod's link", "ip link add " + vpod + " group 30320 type veth peer name p0; ip link set p0 addrgenmode none", "l"},
+		{"a pod's link is set up", "ip link set " + vpod + " up; ip link set p0 up", "u"},
+		{"a pod's address", "nft add element inet kubeveil_pods pods4 '{ " + vpod + " . 198.18.129.5 }'", ""},
+		{"a pod's address deleted", "nft delete element inet kubeveil_pods pods4 '{ " + vpod + " . 198.18.129.5 }'", " " + vpod},
+		{"a pod's host route", "ip route add 198.18.129.5/32 dev " + vpod + " table 30309 proto 119", ""},
+		{"a pod's host route flushed", "ip route flush table 30309 proto 119", " " + vpod},
+		{"a pod's link in another group", "ip link set " + vpod + " group 0", "l " + vpod},
+		{"a pod's link down", "ip link set " + vpod + " down", "u " + vpod},
+		{"a pod's link gone, and its peer", "ip link del " + vpod, "lu"},
+		{"the table of pods deleted", "nft delete table inet kubeveil_pods", "ag"},
+		{"a link of another", "ip link add other type veth peer name other1", ""},
+	} {
+		if got := w.summary(w.told(t, command(tt.command))); got != tt.want {
+			t.Errorf("%s: told %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// What Sync writes comes back as messages, and costs no turn.
+func TestOwnWritesAreNoChange(t *testing.T) {
+	l := newLab(t)
+	w := watch(t, l)
+	want := manyPeers(50)
+	w.told(t, func() error { _, err := l.host.Sync(Plan(want)); return err })
+	want.Peers = slices.Delete(want.Peers, 7, 9)
+	want.Peers[3].MTU = 1290
+	want.Devices[0].MTU = 1400
+	ops := 0
+	c := w.told(t, func() error {
+		done, err := l.host.Sync(Plan(want))
+		ops = len(done)
+		return err
+	})
+	if ops == 0 || len(c.routes) == 0 {
+		t.Fatalf("%d ops, %d messages about routes: nothing was tested", ops, len(c.routes))
+	}
+	if got := w.summary(c); got != "" {
+		t.Errorf("own writes are told as %q", got)
+	}
+	// One of them taken away by somebody else, and put back.
+	const route = "198.18.128.0/28 dev veil0 table 30309 metric 1024 proto 118"
+	if got := w.summary(w.told(t, command("ip route del "+route))); got != "r" {
+		t.Errorf("a route that was taken away is told as %q, want r", got)
+	}
+	if got := w.summary(w.told(t, command("ip route add "+route))); got != "" {
+		t.Errorf("a route that was put back is told as %q", got)
+	}
+}
+
+func TestLossIsToldAtOnceAndThenSeldom(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	g := gatherer{changes: make(chan message), lossy: time.Hour}
+	out := make(chan Change)
+	go g.run(ctx, out)
+	g.changes <- message{lost: true}
+	if c := <-out; !c.AllPods || !c.Routing || !c.Underlay || !c.Guard || !c.PodLinks {
+		t.Errorf("after a loss %+v, want all", c)
+	}
+	g.changes <- message{lost: true}
+	g.changes <- message{Change: Change{Guard: true}}
+	if c := <-out; c.AllPods || !c.Guard {
+		t.Errorf("after a second loss %+v, want what was told and not all", c)
+	}
+}
+
+func TestHeldLossIsToldLater(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	g := gatherer{changes: make(chan message), lossy: 20 * time.Millisecond}
+	out := make(chan Change)
+	go g.run(ctx, out)
+	g.changes <- message{lost: true}
+	<-out
+	g.changes <- message{lost: true}
+	if c := <-out; !c.AllPods {
+		t.Errorf("the second loss is told as %+v, want all", c)
 	}
 }
 
 func TestWatchOutlivesAnOverrun(t *testing.T) {
 	l := newLab(t)
-	var changes <-chan struct{}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	l.ns.Run(t, func() (err error) {
-		changes, err = Watch(ctx, time.Millisecond)
-		return err
-	})
-	w := manyPeers(300)
+	w := watch(t, l)
+	many := manyPeers(300)
 	for range 3 {
-		l.apply(w)
+		l.apply(many)
 		l.ns.Run(t, func() error { _, err := l.host.Remove(); return err })
 	}
 	nettest.Until(t, 5*time.Second, "told of changes", func() bool {
 		select {
-		case _, ok := <-changes:
+		case _, ok := <-w.changes:
 			return ok
 		default:
 			return false
 		}
 	})
-	cancel()
-	for range changes {
-	}
 }
 
-func FuzzConcerns(f *testing.F) {
+func FuzzChange(f *testing.F) {
 	f.Add([]byte{})
-	f.Add([]byte{28, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 32, 0, 0, 0, config.RouteProtoPod, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{28, 0, 0, 0, unix.RTM_NEWROUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 32, 0, 0, 0, config.RouteProtoPod, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{255, 255, 255, 255, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Add(append([]byte{40, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, config.NFTNatTable+"\x00           "...))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		concernsRouting(b)
-		concernsNFT(b)
+		seen := tracker{links: map[int]linkSeen{}, addrs: map[addrSeen]uint32{}}
+		seen.change(b)
+		changeOfNFT(b)
 	})
 }

@@ -219,22 +219,35 @@ func (p Paths) Load(hostLink string) (Record, error) {
 	return r, nil
 }
 
+// ListOthers is List without those of known host links, which it does not read, and counts all.
+func (p Paths) ListOthers(known map[string]bool) (records []Record, count int, err error) {
+	return p.list(known)
+}
+
 // List reads all records, sorted by host link. Records that cannot be read are
 // left out and told in the error, beside those that can; a directory that does
 // not exist is empty. Some may still be being attached: they are locked.
 func (p Paths) List() ([]Record, error) {
+	records, _, err := p.list(nil)
+	return records, err
+}
+
+func (p Paths) list(known map[string]bool) (records []Record, count int, err error) {
 	entries, err := os.ReadDir(p.PodDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, 0, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list records: %w", err)
+		return nil, 0, fmt.Errorf("list records: %w", err)
 	}
-	var records []Record
 	var errs []error
 	for _, e := range entries {
 		link, ok := strings.CutSuffix(e.Name(), recordSuffix)
 		if !ok || !strings.HasPrefix(link, config.PodLinkPrefix) || filepath.Base(link) != link {
+			continue
+		}
+		if known[link] {
+			count++
 			continue
 		}
 		r, err := p.Load(link)
@@ -246,7 +259,7 @@ func (p Paths) List() ([]Record, error) {
 			records = append(records, r)
 		}
 	}
-	return records, errors.Join(errs...)
+	return records, count + len(records), errors.Join(errs...)
 }
 
 func (p Paths) removeRecord(hostLink string) error {

@@ -49,10 +49,33 @@ func (p Paths) RepairAll(ctx context.Context, records []Record) ([]Repaired, err
 		n, found := now[r.HostLink]
 		return found && len(n.diff(r).texts) == 0
 	})
-	// Those that somebody has locked are waited for one by one, while nothing else is locked.
+	return p.repairFreeFirst(ctx, h, differ)
+}
+
+// RepairNamed is RepairAll for the attachments of those host links, which probably differ: they are
+// locked at once and read once.
+func (p Paths) RepairNamed(ctx context.Context, hostLinks []string) ([]Repaired, error) {
+	if len(hostLinks) == 0 {
+		return nil, nil
+	}
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	var named []Record
+	for _, link := range hostLinks {
+		named = append(named, Record{HostLink: link})
+	}
+	return p.repairFreeFirst(ctx, h, named)
+}
+
+// repairFreeFirst repairs records. Those that somebody has locked are waited for one by one, while
+// nothing else is locked.
+func (p Paths) repairFreeFirst(ctx context.Context, h *nl.Handle, records []Record) ([]Repaired, error) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	all, err := p.repairThose(ended, h, differ)
+	all, err := p.repairThose(ended, h, records)
 	for i, r := range all {
 		if err == nil && errors.Is(r.Err, ErrBusy) && ctx.Err() == nil {
 			all, err = p.again(ctx, h, all, i)

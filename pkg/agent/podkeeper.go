@@ -1,0 +1,253 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+)
+
+// podWait is how long the keeper waits for plugins, all pods together: one that hangs must not
+// hold up the others.
+const podWait = time.Second
+
+// podKeeper keeps the pods of this node as their records say, on a goroutine of its own: peers
+// never wait behind pods. Make one with newPodKeeper, then call run once; the other methods are
+// for any goroutine.
+//
+// A message of the kernel names the pods that it concerns, and only those are looked at. All are
+// compared every resync, since the kernel does not tell of neighbours, nor of everything else.
+type podKeeper struct {
+	paths pod.Paths
+	log   *slog.Logger
+	// observe is told how long the ADD of a new pod took.
+	observe func(time.Duration)
+	wake    chan struct{}
+	seen    atomic.Pointer[podsSeen]
+
+	mu    sync.Mutex // guards what follows
+	began bool       // the guard is in force and the node's routing was applied
+	mtu   int
+	todo  podWork
+
+	// timed are the attachments whose ADD was observed; run's alone, nil before the first sweep.
+	timed map[string]bool
+}
+
+// podWork is what is to be looked at. To count the records is part of any.
+type podWork struct {
+	all   bool
+	links map[string]bool
+}
+
+func (w *podWork) add(links ...string) {
+	if w.links == nil {
+		w.links = map[string]bool{}
+	}
+	for _, l := range links {
+		w.links[l] = true
+	}
+}
+
+// podsSeen is what was last found. It is never changed.
+type podsSeen struct {
+	count    int
+	problems []string
+}
+
+func newPodKeeper(paths pod.Paths, log *slog.Logger, observe func(time.Duration)) *podKeeper {
+	k := &podKeeper{paths: paths, log: log, observe: observe, wake: make(chan struct{}, 1)}
+	k.seen.Store(&podsSeen{})
+	return k
+}
+
+// begin lets the keeper begin, and tells it the MTU that is in force; 0 leaves that of pods. It is
+// called only when the guard is in force: no pod is made reachable before it is judged.
+func (k *podKeeper) begin(mtu int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.began && k.mtu == mtu {
+		return
+	}
+	k.began, k.mtu, k.todo.all = true, mtu, true
+	k.poke()
+}
+
+// changed tells the keeper what the kernel told.
+func (k *podKeeper) changed(c hostnet.Change) {
+	if !c.AllPods && len(c.Pods) == 0 && !c.PodLinks {
+		return
+	}
+	k.want(podWork{all: c.AllPods}, c.Pods...)
+	k.poke()
+}
+
+func (k *podKeeper) want(w podWork, links ...string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.todo.all = k.todo.all || w.all
+	k.todo.add(links...)
+	k.todo.add(slices.Collect(maps.Keys(w.links))...)
+}
+
+func (k *podKeeper) poke() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run keeps pods until ctx ends. Of an end it waits only for the attachment that it is at work on.
+func (k *podKeeper) run(ctx context.Context) error {
+	due := time.Now().Add(resync)
+	for pause := resync; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.wake:
+		case <-time.After(pause):
+		}
+		if now := time.Now(); !now.Before(due) {
+			due = now.Add(resync)
+			k.want(podWork{all: true})
+		}
+		work, mtu, began := k.take()
+		if !began {
+			continue
+		}
+		again := k.keep(ctx, work, mtu)
+		pause = time.Until(due)
+		if again.all || len(again.links) > 0 {
+			k.want(again)
+			pause = min(pause, retry)
+		}
+	}
+}
+
+// take returns what is to be done; it is left until the keeper may begin.
+func (k *podKeeper) take() (work podWork, mtu int, began bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.began {
+		return podWork{}, 0, false
+	}
+	work, k.todo = k.todo, podWork{}
+	return work, k.mtu, true
+}
+
+// keep does the work and returns what has to be tried again. A pod that is on its way out is no
+// error. One that a plugin is at work on for longer than podWait is one.
+func (k *podKeeper) keep(ctx context.Context, work podWork, mtu int) (again podWork) {
+	ctx, cancel := context.WithTimeout(ctx, podWait)
+	defer cancel()
+	var errs []error
+	records, count, err := k.records(work.all)
+	errs = append(errs, err)
+	var repaired []pod.Repaired
+	if work.all {
+		errs = append(errs, k.prune())
+		repaired, err = k.paths.RepairAll(ctx, records)
+	} else {
+		repaired, err = k.paths.RepairNamed(ctx, slices.Sorted(maps.Keys(work.links)))
+	}
+	if err != nil {
+		errs = append(errs, err)
+		again = work
+	}
+	for _, r := range repaired {
+		for _, c := range r.Changed {
+			k.log.Warn("repaired a pod's link; something flushed it", "pod", r.Record.ContainerID, "link", r.Record.HostLink, "what", c)
+		}
+		if err := ofPod(r.Record, r.Err); err != nil {
+			errs = append(errs, err)
+			again.add(r.Record.HostLink)
+		}
+	}
+	for _, r := range records {
+		if err := ofPod(r, k.keepMTU(ctx, r, mtu)); err != nil {
+			errs = append(errs, err)
+			again.all = true
+		}
+	}
+	k.show(count, errs)
+	return again
+}
+
+// records reads all records, or those whose ADD was not observed yet, and observes them.
+func (k *podKeeper) records(all bool) (records []pod.Record, count int, err error) {
+	if all {
+		records, err = k.paths.List()
+		count = len(records)
+	} else {
+		records, count, err = k.paths.ListOthers(k.timed)
+	}
+	timed := map[string]bool{}
+	for _, r := range records {
+		if r.Took == 0 {
+			continue
+		}
+		// What was there before this process was observed by the last.
+		if k.timed != nil && !k.timed[r.HostLink] {
+			k.observe(r.Took)
+		}
+		timed[r.HostLink] = true
+	}
+	if !all {
+		maps.Copy(timed, k.timed)
+	}
+	k.timed = timed
+	return records, count, err
+}
+
+// show publishes what was found, and logs what is wrong and was not before.
+func (k *podKeeper) show(count int, errs []error) {
+	var problems []string
+	for _, err := range errs {
+		if err != nil {
+			problems = append(problems, err.Error())
+		}
+	}
+	for _, p := range problems {
+		if !slices.Contains(k.seen.Load().problems, p) {
+			k.log.Warn("not as it should be", "problem", p)
+		}
+	}
+	k.seen.Store(&podsSeen{count: count, problems: problems})
+}
+
+// ofPod names the pod of an error; one that is being removed has none.
+func ofPod(r pod.Record, err error) error {
+	if err == nil || errors.Is(err, pod.ErrNotFound) {
+		return nil
+	}
+	return fmt.Errorf("pod %s: %w", r.ContainerID, err)
+}
+
+// keepMTU gives a pod the MTU that is in force.
+func (k *podKeeper) keepMTU(ctx context.Context, r pod.Record, mtu int) error {
+	if mtu == 0 || r.MTU == mtu {
+		return nil
+	}
+	if _, err := k.paths.SetMTU(ctx, r, mtu); err != nil {
+		return err
+	}
+	k.log.Info("changed a pod's MTU", "pod", r.ContainerID, "from", r.MTU, "to", mtu)
+	return nil
+}
+
+// prune forgets addresses of links that are gone without a DEL.
+func (k *podKeeper) prune() error {
+	_, err := k.paths.PruneAddrs()
+	if errors.Is(err, pod.ErrNotFound) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,174 @@
+package hostnet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// netlinkMessages are the messages of a datagram: kind and body. Of one that cannot be read the
+// kind is 0, and nothing follows.
+func netlinkMessages(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.SizeofNlMsghdr {
+			size := int(binary.NativeEndian.Uint32(b))
+			if size < unix.SizeofNlMsghdr || size > len(b) {
+				yield(0, nil)
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(b[4:]), b[unix.SizeofNlMsghdr:size]) {
+				return
+			}
+			b = b[min(len(b), align(size)):]
+		}
+	}
+}
+
+func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
+
+// attributeType is NLA_TYPE_MASK (include/uapi/linux/netlink.h).
+const attributeType = 1<<14 - 1
+
+// attributes are those of a message or of a nested attribute, without flags of their types; they
+// end where they cannot be read.
+func attributes(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.SizeofNlAttr {
+			size := int(binary.NativeEndian.Uint16(b))
+			if size < unix.SizeofNlAttr || size > len(b) {
+				return
+			}
+			kind := binary.NativeEndian.Uint16(b[2:]) & attributeType
+			if !yield(kind, b[unix.SizeofNlAttr:size]) {
+				return
+			}
+			b = b[min(len(b), align(size)):]
+		}
+	}
+}
+
+// attribute is the first of a kind, nil when there is none.
+func attribute(b []byte, kind uint16) []byte {
+	for k, v := range attributes(b) {
+		if k == kind {
+			return v
+		}
+	}
+	return nil
+}
+
+// number is a number of four bytes in the host's order, 0 when b is none.
+func number(b []byte) int {
+	if len(b) < 4 {
+		return 0
+	}
+	return int(binary.NativeEndian.Uint32(b))
+}
+
+// text is b up to its zero.
+func text(b []byte) string {
+	s, _, _ := bytes.Cut(b, []byte{0})
+	return string(s)
+}
+
+// nexthopID is RTA_NH_ID (include/uapi/linux/rtnetlink.h).
+const nexthopID = 30
+
+// routeOf reads the body of RTM_NEWROUTE. Device is the index; ok is false when it cannot be read.
+func routeOf(body []byte, nameOf func(index int) string) (r Route, index int, proto, kind byte, ok bool) {
+	if len(body) < unix.SizeofRtMsg {
+		return Route{}, 0, 0, 0, false
+	}
+	family, bits := body[0], int(body[1])
+	proto, kind = body[5], body[7]
+	r.Table = int(body[4])
+	addr, size := netip.IPv4Unspecified(), 4
+	if family == unix.AF_INET6 {
+		addr, size = netip.IPv6Unspecified(), 16
+	}
+	plain := kind == unix.RTN_UNICAST
+	for k, v := range attributes(body[unix.SizeofRtMsg:]) {
+		switch k {
+		case unix.RTA_DST:
+			if len(v) != size {
+				return Route{}, 0, 0, 0, false
+			}
+			addr, _ = netip.AddrFromSlice(v)
+		case unix.RTA_TABLE:
+			r.Table = number(v)
+		case unix.RTA_OIF:
+			index = number(v)
+		case unix.RTA_PRIORITY:
+			r.Metric = number(v)
+		case unix.RTA_PREFSRC:
+			src, _ := netip.AddrFromSlice(v)
+			r.Source = src.Unmap()
+		case unix.RTA_METRICS:
+			r.MTU = number(attribute(v, unix.RTAX_MTU))
+		case unix.RTA_GATEWAY, unix.RTA_MULTIPATH, unix.RTA_VIA, nexthopID:
+			plain = false
+		}
+	}
+	r.Dst = netip.PrefixFrom(addr, bits)
+	switch {
+	case kind == unix.RTN_UNREACHABLE:
+	case plain:
+		r.Device = nameOf(index)
+	default:
+		r.Device = "#" // No route that is wanted has such a device.
+	}
+	return r, index, proto, kind, r.Dst.IsValid()
+}
+
+// nfgenmsgBytes is the size of struct nfgenmsg (include/uapi/linux/netfilter/nfnetlink.h).
+const nfgenmsgBytes = 4
+
+// linkNameBytes is IFNAMSIZ (include/uapi/linux/if.h).
+const linkNameBytes = 16
+
+// changeOfNFT is what a datagram about nft tables tells. Only ours concern us. New elements in the
+// sets of the guard close more, and those of pods are the plugin's: neither needs us.
+func changeOfNFT(b []byte) (c Change) {
+	for kind, body := range netlinkMessages(b) {
+		if kind == 0 {
+			return All()
+		}
+		if kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(body) < nfgenmsgBytes || body[0] != unix.NFPROTO_INET {
+			continue
+		}
+		c.Add(changeOfTable(kind&0xff, body[nfgenmsgBytes:]))
+	}
+	return c
+}
+
+// changeOfTable is what a message tells. In all of those about tables the first attribute is the
+// table's name (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
+func changeOfTable(kind uint16, attrs []byte) (c Change) {
+	switch table := text(attribute(attrs, unix.NFTA_TABLE_NAME)); {
+	case table == config.NFTNatTable || table == config.NFTOuterTable:
+		return Change{Routing: true}
+	case slices.Contains(flowTableNames, table):
+		// A new flow table, or a link that joined one, is ours.
+		return Change{PodLinks: kind != unix.NFT_MSG_NEWFLOWTABLE}
+	case table == config.NFTGuardTable:
+		return Change{Guard: kind != unix.NFT_MSG_NEWSETELEM}
+	case table == config.NFTPodTable && kind == unix.NFT_MSG_DELSETELEM:
+		for _, element := range attributes(attribute(attrs, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			key := attribute(attribute(element, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
+			if len(key) < linkNameBytes {
+				return Change{AllPods: true}
+			}
+			c.Pods = append(c.Pods, text(key[:linkNameBytes]))
+		}
+		c.AllPods = len(c.Pods) == 0
+	case table == config.NFTPodTable:
+		return Change{Guard: kind != unix.NFT_MSG_NEWSETELEM, AllPods: kind != unix.NFT_MSG_NEWSETELEM}
+	}
+	return c
+}

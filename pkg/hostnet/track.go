@@ -1,0 +1,236 @@
+package hostnet
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+)
+
+// tracker knows links and addresses as the kernel last told, so that a message that says nothing
+// new is nothing, and a message with an index can be told a pod's, a tunnel's or another's.
+type tracker struct {
+	nl    *nl.Handle
+	links map[int]linkSeen
+	addrs map[addrSeen]uint32 // flags
+}
+
+// linkSeen is what a message says of a link, as far as it may concern us.
+type linkSeen struct {
+	name             string
+	group            uint32
+	mtu, queue       int
+	flags            uint32
+	operState, under int
+}
+
+type addrSeen struct {
+	index int
+	addr  netip.Prefix
+}
+
+// linkFlags are those that say whether a link carries packets.
+const linkFlags = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
+
+func openTracker() (*tracker, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	t := &tracker{nl: h}
+	if err := t.lost(); err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *tracker) close() { t.nl.Close() }
+
+// lost reads everything anew.
+func (t *tracker) lost() error {
+	links, err := t.nl.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	addrs, err := t.nl.AddrList(nil, nl.FamilyAll)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	t.links, t.addrs = map[int]linkSeen{}, map[addrSeen]uint32{}
+	for _, l := range links {
+		a := l.Attrs()
+		t.links[a.Index] = linkSeen{
+			name: a.Name, group: a.Group, mtu: a.MTU, queue: a.TxQLen, flags: a.RawFlags & linkFlags,
+			operState: int(a.OperState), under: a.MasterIndex,
+		}
+	}
+	for _, a := range addrs {
+		ip, _ := netip.AddrFromSlice(a.IP)
+		ones, _ := a.Mask.Size()
+		t.addrs[addrSeen{a.LinkIndex, netip.PrefixFrom(ip.Unmap(), ones)}] = uint32(a.Flags)
+	}
+	return nil
+}
+
+func (l linkSeen) tunnel() bool { return isTunnel(&nl.LinkAttrs{Name: l.name, Group: l.group}) }
+
+func (l linkSeen) pod() bool {
+	return l.group == config.PodGroup || strings.HasPrefix(l.name, config.PodLinkPrefix)
+}
+
+// change is what a datagram tells.
+func (t *tracker) change(b []byte) (c Change) {
+	for kind, body := range netlinkMessages(b) {
+		switch kind {
+		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+			c.Add(t.link(kind == unix.RTM_DELLINK, body))
+		case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+			c.Add(t.addr(kind == unix.RTM_DELADDR, body))
+		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+			c.Add(t.route(kind == unix.RTM_DELROUTE, body))
+		case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+			c.Add(Change{Underlay: true, Routing: true})
+		default:
+			c.Add(All())
+		}
+	}
+	return c
+}
+
+func (t *tracker) link(gone bool, body []byte) Change {
+	if len(body) < unix.SizeofIfInfomsg {
+		return All()
+	}
+	if body[0] == unix.AF_BRIDGE {
+		return Change{} // The same of a port of a bridge; the link tells by itself.
+	}
+	index := number(body[4:])
+	was, known := t.links[index]
+	is := linkSeen{flags: uint32(number(body[8:])) & linkFlags}
+	for k, v := range attributes(body[unix.SizeofIfInfomsg:]) {
+		switch k {
+		case unix.IFLA_IFNAME:
+			is.name = text(v)
+		case unix.IFLA_MTU:
+			is.mtu = number(v)
+		case unix.IFLA_TXQLEN:
+			is.queue = number(v)
+		case unix.IFLA_GROUP:
+			is.group = uint32(number(v))
+		case unix.IFLA_MASTER:
+			is.under = number(v)
+		case unix.IFLA_OPERSTATE:
+			if len(v) > 0 {
+				is.operState = int(v[0])
+			}
+		}
+	}
+	if gone {
+		delete(t.links, index)
+	} else if t.links[index] = is; known && is == was {
+		return Change{}
+	}
+	switch {
+	case is.tunnel() || was.tunnel():
+		return tunnelChange(gone || !known, was, is)
+	case is.pod() || was.pod():
+		return podChange(gone, known, was, is)
+	}
+	// A new link carries nothing before it has an address or a route, which tell by themselves.
+	return Change{Underlay: known || gone}
+}
+
+// tunnelChange is what the message says of a tunnel device. One that came, went, or carries packets
+// as it did not before may have lost routes without a message, and peers: all is read. Of the rest
+// Host.Differs knows whether it is Sync's.
+func tunnelChange(anew bool, was, is linkSeen) Change {
+	if anew || was.flags != is.flags || was.operState != is.operState || was.name != is.name {
+		return Change{Underlay: true, Routing: true, Tunnels: true}
+	}
+	return Change{devices: map[string]Device{is.name: {
+		Name: is.name, MTU: is.mtu, Group: is.group, QueueLen: is.queue, Up: is.flags&unix.IFF_UP != 0,
+	}}}
+}
+
+// podChange is what the message says of a pod's link. The plugin makes them as they should be.
+func podChange(gone, known bool, was, is linkSeen) Change {
+	if gone || !known {
+		return Change{PodLinks: true}
+	}
+	c := Change{PodLinks: was.mtu != is.mtu || was.group != is.group}
+	down := was.flags&unix.IFF_UP != 0 && is.flags&unix.IFF_UP == 0
+	if down || c.PodLinks || was.name != is.name {
+		c.Pods = []string{was.name}
+	}
+	return c
+}
+
+func (t *tracker) addr(gone bool, body []byte) Change {
+	if len(body) < unix.SizeofIfAddrmsg {
+		return All()
+	}
+	index := number(body[4:])
+	l, known := t.links[index]
+	if known && l.pod() {
+		return Change{}
+	}
+	flags := uint32(body[2])
+	var addr netip.Addr
+	for k, v := range attributes(body[unix.SizeofIfAddrmsg:]) {
+		switch k {
+		case unix.IFA_LOCAL: // Where a link has a peer's address, too, this is its own.
+			addr, _ = netip.AddrFromSlice(v)
+		case unix.IFA_ADDRESS:
+			if !addr.IsValid() {
+				addr, _ = netip.AddrFromSlice(v)
+			}
+		case unix.IFA_FLAGS:
+			flags = uint32(number(v))
+		}
+	}
+	key := addrSeen{index, netip.PrefixFrom(addr.Unmap(), int(body[1]))}
+	was, had := t.addrs[key]
+	if gone {
+		delete(t.addrs, key)
+	} else if t.addrs[key] = flags; had && was == flags {
+		return Change{} // Its lifetime was prolonged.
+	}
+	if known && l.tunnel() {
+		return Change{Routing: gone}
+	}
+	// Routes that prefer an address as source go with it, IPv4 ones without a message.
+	return Change{Underlay: true, Routing: gone}
+}
+
+func (t *tracker) route(gone bool, body []byte) Change {
+	r, index, proto, kind, ok := routeOf(body, func(index int) string {
+		if l := t.links[index]; l.name != "" {
+			return l.name
+		}
+		return fmt.Sprintf("#%d", index)
+	})
+	l := t.links[index]
+	switch {
+	case !ok:
+		return All()
+	case number(body[8:])&unix.RTM_F_CLONED != 0, r.Table == unix.RT_TABLE_LOCAL, kind == unix.RTN_MULTICAST:
+		return Change{} // An exception of a route, or what comes and goes with an address.
+	case proto == config.RouteProtoPod && !gone:
+		return Change{} // The plugin's.
+	case proto == config.RouteProtoPod && l.name != "":
+		return Change{Pods: []string{l.name}}
+	case proto == config.RouteProtoPod:
+		return Change{AllPods: true}
+	}
+	c := Change{routes: []routeEvent{{route: r, ours: proto == config.RouteProtoNode, gone: gone}}}
+	if proto != config.RouteProtoNode && !l.pod() && !l.tunnel() {
+		c.Underlay = true
+		c.Routing = r.Table == config.TablePod
+	}
+	return c
+}
