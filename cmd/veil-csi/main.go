@@ -54,6 +54,7 @@ type options struct {
 	sparse                                bool
 	kmsSocket, keyFile, previousKeyFile   string
 	metrics, logLevel, logFormat          string
+	latencyTuning                         string
 	rewrapEvery, trimEvery, requestsEvery time.Duration
 }
 
@@ -137,6 +138,8 @@ func (o *options) flags() *flag.FlagSet {
 	fs.DurationVar(&o.rewrapEvery, "rewrap-every", 10*time.Minute, "how often keys are looked at that another key-encryption key should wrap")
 	fs.DurationVar(&o.requestsEvery, "requests-every", 10*time.Second, "how often requests of veilctl volume rewrap are looked for, in what is watched")
 	fs.DurationVar(&o.trimEvery, "trim-every", 24*time.Hour, "how often volumes with discard: batch say which blocks are free")
+	fs.StringVar(&o.latencyTuning, "latency-tuning", tuningAuto, "whether tuning: latency has dm-crypt's flags: "+
+		"`auto` by the kernel's release (6.8 or newer), on where its vendor has fixed CVE-2024-26718, off")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	return fs

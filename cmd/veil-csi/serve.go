@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
@@ -32,6 +34,13 @@ import (
 const (
 	storeKubernetes = "kubernetes"
 	storeFile       = "file:"
+)
+
+// What -latency-tuning says.
+const (
+	tuningAuto = "auto"
+	tuningOn   = "on"
+	tuningOff  = "off"
 )
 
 const (
@@ -59,6 +68,8 @@ func (o *options) check() error {
 		return errors.New("-previous-key-file wants the new one, too: -key-file")
 	case min(o.rewrapEvery, o.trimEvery, o.requestsEvery) <= 0:
 		return errors.New("-rewrap-every, -trim-every and -requests-every want a time such as 10m")
+	case !slices.Contains([]string{tuningAuto, tuningOn, tuningOff}, o.latencyTuning):
+		return fmt.Errorf("-latency-tuning %q: want auto, on or off", o.latencyTuning)
 	case !filepath.IsAbs(o.endpoint):
 		return fmt.Errorf("-endpoint %q: want an absolute path", o.endpoint)
 	}
@@ -141,11 +152,35 @@ func (o *options) keys() (map[string]keyring.Provider, error) {
 	return out, nil
 }
 
+// inline reports whether volumes with tuning: latency get dm-crypt's flags for that.
+func (o *options) inline(log *slog.Logger) (bool, error) {
+	if o.latencyTuning != tuningAuto {
+		return o.latencyTuning == tuningOn, nil
+	}
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return false, fmt.Errorf("release of the kernel: %w", err)
+	}
+	release := unix.ByteSliceToString(name.Release[:])
+	safe := crypt.LatencyIsSafe(release)
+	if !safe {
+		log.Info("volumes with tuning: latency are opened without dm-crypt's flags for it: this kernel may corrupt "+
+			"memory with them (CVE-2024-26718); where its vendor has fixed that, say -latency-tuning=on", "kernel", release)
+	}
+	return safe, nil
+}
+
 // sets gives the volumes of each backend.
 func (o *options) sets(s states, log *slog.Logger) (map[string]*volume.Set, error) {
 	out := map[string]*volume.Set{}
+	inline, err := o.inline(log)
+	if err != nil {
+		return nil, err
+	}
+	engine := crypt.Kernel{Inline: inline}
 	add := func(name string, b backend.Backend) {
-		out[name] = volume.NewSet(volume.Config{Cluster: s.cluster, Node: o.node, Store: s, Engine: crypt.Kernel{}, Backend: b, Locks: o.run, Log: log})
+		out[name] = volume.NewSet(volume.Config{Cluster: s.cluster, Node: o.node, Store: s, Engine: engine,
+			Backend: b, Locks: o.run, Log: log})
 	}
 	if o.files != "" {
 		if err := os.MkdirAll(o.files, 0o700); err != nil {

@@ -16,22 +16,45 @@ import (
 
 // Kernel is the Engine of this machine's device-mapper. The zero value is ready. It needs CAP_SYS_ADMIN, /dev/mapper/control, the module dm_crypt,
 // and add_key(2) and keyctl(2), which the usual seccomp profiles of containers deny. It starts no program and waits for no udev.
-type Kernel struct{}
+type Kernel struct {
+	// Inline lets the class Latency have dm-crypt's flags no_read_workqueue and no_write_workqueue. Set it only
+	// where LatencyIsSafe, or where the fix is known to be in the kernel: others corrupt memory (CVE-2024-26718).
+	Inline bool
+}
+
+// flags returns the dm-crypt arguments of the class that this kernel may have.
+func (k Kernel) flags(c Class) []string {
+	if c == Latency && !k.Inline {
+		return nil
+	}
+	return c.flags()
+}
+
+// LatencyIsSafe reports whether dm-crypt of the mainline kernel of that release, as uname(2) has it, decrypts
+// without tasklets, which wrote to memory that was freed (CVE-2024-26718, fixed in 6.8 and since backported).
+func LatencyIsSafe(release string) bool {
+	const fixedMajor, fixedMinor = 6, 8
+	var major, minor int
+	if n, err := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 || err != nil {
+		return false
+	}
+	return major > fixedMajor || major == fixedMajor && minor >= fixedMinor
+}
 
 // Create implements Engine.
-func (Kernel) Create(_ context.Context, t Table, key *keyring.Secret) (Mapping, error) {
+func (k Kernel) Create(_ context.Context, t Table, key *keyring.Secret) (Mapping, error) {
 	if _, err := (dmRequest{command: dmDevCreate, name: t.Name, uuid: t.UUID}).call(); err != nil {
 		return Mapping{}, err
 	}
-	m, err := create(t, key)
+	m, err := create(t, key, k.flags(t.Class))
 	if err != nil {
 		return Mapping{}, errors.Join(err, remove(t.Name, 0))
 	}
 	return m, nil
 }
 
-func create(t Table, key *keyring.Secret) (Mapping, error) {
-	if err := load(t, key); err != nil {
+func create(t Table, key *keyring.Secret, flags []string) (Mapping, error) {
+	if err := load(t, key, flags); err != nil {
 		return Mapping{}, err
 	}
 	if err := resume(t.Name); err != nil {
@@ -48,17 +71,17 @@ func create(t Table, key *keyring.Secret) (Mapping, error) {
 }
 
 // load gives the mapping its table. The key is in the keyring of a thread that ends with this call.
-func load(t Table, key *keyring.Secret) error {
+func load(t Table, key *keyring.Secret, flags []string) error {
 	done := make(chan error, 1)
 	go func() {
 		// Never unlocked: the thread ends with the goroutine, and its keyring with it.
 		runtime.LockOSThread()
-		done <- loadOnThread(t, key)
+		done <- loadOnThread(t, key, flags)
 	}()
 	return <-done
 }
 
-func loadOnThread(t Table, key *keyring.Secret) error {
+func loadOnThread(t Table, key *keyring.Secret, flags []string) error {
 	defer runtime.KeepAlive(key)
 	if err := checkHalves(key.Bytes()); err != nil {
 		return fmt.Errorf("mapping %s: %w", t.Name, err)
@@ -67,18 +90,18 @@ func loadOnThread(t Table, key *keyring.Secret) error {
 	if err != nil {
 		return fmt.Errorf("mapping %s: hand the key to the kernel: %w: add_key: %w; the process must be allowed add_key and keyctl", t.Name, ErrNotSupported, err)
 	}
-	err = loadTuned(t, dmRequest.call)
+	err = loadTuned(t, flags, dmRequest.call)
 	if _, gone := unix.KeyctlInt(unix.KEYCTL_REVOKE, id, 0, 0, 0); gone != nil {
 		err = errors.Join(err, fmt.Errorf("mapping %s: revoke the key: %w", t.Name, gone))
 	}
 	return err
 }
 
-// loadTuned loads the table with the flags of its class, or without them into a kernel that lacks one: it says EINVAL, as of everything that it does not know or take
+// loadTuned loads the table with these flags, or without them into a kernel that lacks one: it says EINVAL, as of everything that it does not know or take
 // (crypt_ctr_optional in drivers/md/dm-crypt.c). Nothing else is left out: what a kernel does not take of the rest it refuses again.
-func loadTuned(t Table, call func(dmRequest) (*dmReply, error)) error {
-	err := loadTable(t, t.Class.flags(), call)
-	if errors.Is(err, unix.EINVAL) && len(t.Class.flags()) > 0 {
+func loadTuned(t Table, flags []string, call func(dmRequest) (*dmReply, error)) error {
+	err := loadTable(t, flags, call)
+	if errors.Is(err, unix.EINVAL) && len(flags) > 0 {
 		err = loadTable(t, nil, call)
 	}
 	return err
@@ -162,7 +185,7 @@ func probe(path string) error {
 
 // Resize implements Engine.
 func (k Kernel) Resize(ctx context.Context, t Table, key *keyring.Secret) error {
-	if err := load(t, key); err != nil {
+	if err := load(t, key, k.flags(t.Class)); err != nil {
 		return err
 	}
 	err := swap(t.Name, dmSkipLockFSFlag)

@@ -80,7 +80,7 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			table := testTable()
 			table.Class, table.Discard = c.class, c.discard
-			err := loadTuned(table, c.kernel.call)
+			err := loadTuned(table, table.Class.flags(), c.kernel.call)
 			if !errors.Is(err, c.err) || len(c.kernel.asked) != c.asked {
 				t.Errorf("%v after %q; want %v after %d", err, c.kernel.asked, c.err, c.asked)
 			}
@@ -114,5 +114,26 @@ func TestClassesOnlyTune(t *testing.T) {
 	}
 	if flags := Class("").flags(); len(flags) != 0 {
 		t.Errorf("no class brings %q", flags)
+	}
+}
+
+// dm-crypt's flags for latency reach a kernel only where they are safe, or somebody says so.
+func TestLatencyFlagsNeedAGoodKernel(t *testing.T) {
+	for release, want := range map[string]bool{
+		"6.8.0": true, "6.12.48-cloud-amd64": true, "7.0.0-rc1": true, "6.8": true,
+		"6.7.12": false, "6.1.0-32-cloud-amd64": false, "5.15.0": false, "": false, "six": false,
+	} {
+		if got := LatencyIsSafe(release); got != want {
+			t.Errorf("%q: %v, want %v", release, got, want)
+		}
+	}
+	if f := (Kernel{}).flags(Latency); f != nil {
+		t.Errorf("flags %v by default", f)
+	}
+	if f := (Kernel{Inline: true}).flags(Latency); len(f) != 2 {
+		t.Errorf("flags %v where it was said", f)
+	}
+	if f := (Kernel{}).flags(Throughput); len(f) != 1 {
+		t.Errorf("flags %v for throughput", f)
 	}
 }

@@ -76,7 +76,7 @@ func newNodeIn(t *testing.T, dir string) *node {
 	}
 	n := &node{t: t, files: &backend.Files{Dir: dirs["files"]}, keys: keys}
 	n.Set = volume.NewSet(volume.Config{
-		Cluster: cluster, Node: "node-1", Store: &volume.FileStore{Dir: dirs["states"]}, Engine: crypt.Kernel{}, Backend: n.files, Keys: keys,
+		Cluster: cluster, Node: "node-1", Store: &volume.FileStore{Dir: dirs["states"]}, Engine: crypt.Kernel{Inline: true}, Backend: n.files, Keys: keys,
 		Locks: dirs["locks"], Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	t.Cleanup(n.clean)

@@ -55,7 +55,7 @@ func newNode(s settings) (*node, error) {
 		return nil, err
 	}
 	config := volume.Config{
-		Cluster: clusterID, Node: nodeName, Store: &volume.FileStore{Dir: dirs["states"]}, Engine: crypt.Kernel{}, Keys: n.keys,
+		Cluster: clusterID, Node: nodeName, Store: &volume.FileStore{Dir: dirs["states"]}, Engine: crypt.Kernel{Inline: true}, Keys: n.keys,
 		Locks: dirs["locks"], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	kind := driver.BackendFile
