@@ -48,6 +48,8 @@ const (
 	again = 5 * time.Second
 	// yieldEvery is how often volumes are looked for that other nodes took over from this one.
 	yieldEvery = time.Second
+	// recordsEvery is how often the disks below mappings are asked whether another node has opened them.
+	recordsEvery = 5 * time.Second
 )
 
 // check says what does not go together, and what to write instead.
@@ -275,6 +277,9 @@ func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Drive
 		return nil
 	})
 	every(yieldEvery, "fence what other nodes took over", func(ctx context.Context) error { return metrics.Yield(ctx, d) })
+	every(recordsEvery, "read the records of disks that are mapped", func(ctx context.Context) error {
+		return metrics.CheckDisks(ctx, d)
+	})
 	every(o.rewrapEvery, "wrap keys anew", func(ctx context.Context) error { return metrics.Rewrap(ctx, d) })
 	every(o.trimEvery, "tell disks of free blocks", func(ctx context.Context) error { return metrics.Trim(ctx, d) })
 	if s.cache != nil {

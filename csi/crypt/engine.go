@@ -123,6 +123,18 @@ func EpochOf(u UUID, name string) (epoch uint64, ok bool) {
 	return epoch, ok && err == nil && n == strconv.FormatUint(epoch, 10)
 }
 
+// VolumeOf returns the volume and the epoch in the name of a mapping; ok is false for a name that Expected does
+// not give.
+func VolumeOf(name string) (u UUID, epoch uint64, ok bool) {
+	rest, ok := strings.CutPrefix(name, namePrefix)
+	i := strings.LastIndexByte(rest, '-')
+	if !ok || i < 0 || u.UnmarshalText([]byte(rest[:i])) != nil {
+		return UUID{}, 0, false
+	}
+	epoch, ok = EpochOf(u, name)
+	return u, epoch, ok
+}
+
 // sectorBits: device-mapper counts in sectors of 512 bytes.
 const sectorBits = 9
 

@@ -57,13 +57,15 @@ type Driver struct {
 	busy map[string]bool
 	// reads are those of mappings that are under way, by name.
 	reads map[string]*reading
+	// records are the mappings whose disk's records are being read, by name.
+	records map[string]bool
 	// strays are mappings of which the cache does not say whose they are.
 	strays *strays
 }
 
 // New checks c and gives a driver. It touches nothing.
 func New(c Config) (*Driver, error) {
-	d := &Driver{Config: c, busy: map[string]bool{}, reads: map[string]*reading{}, strays: newStrays(), ending: make(chan struct{})}
+	d := &Driver{Config: c, busy: map[string]bool{}, reads: map[string]*reading{}, records: map[string]bool{}, strays: newStrays(), ending: make(chan struct{})}
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}

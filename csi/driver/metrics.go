@@ -23,6 +23,7 @@ const (
 	workRewrap = "rewrap"
 	workTrim   = "trim"
 	workYield  = "yield"
+	workDisks  = "disks"
 )
 
 // NewMetrics registers the metrics of d.
@@ -56,7 +57,7 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 			}
 			return 0
 		}))
-	for _, work := range []string{workRewrap, workTrim, workYield} {
+	for _, work := range []string{workRewrap, workTrim, workYield, workDisks} {
 		m.failed.WithLabelValues(work)
 	}
 	return m
@@ -92,6 +93,15 @@ func (m *Metrics) Yield(ctx context.Context, d *Driver) error {
 	err := d.Yield(ctx)
 	if err != nil {
 		m.failed.WithLabelValues(workYield).Inc()
+	}
+	return err
+}
+
+// CheckDisks is the driver's, counted.
+func (m *Metrics) CheckDisks(ctx context.Context, d *Driver) error {
+	err := d.CheckDisks(ctx)
+	if err != nil {
+		m.failed.WithLabelValues(workDisks).Inc()
 	}
 	return err
 }

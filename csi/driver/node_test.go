@@ -149,6 +149,7 @@ func (m *machine) process(kill int) *Driver {
 			return d, m.step("open disk")
 		},
 	})
+	set.OpenBelow = m.below
 	c := Config{Node: m.name, Version: "v0", Sets: map[string]*volume.Set{BackendFile: set}, Keys: m.keys, Mounts: m.mounts, Log: m.log}
 	if m.config != nil {
 		m.config(&c)
@@ -164,6 +165,18 @@ func (m *machine) process(kill int) *Driver {
 	m.steps, m.kill, m.end = 0, kill, d.End
 	m.mu.Unlock()
 	return d
+}
+
+// below is the disk of that number.
+func (m *machine) below(number uint64) (blk.Reader, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for v, n := range m.numbers {
+		if n == number {
+			return m.disks[v], nil
+		}
+	}
+	return nil, fs.ErrNotExist
 }
 
 func (m *machine) disk(v string) *blktest.Disk {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
@@ -318,4 +319,63 @@ func TestHeirDeletes(t *testing.T) {
 	if _, err := heir.DeleteVolume(t.Context(), request); err != nil || m.disk(pvc) != nil {
 		t.Errorf("%v, disk %v", err, m.disk(pvc) != nil)
 	}
+}
+
+// A node fences itself by what its disk says, without an API server.
+func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
+	for name, known := range map[string]bool{"whose volumes it knew": true, "that has just started": false} {
+		t.Run(name, func(t *testing.T) {
+			m, d := two(t)
+			if known {
+				if err := d.Yield(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d.any.Store = &listed{Store: d.any.Store, refused: volume.ErrUnavailable, away: volume.ErrUnavailable}
+			if err := d.CheckDisks(t.Context()); err != nil || len(m.engine.Live()) != 2 {
+				t.Fatalf("before it was taken: %v, mappings %v", err, m.engine.Live())
+			}
+			other, heir := m.heir()
+			if err := other.stageVolume(heir, pvc); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := d.CheckDisks(t.Context()); err != nil || len(m.live(pvc)) != 0 || len(m.live(restored)) != 1 {
+					t.Errorf("%v, mappings %v", err, m.engine.Live())
+				}
+			}
+			if err := heir.CheckDisks(t.Context()); err != nil || len(other.engine.Live()) != 1 {
+				t.Errorf("the node that has it: %v, mappings %v", err, other.engine.Live())
+			}
+		})
+	}
+}
+
+// A disk that hangs is read once, and keeps no other from being fenced.
+func TestRecordsOfADiskThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, d := two(t)
+		goOn, reads := make(chan struct{}), 0
+		hung := m.numbers[restored]
+		d.any.OpenBelow = func(number uint64) (blk.Reader, error) {
+			if number == hung {
+				reads++
+				<-goOn
+			}
+			return m.below(number)
+		}
+		other, heir := m.heir()
+		if err := other.stageVolume(heir, pvc); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			began := time.Now()
+			err := d.CheckDisks(t.Context())
+			if (err == nil) != (reads == 1 && time.Since(began) == 0) || len(m.live(pvc)) != 0 || reads != 1 {
+				t.Errorf("%v after %v, %d reads, mappings %v", err, time.Since(began), reads, m.engine.Live())
+			}
+		}
+		close(goOn)
+		synctest.Wait()
+	})
 }

@@ -215,6 +215,13 @@ func (s *strays) missed(what string) (times int) {
 	return m.times
 }
 
+// volume returns the volume of a mapping; empty where it is not known.
+func (s *strays) volume(name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.volumeByName[name]
+}
+
 // of returns the mappings of a volume.
 func (s *strays) of(volume string) (names []string) {
 	s.mu.Lock()

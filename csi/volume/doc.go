@@ -17,7 +17,8 @@
 //   - A copy is what its source was at one moment, which lasted no longer than a limit; it opens on no disk but its own, and its source on no copy's.
 //     A source that could not be let go on is tried again for some seconds (ErrStill, Set.ResumeVolume); one that a dead process left standing still goes on (Set.Resume,
 //     Set.Open).
-//   - A node from which a volume was taken over fences what it has mapped of it when it learns of that (Set.Yield), and changes neither disk nor state.
+//   - A node from which a volume was taken over fences what it has mapped of it when it learns of that (Set.Yield), from the
+//     state or from the disk's own record (Set.YieldLater), and changes neither disk nor state.
 //   - While the key service is away nothing is opened anew and nothing is formatted; what is open stays so.
 //
 // A copy and its source have one volume key: deleting one destroys its wrapped key, and what is left of its disk can still be read by who has the key of the

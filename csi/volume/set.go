@@ -25,7 +25,7 @@ const readers = 4
 // turnPatience is how long a volume may keep others waiting: a disk that hangs keeps its memory and nothing else.
 const turnPatience = 30 * time.Second
 
-// Config is what a Set stands on. All but OpenDisk, Locks and Log must be set.
+// Config is what a Set stands on. All but OpenDisk, OpenBelow, Locks and Log must be set.
 type Config struct {
 	// Cluster is the id of the cluster, Node the name of this node.
 	Cluster, Node string
@@ -36,6 +36,8 @@ type Config struct {
 	Keys keyring.Provider
 	// OpenDisk opens the device at path; shared is for one that a mapping is on. Nil is direct I/O to the device.
 	OpenDisk func(path string, shared bool) (blk.Disk, error)
+	// OpenBelow opens the device that a mapping is on, by its number, to be read. Nil is blk.OpenNumber.
+	OpenBelow func(number uint64) (blk.Reader, error)
 	// Locks is a folder, on tmpfs, for the locks by which processes of this node exclude each other; empty when there is one process.
 	Locks string
 	// Log may be nil.
@@ -64,6 +66,9 @@ func NewSet(c Config) *Set {
 			}
 			return blk.Open(path)
 		}
+	}
+	if c.OpenBelow == nil {
+		c.OpenBelow = blk.OpenNumber
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
@@ -40,4 +41,44 @@ func (s *Set) Yield(ctx context.Context, volume string) error {
 		o.drop()
 	}
 	return nil
+}
+
+// YieldLater fences the mapping name of the volume where a record on its disk claims a later epoch than the
+// mapping has: another node has opened the volume since, and has the same disk. It asks the disk alone, and
+// works while the store is away. Whoever forges such a record could as well destroy the volume. A volume that
+// is worked on is ErrInProgress: its epoch may be ours.
+func (s *Set) YieldLater(ctx context.Context, volume, name string) error {
+	unlock, err := s.lock(volume)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	uuid, epoch, ok := crypt.VolumeOf(name)
+	m, err := s.Engine.Lookup(ctx, name)
+	below, mapped := m.Below()
+	if errors.Is(err, crypt.ErrNoMapping) || err == nil && (!ok || !mapped) {
+		return nil // It is closed, fenced, or not ours.
+	}
+	if err != nil {
+		return err
+	}
+	disk, err := s.OpenBelow(below)
+	if err != nil {
+		return fmt.Errorf("disk below mapping %s: %w", name, err)
+	}
+	defer disk.Close()
+	later, err := crypt.Later(disk, uuid, epoch)
+	if err != nil {
+		return fmt.Errorf("disk below mapping %s: %w", name, err)
+	}
+	if later == 0 {
+		return nil
+	}
+	if err := s.Engine.Fence(ctx, name); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
+		return err
+	}
+	s.Log.Warn("mapping fenced: its disk says that the volume was opened since, by another node; "+
+		"what was written here since is lost", "volume", volume, "mapping", name, "epoch", epoch, "found", later)
+	return s.Engine.Remove(ctx, name, true)
 }

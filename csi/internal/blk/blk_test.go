@@ -207,6 +207,27 @@ func TestLoopsAtOnce(t *testing.T) {
 	all.Wait()
 }
 
+func TestDeviceIsReadByItsNumber(t *testing.T) {
+	nettest.NeedRoot(t)
+	path := sparse(t, 1<<20)
+	if err := os.WriteFile(path, bytes.Repeat([]byte{7}, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := attached(t, path)
+	d, err := blk.OpenNumber(l.Number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	b := blk.Buffer(blk.Align)
+	if n, err := d.ReadAt(b, blk.Align); n != len(b) || err != nil || b[0] != 7 || blk.BackingFile(l.Number) != path {
+		t.Errorf("%d bytes, %d, %v, of %q", n, b[0], err, blk.BackingFile(l.Number))
+	}
+	if _, err := blk.OpenNumber(unix.Mkdev(259, 1<<19)); err == nil {
+		t.Error("a device that there is not was opened")
+	}
+}
+
 // attached puts a file on a loop device until the test ends; the test is skipped where there are none.
 func attached(t *testing.T, path string) blk.Loop {
 	t.Helper()

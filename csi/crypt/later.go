@@ -1,0 +1,27 @@
+package crypt
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+)
+
+// Later returns the latest epoch after the given one that a record on the disk claims for the volume; 0 when
+// none does. It verifies nothing and needs no key: a claim is a reason to stop writing, and whoever can make one
+// can destroy the volume anyway.
+func Later(d io.ReaderAt, u UUID, epoch uint64) (later uint64, err error) {
+	b := blk.Buffer(recordSize)
+	for _, at := range []int64{recordA, recordB} {
+		if n, err := d.ReadAt(b, at); n < len(b) {
+			return 0, fmt.Errorf("read the record at %d: %w", at, err)
+		}
+		if string(b[:len(recordMagic)]) != recordMagic {
+			continue
+		}
+		if r, version := parse(b); version == recordVersion && r.UUID == u && r.Epoch > epoch {
+			later = max(later, r.Epoch)
+		}
+	}
+	return later, nil
+}

@@ -1,0 +1,69 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// recordPatience is how long a round waits for the disks' answers. A disk that hangs holds one read.
+const recordPatience = 4 * time.Second
+
+// CheckDisks reads the records of the disks below all mappings, and fences those whose disk another node has
+// opened since (volume.Set.YieldLater). It asks nobody but the disks, so it works without an API server. Call it
+// every few seconds.
+func (d *Driver) CheckDisks(ctx context.Context) error {
+	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
+	if err != nil {
+		return err
+	}
+	done := make(chan error, len(names))
+	started := 0
+	for _, name := range names {
+		if d.checkDisk(context.WithoutCancel(ctx), name, done) {
+			started++
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, recordPatience)
+	defer cancel()
+	var errs []error
+	for range started {
+		select {
+		case err := <-done:
+			errs = append(errs, err)
+		case <-ctx.Done():
+			return errors.Join(append(errs, fmt.Errorf("records of disks: some did not answer for %v", recordPatience))...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkDisk starts to read the records below one mapping, and reports whether it did: a read that hangs is not
+// joined by another.
+func (d *Driver) checkDisk(ctx context.Context, name string, done chan<- error) bool {
+	id := d.strays.volume(name)
+	if id == "" {
+		id = name // Not known yet: the name of the mapping is as good to lock by.
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.records[name] {
+		return false
+	}
+	d.records[name] = true
+	go func() {
+		err := d.any.YieldLater(ctx, id, name)
+		if errors.Is(err, volume.ErrInProgress) {
+			err = nil
+		}
+		d.mu.Lock()
+		delete(d.records, name)
+		d.mu.Unlock()
+		done <- err
+	}()
+	return true
+}
