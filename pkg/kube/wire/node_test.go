@@ -29,7 +29,7 @@ func busyNode(i int) *corev1.Node {
 			Labels:            map[string]string{"a": "b", "kubernetes.io/hostname": "x", "node-role.kubernetes.io/control-plane": ""},
 			Annotations:       map[string]string{"k8s.io/initial-events-end": "true", "other": "annotation"},
 			Finalizers:        []string{"f"},
-			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 3000)}}},
+			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(string(make([]byte, 3000)))}},
 		},
 		Spec: corev1.NodeSpec{
 			PodCIDR: "10.244.1.0/24", PodCIDRs: []string{"10.244.1.0/24", "fd00::/64"}, ProviderID: "x://y", Unschedulable: true,
