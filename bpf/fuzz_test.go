@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -45,49 +44,25 @@ func verdictOf(frame []byte, marked bool) string {
 	inRange := func(a netip.Addr) bool {
 		return netip.MustParsePrefix("198.18.0.0/16").Contains(a) || netip.MustParsePrefix("fd42:1::/48").Contains(a)
 	}
-	node := dst == netip.MustParseAddr("198.19.0.1") || dst == netip.MustParseAddr("fd42:9::1")
-	vip := dst == netip.MustParseAddr("198.19.199.1") || dst == netip.MustParseAddr("fd42:fd::1")
+	node := func(a netip.Addr) bool {
+		return a == netip.MustParseAddr("198.19.0.1") || a == netip.MustParseAddr("fd42:9::1")
+	}
+	vip := func(a netip.Addr) bool {
+		return a == netip.MustParseAddr("198.19.199.1") || a == netip.MustParseAddr("fd42:fd::1")
+	}
 	switch {
 	case marked && inRange(dst):
 		return "pod_to_range"
-	case marked && node:
+	case marked && node(dst):
 		return "pod_to_node"
-	case marked && vip:
+	case marked && vip(dst):
 		return "pod_to_vip"
 	case inRange(src):
 		return "src_in_range"
 	case inRange(dst):
 		return "dst_in_range"
-	case quotesInner(frame[off:], typ == ipv6, inRange):
-		return "quoted_in_error"
 	}
-	return ""
-}
-
-// quotesInner is whether an IP packet is an ICMP error about a packet of the
-// cluster, about a probe, or about something that cannot be read.
-func quotesInner(p []byte, six bool, inRange func(netip.Addr) bool) bool {
-	proto, rest, _, _, ok := splitIP(p, six)
-	if !ok || proto != map[bool]int{false: 1, true: 58}[six] {
-		return false
-	}
-	if len(rest) == 0 {
-		return true
-	}
-	if typ := rest[0]; six && typ >= 128 || !six && !slices.Contains([]byte{3, 4, 5, 11, 12}, typ) {
-		return false
-	}
-	if len(rest) < 8 {
-		return true
-	}
-	proto, rest, src, dst, ok := splitIP(rest[8:], six)
-	if !ok || inRange(src) || inRange(dst) {
-		return true
-	}
-	if proto != 17 {
-		return false
-	}
-	return len(rest) < 4 || binary.BigEndian.Uint16(rest) == config.ProbePort || binary.BigEndian.Uint16(rest[2:]) == config.ProbePort
+	return behind(frame[off:], typ == ipv6, judge{inRange: inRange, node: node, vip: vip, leaves: true, pod: marked})
 }
 
 // splitIP reads an IP header; ok is false when it is cut or of another version.
@@ -123,6 +98,11 @@ func FuzzGuardAgainstOracle(f *testing.F) {
 	for _, six := range []bool{false, true} {
 		for _, q := range quotes {
 			f.Add(icmpError(six, q.typ(six), q.src(six), q.dst(six), q.port), false)
+		}
+	}
+	for _, c := range encapsulations() {
+		for n := range len(c.frame) {
+			f.Add(c.frame[:n+1], n%2 == 0)
 		}
 	}
 	l := load(f)

@@ -18,6 +18,7 @@ import (
 const (
 	GuardEgressMapDrops           = "drops"
 	GuardEgressMapEgressTranslate = "egress_translate"
+	GuardEgressMapGuardWork       = "guard_work"
 	GuardEgressMapNodes           = "nodes"
 	GuardEgressMapRanges          = "ranges"
 	GuardEgressMapVips            = "vips"
@@ -83,6 +84,7 @@ type GuardEgressProgramSpecs struct {
 type GuardEgressMapSpecs struct {
 	Drops           *ebpf.MapSpec `ebpf:"drops"`
 	EgressTranslate *ebpf.MapSpec `ebpf:"egress_translate"`
+	GuardWork       *ebpf.MapSpec `ebpf:"guard_work"`
 	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
 	Ranges          *ebpf.MapSpec `ebpf:"ranges"`
 	Vips            *ebpf.MapSpec `ebpf:"vips"`
@@ -122,6 +124,7 @@ func (o *GuardEgressObjects) Close() error {
 type GuardEgressMaps struct {
 	Drops           *ebpf.Map `ebpf:"drops"`
 	EgressTranslate *ebpf.Map `ebpf:"egress_translate"`
+	GuardWork       *ebpf.Map `ebpf:"guard_work"`
 	Nodes           *ebpf.Map `ebpf:"nodes"`
 	Ranges          *ebpf.Map `ebpf:"ranges"`
 	Vips            *ebpf.Map `ebpf:"vips"`
@@ -131,6 +134,7 @@ func (m *GuardEgressMaps) Close() error {
 	return _GuardEgressClose(
 		m.Drops,
 		m.EgressTranslate,
+		m.GuardWork,
 		m.Nodes,
 		m.Ranges,
 		m.Vips,

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	GuardIngressMapDrops           = "drops"
+	GuardIngressMapGuardWork       = "guard_work"
 	GuardIngressMapNodes           = "nodes"
 	GuardIngressMapRanges          = "ranges"
 	GuardIngressMapVips            = "vips"
@@ -80,10 +81,11 @@ type GuardIngressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardIngressMapSpecs struct {
-	Drops  *ebpf.MapSpec `ebpf:"drops"`
-	Nodes  *ebpf.MapSpec `ebpf:"nodes"`
-	Ranges *ebpf.MapSpec `ebpf:"ranges"`
-	Vips   *ebpf.MapSpec `ebpf:"vips"`
+	Drops     *ebpf.MapSpec `ebpf:"drops"`
+	GuardWork *ebpf.MapSpec `ebpf:"guard_work"`
+	Nodes     *ebpf.MapSpec `ebpf:"nodes"`
+	Ranges    *ebpf.MapSpec `ebpf:"ranges"`
+	Vips      *ebpf.MapSpec `ebpf:"vips"`
 }
 
 // GuardIngressVariableSpecs contains global variables before they are loaded into the kernel.
@@ -118,15 +120,17 @@ func (o *GuardIngressObjects) Close() error {
 //
 // It can be passed to LoadGuardIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardIngressMaps struct {
-	Drops  *ebpf.Map `ebpf:"drops"`
-	Nodes  *ebpf.Map `ebpf:"nodes"`
-	Ranges *ebpf.Map `ebpf:"ranges"`
-	Vips   *ebpf.Map `ebpf:"vips"`
+	Drops     *ebpf.Map `ebpf:"drops"`
+	GuardWork *ebpf.Map `ebpf:"guard_work"`
+	Nodes     *ebpf.Map `ebpf:"nodes"`
+	Ranges    *ebpf.Map `ebpf:"ranges"`
+	Vips      *ebpf.Map `ebpf:"vips"`
 }
 
 func (m *GuardIngressMaps) Close() error {
 	return _GuardIngressClose(
 		m.Drops,
+		m.GuardWork,
 		m.Nodes,
 		m.Ranges,
 		m.Vips,

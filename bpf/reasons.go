@@ -33,6 +33,13 @@ var Reasons = []Reason{
 	{15, "pod_unmarked", "A pod's packet was not marked as one: the nftables table that marks them was away."},
 	{16, "pod_to_vip", "A pod's packet to the address of a balancer, or to an external address, of a service was about to leave untranslated."},
 	{17, "pod_midstream", "A pod's TCP packet out of the cluster was of a connection of which connection tracking has not seen the beginning."},
+	{22, "inner_src_in_range", "A packet inside the packet has a source in a cluster or service range."},
+	{23, "inner_dst_in_range", "A packet inside the packet has a destination in a cluster or service range."},
+	{24, "inner_to_node", "A pod's packet has a packet inside, or a routing header, for the address of a node."},
+	{25, "inner_to_vip", "A pod's packet has a packet inside, or a routing header, for an address of a service."},
+	{26, "inner_truncated", "The packet ends inside a header behind its IP header, or that one cannot be read."},
+	{27, "inner_depth", "The packet has more headers behind its IP header than are read."},
+	{28, "routed_by_range", "A routing header lists an address of a cluster or service range."},
 }
 
 // Files that Header and Document are written to, relative to this directory.

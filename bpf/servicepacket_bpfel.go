@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ServicePacketMapDrops          = "drops"
+	ServicePacketMapGuardWork      = "guard_work"
 	ServicePacketMapNodes          = "nodes"
 	ServicePacketMapRanges         = "ranges"
 	ServicePacketMapServiceCallers = "service_callers"
@@ -107,6 +108,7 @@ type ServicePacketProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ServicePacketMapSpecs struct {
 	Drops          *ebpf.MapSpec `ebpf:"drops"`
+	GuardWork      *ebpf.MapSpec `ebpf:"guard_work"`
 	Nodes          *ebpf.MapSpec `ebpf:"nodes"`
 	Ranges         *ebpf.MapSpec `ebpf:"ranges"`
 	ServiceCallers *ebpf.MapSpec `ebpf:"service_callers"`
@@ -159,6 +161,7 @@ func (o *ServicePacketObjects) Close() error {
 // It can be passed to LoadServicePacketObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ServicePacketMaps struct {
 	Drops          *ebpf.Map `ebpf:"drops"`
+	GuardWork      *ebpf.Map `ebpf:"guard_work"`
 	Nodes          *ebpf.Map `ebpf:"nodes"`
 	Ranges         *ebpf.Map `ebpf:"ranges"`
 	ServiceCallers *ebpf.Map `ebpf:"service_callers"`
@@ -180,6 +183,7 @@ type ServicePacketMaps struct {
 func (m *ServicePacketMaps) Close() error {
 	return _ServicePacketClose(
 		m.Drops,
+		m.GuardWork,
 		m.Nodes,
 		m.Ranges,
 		m.ServiceCallers,

@@ -4,41 +4,46 @@
 
 #include "kernel.h"
 #include "drop.h"
+#include "encap.h"
 #include "nodes.h"
 #include "packet.h"
-#include "quote.h"
 #include "ranges.h"
 #include "settings.h"
 #include "vips.h"
 
-static __always_inline int guard_addrs(const struct packet *p)
+/* Judges p by its addresses and by what is behind its header; how is for encap_judge. */
+static __always_inline int guard_packet(struct __sk_buff *skb, const struct packet *p, int how)
 {
+	int reason;
+
 	if (in_ranges(&p->src))
 		return drop(REASON_SRC_IN_RANGE);
 	if (in_ranges(&p->dst))
 		return drop(REASON_DST_IN_RANGE);
-	return VERDICT_NEXT;
+	reason = encap_judge(skb, p, how);
+	return reason ? drop(reason) : VERDICT_NEXT;
 }
 
 /* parsed is what parse_* returned for p. */
-static __always_inline int guard_in(int parsed, const struct packet *p)
+static __always_inline int guard_in(struct __sk_buff *skb, int parsed, const struct packet *p)
 {
 	if (parsed == PACKET_NOT_IP)
 		return VERDICT_NEXT;
 	if (parsed != PACKET_IP)
 		return drop(parsed);
-	return guard_addrs(p);
+	return guard_packet(skb, p, 0);
 }
 
 static __always_inline int guard_out(struct __sk_buff *skb, int parsed, const struct packet *p)
 {
-	int verdict;
+	int how = ENCAP_LEAVES;
 
 	if (parsed == PACKET_NOT_IP)
 		return VERDICT_NEXT;
 	if (parsed != PACKET_IP)
 		return drop(parsed);
 	if (skb->mark & pod_mark) {
+		how |= ENCAP_POD;
 		if (in_ranges(&p->dst))
 			return drop(REASON_POD_TO_RANGE);
 		if (is_node(&p->dst))
@@ -47,8 +52,5 @@ static __always_inline int guard_out(struct __sk_buff *skb, int parsed, const st
 		if (!(skb->mark & service_mark) && is_vip(&p->dst))
 			return drop(REASON_POD_TO_VIP);
 	}
-	verdict = guard_addrs(p);
-	if (verdict == VERDICT_NEXT && quotes_inner(skb, p))
-		return drop(REASON_QUOTED_IN_ERROR);
-	return verdict;
+	return guard_packet(skb, p, how);
 }

@@ -145,7 +145,7 @@ static __always_inline int parse_ethernet(struct __sk_buff *skb, struct packet *
 	return PACKET_NOT_IP;
 }
 
-/* All that is ever read: two IPv4 headers with options, ICMP between them, ports behind. */
+/* What is read of most packets: two IPv4 headers with options, ICMP between them, ports behind. */
 #define HEADERS_MAX 132
 
 /* Reads a packet of a link without Ethernet headers. */

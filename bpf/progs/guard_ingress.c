@@ -10,7 +10,7 @@ int guard_ingress(struct __sk_buff *skb)
 {
 	struct packet p = {};
 
-	return guard_in(parse_ethernet(skb, &p), &p);
+	return guard_in(skb, parse_ethernet(skb, &p), &p);
 }
 
 /* For links without Ethernet headers. */
@@ -19,7 +19,7 @@ int guard_ingress_l3(struct __sk_buff *skb)
 {
 	struct packet p = {};
 
-	return guard_in(parse_l3(skb, &p), &p);
+	return guard_in(skb, parse_l3(skb, &p), &p);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

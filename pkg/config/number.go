@@ -164,6 +164,8 @@ const (
 	PinVIPs   = "vips"
 	// PinTranslate is the array of programs that translate at egress, before the guard judges.
 	PinTranslate = "egress_translate"
+	// PinWork is where the guard's programs keep what they read of one packet.
+	PinWork = "guard_work"
 )
 
 // Where a kernel without tcx has our programs: a direct-action bpf filter of the clsact qdisc, for

@@ -17,7 +17,10 @@ import (
 
 // pinnedMaps and pinnedPrograms are everything that is pinned, in the order in which it is made.
 var (
-	pinnedMaps     = []string{config.PinDrops, config.PinRanges, config.PinNodes, config.PinVIPs, config.PinTranslate}
+	pinnedMaps = []string{
+		config.PinDrops, config.PinRanges, config.PinNodes, config.PinVIPs, config.PinTranslate,
+		config.PinWork,
+	}
 	pinnedPrograms = []string{
 		config.PinGuardIngress, config.PinGuardIngressL3, config.PinGuardEgress, config.PinGuardEgressL3,
 	}
@@ -121,8 +124,12 @@ func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 // copyMap takes over the entries of a map of another version. What cannot be
 // taken over is lost: Apply writes it again, or it is a count.
 func copyMap(to, from *ebpf.Map) error {
-	if to.KeySize() != from.KeySize() || to.ValueSize() != from.ValueSize() || to.Type() != from.Type() ||
-		to.Type() == ebpf.ProgramArray {
+	if to.KeySize() != from.KeySize() || to.ValueSize() != from.ValueSize() ||
+		to.Type() != from.Type() || to.Type() == ebpf.ProgramArray {
+		return nil
+	}
+	const counter = 8 // bytes; another array is work that no packet left behind
+	if to.Type() == ebpf.PerCPUArray && to.ValueSize() != counter {
 		return nil
 	}
 	if to.Type() == ebpf.PerCPUArray {

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What stands behind the IP header of a packet: IP packets inside it, addresses that a routing
+ * header lists, and what an ICMP message names. Routes with an encapsulation (seg6, rpl, ioam6),
+ * IPsec's tunnel mode and raw sockets put the cluster's addresses there, and no netfilter hook
+ * sees the packet as it leaves.
+ *
+ * Headers are read one in a step. The state is in a map and encap_step is a global function,
+ * which the verifier checks once, by itself: the number of steps costs it nothing.
+ *
+ *	outer IP ─► extension headers ─► IP (depth 1) ─► extension headers ─► IP (depth 2) ─► end
+ *	                   └ routing header: each address is judged as a destination
+ *
+ * What cannot be read, or has more headers than are read, is dropped.
+ */
+#pragma once
+
+#include "kernel.h"
+#include "addr.h"
+#include "nodes.h"
+#include "packet.h"
+#include "quote.h"
+#include "ranges.h"
+#include "settings.h"
+#include "vips.h"
+
+/* IP headers that are read behind the first. */
+#define ENCAP_DEPTH 2
+/* Headers of all kinds that are read; a routing header is one more for each ENCAP_LISTED. */
+#define ENCAP_STEPS  32
+#define ENCAP_LISTED 4
+/* What is made readable of a packet on a link without Ethernet headers. */
+#define ENCAP_PULL 4096
+
+/* Protocols that are followed by a header that is read (IANA, RFC 7045). */
+#define PROTO_HOPOPTS  0
+#define PROTO_IPV4     4
+#define PROTO_IPV6     41
+#define PROTO_ROUTING  43
+#define PROTO_FRAGMENT 44
+#define PROTO_AH       51
+#define PROTO_DSTOPTS  60
+#define PROTO_MOBILITY 135
+#define PROTO_HIP      139
+#define PROTO_SHIM6    140
+#define PROTO_ETHERNET 143
+
+/* Types of routing headers that list addresses. */
+#define ROUTING_SOURCE	0 /* RFC 2460 section 4.4 */
+#define ROUTING_MOBILE	2 /* RFC 6275 section 6.4 */
+#define ROUTING_RPL	3 /* RFC 6554 section 3 */
+#define ROUTING_SEGMENT 4 /* RFC 8754 section 2 */
+
+/* ICMPv6 messages with an address of the link behind eight bytes (RFC 4861). */
+#define ND_SOLICITATION 135
+#define ND_REDIRECT	137
+
+/* By what rules encap_step judges. 0 are those of a packet that comes in. */
+#define ENCAP_LEAVES 1
+#define ENCAP_POD    2 /* it leaves, and is a pod's */
+
+/* What encap_step returns beside a reason to drop. */
+#define ENCAP_END  0
+#define ENCAP_MORE (-1)
+
+struct encap {
+	/* The last IP header that was read; protocol and payload are where the next header is. */
+	struct packet p;
+	__u32 depth;	 /* IP headers read behind the first */
+	__u32 quoted;	 /* whether an ICMP error quotes what is read */
+	__u32 list;	 /* where the next address of a routing header is */
+	__u32 left;	 /* addresses of it that are not judged yet */
+	__u32 same;	 /* bytes that each address has in common with the destination */
+	__u32 same_last; /* the same of the last one */
+	/* Room for an address whose tail begins anywhere in it. */
+	union {
+		struct addr addr;
+		__u8 byte[32];
+	} hop;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct encap);
+} guard_work SEC(".maps");
+
+struct extension {
+	__u8 next;
+	__u8 len; /* of eight bytes, without the first eight */
+	union {
+		__be16 frag;
+		struct {
+			__u8 type;
+			__u8 segments_left;
+		} routing;
+	};
+	union {
+		__u8 cmpr;	 /* RPL: bytes in common, of all but the last and of the last */
+		__u8 last_entry; /* of segments */
+	};
+	__u8 pad; /* RPL: bytes behind the last address, in the high bits */
+	__u8 rest[2];
+};
+
+static __always_inline struct encap *encap_work(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&guard_work, &zero);
+}
+
+/* Reports whether something is to be read behind the IP header of p. */
+static __always_inline int encap_follows(const struct packet *p, int how)
+{
+	switch (p->protocol) {
+	case PROTO_IPV4:
+	case PROTO_IPV6:
+	case PROTO_AH:
+	case PROTO_ETHERNET:
+		return 1;
+	case PROTO_ICMP:
+		return p->family == 4 && how;
+	case PROTO_ICMPV6:
+		return p->family == 6 && how;
+	case PROTO_HOPOPTS:
+	case PROTO_ROUTING:
+	case PROTO_FRAGMENT:
+	case PROTO_DSTOPTS:
+	case PROTO_MOBILITY:
+	case PROTO_HIP:
+	case PROTO_SHIM6:
+		return p->family == 6;
+	}
+	return 0;
+}
+
+/* Returns the reason to drop a packet in which a has the place of a destination, or 0. */
+static __always_inline int encap_to(
+	struct __sk_buff *skb, const struct addr *a, int how, int in_range)
+{
+	if (in_ranges(a))
+		return in_range;
+	if (!(how & ENCAP_POD))
+		return 0;
+	if (is_node(a))
+		return REASON_INNER_TO_NODE;
+	if (!(skb->mark & service_mark) && is_vip(a))
+		return REASON_INNER_TO_VIP;
+	return 0;
+}
+
+/* Reads the IP header of a family at the cursor. */
+static __always_inline int encap_ip(struct __sk_buff *skb, struct encap *e, int how, int family)
+{
+	int reason;
+
+	if (e->depth >= ENCAP_DEPTH)
+		return REASON_INNER_DEPTH;
+	e->depth++;
+	if (family == 6)
+		reason = parse_ipv6(skb, e->p.base, e->p.payload, &e->p);
+	else
+		reason = parse_ipv4(skb, e->p.base, e->p.payload, &e->p);
+	if (reason != PACKET_IP)
+		return REASON_INNER_TRUNCATED;
+	if (in_ranges(&e->p.src))
+		return REASON_INNER_SRC_IN_RANGE;
+	reason = encap_to(skb, &e->p.dst, how, REASON_INNER_DST_IN_RANGE);
+	return reason ? reason : ENCAP_MORE;
+}
+
+/* Reads the Ethernet header at the cursor, and the VLAN tags behind it. */
+static __always_inline int encap_ethernet(struct __sk_buff *skb, struct encap *e)
+{
+	__u32 off = ETH_HLEN - sizeof(__be16), tags;
+	__be16 type;
+
+	if (packet_load(skb, e->p.base, e->p.payload + off, &type, sizeof(type)))
+		return REASON_INNER_TRUNCATED;
+#pragma unroll
+	for (tags = 0; tags < VLAN_TAGS_MAX && is_vlan(type); tags++) {
+		off += 4;
+		if (packet_load(skb, e->p.base, e->p.payload + off, &type, sizeof(type)))
+			return REASON_INNER_TRUNCATED;
+	}
+	if (is_vlan(type))
+		return REASON_INNER_DEPTH;
+	if (type != bpf_htons(ETH_P_IP) && type != bpf_htons(ETH_P_IPV6))
+		return ENCAP_END;
+	e->p.payload += off + sizeof(type);
+	e->p.protocol = type == bpf_htons(ETH_P_IP) ? PROTO_IPV4 : PROTO_IPV6;
+	return ENCAP_MORE;
+}
+
+/* Reads an ICMP message that leaves. */
+static __always_inline int encap_icmp(struct __sk_buff *skb, struct encap *e)
+{
+	__u8 type;
+
+	if (packet_load(skb, e->p.base, e->p.payload, &type, sizeof(type)))
+		return REASON_QUOTED_IN_ERROR;
+	if (is_quoting(e->p.family, type)) {
+		e->quoted = 1;
+		e->p.payload += QUOTE_OFFSET;
+		e->p.protocol = e->p.family == 6 ? PROTO_IPV6 : PROTO_IPV4;
+		return ENCAP_MORE;
+	}
+	return ENCAP_END;
+}
+
+/* Reports whether the ports at the cursor are those of a probe, or cannot be read. */
+static __always_inline int encap_is_probe(struct __sk_buff *skb, const struct encap *e)
+{
+	struct ports ports;
+
+	if (packet_load(skb, e->p.base, e->p.payload, &ports, sizeof(ports)))
+		return 1;
+	return ports.dst == bpf_htons(probe_port) || ports.src == bpf_htons(probe_port);
+}
+
+/* Notes which addresses the routing header at the cursor lists. */
+static __always_inline void encap_routing(struct encap *e, const struct extension *h)
+{
+	__u32 room = h->len * 8, size;
+
+	e->list = e->p.payload + sizeof(*h);
+	e->left = 0;
+	e->same = 0;
+	e->same_last = 0;
+	switch (h->routing.type) {
+	case ROUTING_SOURCE:
+	case ROUTING_MOBILE:
+		e->left = room / 16;
+		break;
+	case ROUTING_SEGMENT:
+		e->left = room / 16;
+		if (e->left > h->last_entry + 1U)
+			e->left = h->last_entry + 1U; /* what follows are TLVs */
+		break;
+	case ROUTING_RPL:
+		e->same = h->cmpr >> 4;
+		e->same_last = h->cmpr & 0xf;
+		room -= h->pad >> 4;
+		size = 16 - e->same_last;
+		if (room < size || room > 255 * 8)
+			break;
+		e->left = 1 + (room - size) / (16 - e->same);
+		break;
+	}
+}
+
+/* Judges the next addresses that a routing header lists. */
+static __always_inline int encap_listed(struct __sk_buff *skb, struct encap *e, int how)
+{
+	int reason;
+
+#pragma unroll
+	for (int i = 0; i < ENCAP_LISTED; i++) {
+		__u32 same = e->left == 1 ? e->same_last : e->same;
+
+		if (!e->left)
+			break;
+		same &= 0xf;
+		e->hop.addr = e->p.dst;
+		if (packet_load(skb, e->p.base, e->list, e->hop.byte + same, 16 - same))
+			return REASON_INNER_TRUNCATED;
+		reason = encap_to(skb, &e->hop.addr, how, REASON_ROUTED_BY_RANGE);
+		if (reason)
+			return reason;
+		e->list += 16 - same;
+		e->left--;
+	}
+	return ENCAP_MORE;
+}
+
+/* Reads the extension header at the cursor. */
+static __always_inline int encap_extension(struct __sk_buff *skb, struct encap *e)
+{
+	struct extension h;
+	__u32 size;
+
+	if (packet_load(skb, e->p.base, e->p.payload, &h, sizeof(h)))
+		return REASON_INNER_TRUNCATED;
+	size = (h.len + 1) * 8;
+	switch (e->p.protocol) {
+	case PROTO_ROUTING:
+		encap_routing(e, &h);
+		break;
+	case PROTO_FRAGMENT:
+		if (h.frag & bpf_htons(0xfff8))
+			return ENCAP_END; /* only the first one has headers */
+		size = 8;
+		break;
+	case PROTO_AH:
+		size = (h.len + 2) * 4;
+		break;
+	}
+	e->p.protocol = h.next;
+	e->p.payload += size;
+	return ENCAP_MORE;
+}
+
+/* Reads one header of the packet whose state is in guard_work. */
+static __always_inline int encap_next(struct __sk_buff *skb, struct encap *e, int how)
+{
+	if (e->left)
+		return encap_listed(skb, e, how);
+	if (e->quoted && e->p.protocol == PROTO_UDP)
+		return encap_is_probe(skb, e) ? REASON_QUOTED_IN_ERROR : ENCAP_END;
+	if (!encap_follows(&e->p, how))
+		return ENCAP_END;
+	switch (e->p.protocol) {
+	case PROTO_IPV4:
+		return encap_ip(skb, e, how, 4);
+	case PROTO_IPV6:
+		return encap_ip(skb, e, how, 6);
+	case PROTO_ETHERNET:
+		return encap_ethernet(skb, e);
+	case PROTO_ICMP:
+	case PROTO_ICMPV6:
+		return encap_icmp(skb, e);
+	}
+	return encap_extension(skb, e);
+}
+
+/* Is encap_next, with one reason for all that an ICMP error quotes. */
+__noinline int encap_step(struct __sk_buff *skb, int how)
+{
+	struct encap *e = encap_work();
+	int step;
+
+	if (!e)
+		return REASON_INNER_TRUNCATED;
+	if (e->quoted)
+		how &= ~ENCAP_POD; /* a pod may tell about a packet that came to it from a node */
+	step = encap_next(skb, e, how);
+	return e->quoted && step > 0 ? REASON_QUOTED_IN_ERROR : step;
+}
+
+/* Returns the reason to drop a packet for what is behind the IP header of p, or 0. */
+static __always_inline int encap_judge(struct __sk_buff *skb, const struct packet *p, int how)
+{
+	struct encap *e;
+	int step = ENCAP_MORE;
+
+	if (!encap_follows(p, how))
+		return 0;
+	e = encap_work();
+	if (!e)
+		return REASON_INNER_TRUNCATED;
+	/* Reads from the network header see only the linear part. */
+	if (p->base == BASE_NETWORK)
+		bpf_skb_pull_data(skb, skb->len < ENCAP_PULL ? skb->len : ENCAP_PULL);
+	e->p = *p;
+	e->depth = 0;
+	e->quoted = 0;
+	e->left = 0;
+#pragma unroll
+	for (int i = 0; i < ENCAP_STEPS; i++) {
+		step = encap_step(skb, how);
+		if (step != ENCAP_MORE)
+			break;
+	}
+	return step == ENCAP_MORE ? REASON_INNER_DEPTH : step;
+}
