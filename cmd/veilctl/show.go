@@ -84,7 +84,7 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		{"Guard", guard},
 		{"MTU", fmt.Sprintf("%d for pods over %d", s.MTU.Pod, s.MTU.Underlay)},
 		{"Pods", fmt.Sprint(s.Pods)},
-		{"In clear", "masqueraded traffic that leaves the cluster; host to host traffic"},
+		{"In clear", inClear(s)},
 	}
 	if s.Flowtable != "" {
 		rows = append(rows, []string{"Flow table", s.Flowtable})
@@ -106,6 +106,14 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		fmt.Fprintf(t, "%s\t%s\n", r[0], r[1])
 	}
 	return t.Flush()
+}
+
+// inClear is what crosses the network in clear; a veild that does not say it has these two.
+func inClear(s telemetry.Status) string {
+	if len(s.InClear) == 0 {
+		return "masqueraded traffic that leaves the cluster; host to host traffic"
+	}
+	return strings.Join(s.InClear, "; ")
 }
 
 // servicesLine is how it stands with the table of services, in a line.

@@ -92,6 +92,7 @@ func decide(in inputs) decision {
 			ClusterRanges: in.cfg.ClusterRanges,
 			ServiceRanges: in.cfg.ServiceRanges,
 			NodeAddrs:     in.table.NodeAddrs,
+			ClosedRanges:  in.cfg.Closed(),
 			Masquerade:    in.cfg.Masquerade,
 			ReflectMarks:  in.cfg.ServiceProxy == config.ServiceProxyEBPF,
 			// The programs of services judge what leaves by marks, which the short way does not set.
@@ -134,6 +135,7 @@ func decide(in inputs) decision {
 	d.self, d.podMTU = self, mtu
 	d.host.Devices = []hostnet.TunnelDevice{{Name: deviceName, MTU: mtu}}
 	d.host.Peers, d.notes = hostPeers(in, underlay, mtu)
+	d.notes = append(d.notes, closedServers(in)...)
 	if in.wideMTU != "" {
 		d.notes = append(d.notes, in.wideMTU)
 	}
@@ -206,6 +208,17 @@ func hostPeers(in inputs, underlay cluster.Families, deviceMTU int) (peers []hos
 		peers = append(peers, p)
 	}
 	return peers, notes
+}
+
+// closedServers says which API servers pods cannot reach, since `outside` does not name them.
+func closedServers(in inputs) (notes []string) {
+	closed := in.cfg.Closed()
+	for _, a := range without(in.table.APIServers, in.table.NodeAddrs) {
+		if slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			notes = append(notes, fmt.Sprintf("pods do not reach the API server's address %s, which is in nodeRanges and no node's: write it to outside in the configuration", a))
+		}
+	}
+	return notes
 }
 
 // routeMTU is what fits to a peer when that is less than the device's MTU, else 0:

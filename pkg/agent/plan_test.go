@@ -125,6 +125,28 @@ func TestDecideNamesWhatKeepsTheNodeClosed(t *testing.T) {
 	}
 }
 
+func TestOutsideClosesNodeRanges(t *testing.T) {
+	in := two(t)
+	in.cfg.NodeRanges = prefixes("198.18.0.0/24", "fd42::/64")
+	in.table.APIServers = addrs("198.18.0.12", "198.18.0.250", "203.0.113.1")
+	if d := decide(in); d.host.ClosedRanges != nil || len(d.notes) > 0 {
+		t.Errorf("outside is not written, but %v is closed: %q", d.host.ClosedRanges, d.notes)
+	}
+	in.cfg.Outside = prefixes("fd42::/65")
+	d := decide(in)
+	if got := d.host.ClosedRanges; !slices.Equal(got, prefixes("198.18.0.0/24", "fd42::8000:0:0:0/65")) {
+		t.Errorf("closed %v", got)
+	}
+	if len(d.problems) > 0 || len(d.notes) != 1 || !strings.Contains(d.notes[0], "198.18.0.250") {
+		t.Errorf("problems %q, notes %q: want one of the API server that is closed", d.problems, d.notes)
+	}
+	// Before anything is known of the cluster it is closed, too.
+	in.table, in.complete = cluster.Table{}, false
+	if got := decide(in).host.ClosedRanges; len(got) != 2 {
+		t.Errorf("without a table closed %v", got)
+	}
+}
+
 func TestRouteMTUIsTheNarrowest(t *testing.T) {
 	tests := []struct {
 		name   string

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
@@ -35,6 +36,7 @@ func (a *Agent) Status() telemetry.Status {
 		MTU:       a.mtuStatus(),
 		Flowtable: a.flowtable,
 		Refused:   slices.Clone(a.refusals),
+		InClear:   inClear(a.cfg),
 		Problems:  slices.Concat(a.problems, pods.problems),
 	}
 	if a.configProblem != "" {
@@ -57,6 +59,15 @@ func (a *Agent) Status() telemetry.Status {
 		s.Problems = append(s.Problems, p)
 	}
 	return s
+}
+
+// inClear names what crosses the network in clear as configured.
+func inClear(cfg config.Config) []string {
+	out := []string{"masqueraded traffic that leaves the cluster", "host to host traffic"}
+	if open := cfg.OpenNodeRanges(); open != "" {
+		out = append(out, "what pods send to "+open)
+	}
+	return out
 }
 
 func (a *Agent) mtuStatus() telemetry.MTU {

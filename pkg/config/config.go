@@ -22,6 +22,9 @@ type Config struct {
 	// kubelet may write what it likes into the addresses of its own Node: without a
 	// bound, a worker can draw what pods send to an outside address to itself.
 	NodeRanges []netip.Prefix `json:"nodeRanges,omitempty"`
+	// Outside are the parts of NodeRanges where hosts are that are no nodes. When it is not
+	// nil, be it empty, the rest of NodeRanges is closed to pods, but for peers.
+	Outside []netip.Prefix `json:"outside,omitzero"`
 	// KubeadmConfig is a file with kubeadm's ClusterConfiguration, or a
 	// ConfigMap that holds one, from which ranges that are not set here are read. Optional.
 	KubeadmConfig string `json:"kubeadmConfig,omitempty"`

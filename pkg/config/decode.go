@@ -56,7 +56,8 @@ func decodeValue(path string, raw any, v reflect.Value) []error {
 		if !ok {
 			return []error{newProblem(path, "is %s, write a list of %s", kindOf(raw), wanted(v.Type().Elem()))}
 		}
-		v.SetZero()
+		// Not nil: an empty list is written, too.
+		v.Set(reflect.MakeSlice(v.Type(), 0, len(list)))
 		var problems []error
 		for i, r := range list {
 			elem := reflect.New(v.Type().Elem()).Elem()

@@ -35,6 +35,7 @@ var flags = []struct{ name, path, usage string }{
 	{"cluster-ranges", "clusterRanges", "comma-separated `ranges` of all pods"},
 	{"service-ranges", "serviceRanges", "comma-separated `ranges` of all services"},
 	{"node-ranges", "nodeRanges", "comma-separated `ranges` of all node addresses (default: any)"},
+	{"outside", "outside", "comma-separated `ranges` inside node-ranges where hosts are that are no nodes; given, even empty, the rest is closed to pods"},
 	{"kubeadm-config", "kubeadmConfig", "`file` with kubeadm's ClusterConfiguration, for ranges that are not set"},
 	{"source", "source.kind", "where the table comes from: `kind` kubernetes or snapshot"},
 	{"kubeconfig", "source.kubeconfig", "kubeconfig `file` (default: the service account)"},

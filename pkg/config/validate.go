@@ -22,6 +22,7 @@ func (c Config) problems() []error {
 	var p problems
 	p.checkNode(c.Node)
 	p.checkRanges(c)
+	p.checkOutside(c)
 	p.checkSource(c)
 	p.checkPaths(c)
 	p.checkTunnel(c)
@@ -89,6 +90,22 @@ func (p *problems) checkRanges(c Config) {
 				}
 			}
 			seen = append(seen, namedRange{key, r})
+		}
+	}
+}
+
+func (p *problems) checkOutside(c Config) {
+	if c.Outside != nil && len(c.NodeRanges) == 0 {
+		p.add("outside", "closes what is left of nodeRanges, which is not set; set nodeRanges, or remove outside")
+		return
+	}
+	for i, o := range c.Outside {
+		key := fmt.Sprintf("outside[%d]", i)
+		if !p.checkRange(key, o) {
+			continue
+		}
+		if !slices.ContainsFunc(c.NodeRanges, func(r netip.Prefix) bool { return r.Bits() <= o.Bits() && r.Overlaps(o) }) {
+			p.add(key, "%s is in none of nodeRanges, so it is outside anyway; remove it, or write the part that is", o)
 		}
 	}
 }

@@ -27,6 +27,7 @@ func TestApplyTwiceChangesNothing(t *testing.T) {
 		{"ipv4 only", only(dual(), false)},
 		{"ipv6 only", only(dual(), true)},
 		{"no device yet", func() Want { w := dual(); w.Devices, w.Peers = nil, nil; return w }()},
+		{"networks of nodes closed", func() Want { w := dual(); w.ClosedRanges = prefixes("198.18.0.0/24", "fd42:0:0:1::/64"); return w }()},
 		{"no masquerading", func() Want { w := dual(); w.Masquerade = false; return w }()},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

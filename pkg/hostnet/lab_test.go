@@ -116,6 +116,9 @@ func closed(w Want) map[probe]bool {
 	for _, r := range w.ServiceRanges {
 		both(r)
 	}
+	for _, r := range w.ClosedRanges {
+		out[probe{r.Addr().Next().Next(), config.PodMark}] = true
+	}
 	for _, peer := range w.Peers {
 		for _, p := range peer.PodPrefixes {
 			both(p)

@@ -22,6 +22,8 @@ type Want struct {
 	// NodeAddrs are the addresses of all known nodes: for pods unreachable, unless
 	// a peer has them.
 	NodeAddrs []netip.Addr
+	// ClosedRanges are, for pods, unreachable as NodeAddrs are: networks of nodes.
+	ClosedRanges []netip.Prefix
 	// SelfAddrs are this node's own, the first of a family being the source that
 	// this node prefers towards remote pods. It must be assigned to a link.
 	SelfAddrs []netip.Addr
@@ -106,6 +108,9 @@ func (p *planner) beneath(w Want) {
 		for _, r := range slices.Concat(w.ClusterRanges, w.ServiceRanges) {
 			p.add(unreachable(table, r))
 		}
+	}
+	for _, r := range w.ClosedRanges {
+		p.add(unreachable(config.TablePod, r))
 	}
 	for _, a := range slices.Concat(w.NodeAddrs, w.SelfAddrs) {
 		p.add(unreachable(config.TablePod, single(a)))

@@ -29,6 +29,16 @@ route unreachable 198.18.128.0/17 table main metric 1986330624
 route unreachable 198.19.0.0/16 table main metric 1986330624
 forwarding inet true inet6 false
 `},
+		{"the networks of nodes are closed to pods, and to them alone", Want{
+			ClosedRanges: prefixes("198.18.0.0/24", "fd42:0:0:1::/64"), NodeAddrs: addrs("198.18.0.2"),
+			Peers: []Peer{{Name: "x", NodeAddrs: addrs("198.18.0.9"), Devices: []string{"veil3"}}},
+		}, golden4 + `route unreachable 198.18.0.0/24 table 30309 metric 1986330624
+route unreachable 198.18.0.2/32 table 30309 metric 1986330624
+route 198.18.0.9/32 dev veil3 table 30309 metric 1024
+route unreachable 198.18.0.9/32 table 30309 metric 1986330624
+route unreachable fd42:0:0:1::/64 table 30309 metric 1986330624
+forwarding inet false inet6 false
+`},
 		{"a peer whose prefix and address nothing else holds is closed beneath", Want{
 			Peers: []Peer{{Name: "x", PodPrefixes: prefixes("198.18.130.7/24"), NodeAddrs: addrs("198.18.0.9"), Devices: []string{"veil3"}}},
 		}, golden4 + `route 198.18.0.9/32 dev veil3 table 30309 metric 1024

@@ -32,6 +32,8 @@ type Status struct {
 	Guard   Guard             `json:"guard"`
 	MTU     MTU               `json:"mtu"`
 	Refused []cluster.Refusal `json:"refused,omitempty"`
+	// InClear names what pods and hosts send in clear as configured (docs/security.md, exceptions).
+	InClear []string `json:"inClear,omitempty"`
 	// Flowtable is "on" where packets of known flows take the kernel's flow table, else why they do not; empty is not known yet.
 	Flowtable string `json:"flowtable,omitempty"`
 	// Services is nil where another program translates services.

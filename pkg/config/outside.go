@@ -1,0 +1,52 @@
+package config
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Closed returns what pods must not reach in clear of the networks of the nodes:
+// NodeRanges without Outside. It is nil unless Outside is written.
+func (c Config) Closed() []netip.Prefix {
+	if c.Outside == nil {
+		return nil
+	}
+	var closed []netip.Prefix
+	for _, r := range c.NodeRanges {
+		closed = append(closed, without(r, c.Outside)...)
+	}
+	return closed
+}
+
+// OpenNodeRanges says what of the networks of the nodes pods reach in clear, "" when it is
+// nothing but Outside.
+func (c Config) OpenNodeRanges() string {
+	switch {
+	case c.Outside != nil:
+		return ""
+	case len(c.NodeRanges) == 0:
+		return "addresses of nodes that no Node names (set nodeRanges, and outside)"
+	}
+	return "addresses in nodeRanges that no Node names (write outside to close them)"
+}
+
+// without returns the fewest prefixes that hold the addresses of p that are in no hole.
+func without(p netip.Prefix, holes []netip.Prefix) []netip.Prefix {
+	if !slices.ContainsFunc(holes, p.Overlaps) {
+		return []netip.Prefix{p}
+	}
+	if slices.ContainsFunc(holes, func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Overlaps(p) }) {
+		return nil
+	}
+	low, high := halves(p)
+	return append(without(low, holes), without(high, holes)...)
+}
+
+// halves returns the two prefixes that p, which is no single address, consists of.
+func halves(p netip.Prefix) (low, high netip.Prefix) {
+	low = netip.PrefixFrom(p.Addr(), p.Bits()+1)
+	bytes := p.Addr().AsSlice()
+	bytes[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	addr, _ := netip.AddrFromSlice(bytes)
+	return low, netip.PrefixFrom(addr, p.Bits()+1)
+}
