@@ -63,10 +63,12 @@ type Client struct {
 	slices    *store[sliceEntry]
 	changed   chan struct{} // a store changed; capacity 1
 	publish   chan struct{} // the publisher should look; capacity 1
+	watched   chan struct{} // a watch began; capacity 1
 
 	mu        sync.Mutex
 	desired   *cluster.Claim
 	hostAddrs []netip.Addr
+	looked    bool              // host was looked up once, found or not
 	problems  map[string]string // by what they are about
 }
 
@@ -104,7 +106,7 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		},
-		changed: make(chan struct{}, 1), publish: make(chan struct{}, 1), problems: map[string]string{},
+		changed: make(chan struct{}, 1), publish: make(chan struct{}, 1), watched: make(chan struct{}, 1), problems: map[string]string{},
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

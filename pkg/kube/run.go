@@ -85,6 +85,8 @@ func (c *Client) state() (s cluster.State, ok bool) {
 	}
 	c.mu.Lock()
 	s.APIServers = sortedAddrs(append(s.APIServers, c.hostAddrs...))
+	// A worker cannot use the moment before the API server's address is known.
+	s.Synced = s.Synced && c.looked
 	c.mu.Unlock()
 
 	found := map[string]string{}
@@ -131,6 +133,7 @@ func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 			if err != nil {
 				return nil, err
 			}
+			poke(c.watched)
 			return w, nil
 		},
 	}
@@ -179,7 +182,8 @@ func (c *Client) request(k kind, o metav1.ListOptions) *rest.Request {
 	return r
 }
 
-// lookupHost keeps hostAddrs: the addresses of the host in the kubeconfig.
+// lookupHost keeps hostAddrs, the addresses of the host in the kubeconfig. It looks them up
+// with each new watch, since that may have gone to another server, and now and then.
 func (c *Client) lookupHost(ctx context.Context) {
 	for {
 		wait := c.times.lookup
@@ -191,9 +195,11 @@ func (c *Client) lookupHost(ctx context.Context) {
 			c.report("look up API server", nil)
 			c.setHostAddrs(addrs)
 		}
+		c.setLooked()
 		select {
 		case <-ctx.Done():
 			return
+		case <-c.watched:
 		case <-time.After(wait):
 		}
 	}
@@ -206,6 +212,17 @@ func (c *Client) hostAddresses(ctx context.Context) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.times.request)
 	defer cancel()
 	return c.lookup(ctx, c.host)
+}
+
+// setLooked notes that the first look-up is over.
+func (c *Client) setLooked() {
+	c.mu.Lock()
+	first := !c.looked
+	c.looked = true
+	c.mu.Unlock()
+	if first {
+		c.wake()
+	}
 }
 
 // setHostAddrs keeps those of addrs that can be a node's.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -357,4 +358,45 @@ func TestHostNameOfTheAPIServerIsLookedUp(t *testing.T) {
 	r.until("both addresses are known, without loopback", func(s cluster.State) bool {
 		return cmp.Equal(s.APIServers, []netip.Addr{netip.MustParseAddr("198.19.0.7"), netip.MustParseAddr("fd42::7")}, cmpopts.EquateComparable(netip.Addr{}))
 	})
+}
+
+// Whoever moves the API server's name cannot count on minutes: it is looked up with each new
+// watch, and no list is whole before the first look-up has ended.
+func TestHostNameIsLookedUpWithEachWatch(t *testing.T) {
+	f := newFakeServer(t)
+	answer, first := make(chan netip.Addr, 1), make(chan struct{})
+	r := start(t, f, "a", func(c *Client) {
+		c.host = "api.example"
+		c.lookup = func(ctx context.Context, _ string) ([]netip.Addr, error) {
+			select {
+			case <-first:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			select {
+			case a := <-answer:
+				answer <- a
+				return []netip.Addr{a}, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+	})
+	if s := r.until("the lists are there", func(cluster.State) bool { return true }); s.Synced {
+		t.Error("it is synced before the API server's name was looked up")
+	}
+	is := func(text string) func(cluster.State) bool {
+		return func(s cluster.State) bool {
+			return s.Synced && slices.Equal(s.APIServers, []netip.Addr{netip.MustParseAddr(text)})
+		}
+	}
+	answer <- netip.MustParseAddr("198.19.0.7")
+	close(first)
+	r.until("the first answer", is("198.19.0.7"))
+
+	<-answer
+	answer <- netip.MustParseAddr("198.19.0.8")
+	f.setAway(true) // ends all watches
+	f.setAway(false)
+	r.until("the second answer, the look-up by time being an hour away", is("198.19.0.8"))
 }
