@@ -215,9 +215,10 @@ func (l Loop) ioctl(what string, request uint) error {
 	return nil
 }
 
-// FindLoops gives the loop devices that the file at path is on. It compares inode and device, not names. A file that does not
-// exist is on none, unless a device still holds it by its former name: those are given too. A device that cannot be looked at is an error: the file may be on it.
-// One is passed over when the file system of its own file fails (EIO, ESTALE) and that of path does not.
+// FindLoops returns the loop devices that the file at path is on. Only devices whose file has the same base name are opened, and
+// their inode and device compared: to ask any other could wait for a server that is away. A file that does not
+// exist is on none, unless a device still holds it by its former name: those are returned, too. A device of that base name that cannot be
+// looked at is an error: the file may be on it. One is passed over when the file system of its own file fails (EIO, ESTALE) and that of path does not.
 func FindLoops(path string) ([]Loop, error) {
 	var st unix.Stat_t
 	gone := unix.Stat(path, &st)
@@ -236,19 +237,18 @@ func FindLoops(path string) ([]Loop, error) {
 			continue
 		}
 		attribute := filepath.Join(blockDir, d.Name(), "loop/backing_file")
-		if _, err := os.Stat(attribute); errors.Is(err, fs.ErrNotExist) {
-			continue // On no file.
+		backing, err := os.ReadFile(attribute)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			continue // On no file, or gone meanwhile.
+		}
+		if err != nil {
+			return nil, fmt.Errorf("is %s on %s: %w", path, d.Name(), err)
+		}
+		name, deleted := strings.CutSuffix(string(bytes.TrimSuffix(backing, []byte("\n"))), deletedSuffix)
+		if filepath.Base(name) != filepath.Base(path) || gone != nil && !(deleted && name == path) {
+			continue
 		}
 		l := Loop{Path: fmt.Sprintf("/dev/loop%d", n), Number: unix.Mkdev(loopMajor, uint32(n))}
-		if gone != nil {
-			ours, err := deleted(attribute, path)
-			if err != nil {
-				return nil, fmt.Errorf("is %s on %s: %w", path, l.Path, err)
-			}
-			if !ours {
-				continue
-			}
-		}
 		info, err := l.status()
 		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
 			continue // Detached meanwhile.
@@ -282,15 +282,6 @@ func BackingFile(number uint64) string {
 
 // deletedSuffix is what the kernel adds to the name of a file that is gone.
 const deletedSuffix = " (deleted)"
-
-// deleted is whether the sysfs attribute says that its file was path and is gone. One that is not there any more says nothing.
-func deleted(attribute, path string) (bool, error) {
-	b, err := os.ReadFile(attribute)
-	if exhausted(err) {
-		return false, err
-	}
-	return err == nil && string(bytes.TrimSpace(b)) == path+deletedSuffix, nil
-}
 
 // exhausted is whether err says of this process or machine, and not of what was asked for, that it could not be opened.
 func exhausted(err error) bool {

@@ -1,0 +1,42 @@
+package blk_test
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// A loop device of another file is not opened: the kernel would ask that file's server, which may be away. Other
+// programs may open it at any moment, so one search of several without an opening is enough.
+func TestLoopsOfOtherFilesAreNotOpened(t *testing.T) {
+	nettest.NeedRoot(t)
+	other, ours := sparse(t, 1<<20), sparse(t, 1<<20)
+	if err := os.Rename(other, other+"-of-another"); err != nil {
+		t.Fatal(err)
+	}
+	foreign := attached(t, other+"-of-another")
+	attached(t, ours)
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.InotifyAddWatch(fd, foreign.Path, unix.IN_OPEN); err != nil {
+		t.Fatal(err)
+	}
+	events := make([]byte, 4096)
+	for range 10 {
+		if found, err := blk.FindLoops(ours); len(found) != 1 || err != nil {
+			t.Fatalf("%v, %v", found, err)
+		}
+		if _, err := unix.Read(fd, events); errors.Is(err, unix.EAGAIN) {
+			return
+		}
+	}
+	t.Errorf("%s is opened whenever another file is looked for", foreign.Path)
+}
