@@ -67,7 +67,14 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	}
 	opts := d.openOptions(p, keys)
 	opts.TakeOver = from
-	if !c.block && st.Content != volume.Made {
+	switch {
+	case st.Content == volume.Made:
+	case c.block:
+		// Before it is opened: a state from before this has an epoch that the disk is ahead of.
+		if err := set.MarkMade(ctx, st.Volume, from); err != nil {
+			return err
+		}
+	default:
 		if err := d.make(ctx, set, st.Volume, opts, c.kind()); err != nil {
 			return err
 		}
@@ -82,9 +89,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 			d.Log.Warn("key of a volume was not wrapped by the secret's present key; keep the previous one in the secret", "volume", st.Volume, "error", err)
 		}
 	}
-	if c.block {
-		err = d.mark(ctx, set, o.State)
-	} else {
+	if !c.block {
 		err = d.mount(ctx, o, p, c, r.GetStagingTargetPath())
 	}
 	// What a person is to repair stays for him.
@@ -163,14 +168,6 @@ func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 // none: what it seals by is kept.
 func (d *Driver) openOptions(p Parameters, keys keyring.Provider) volume.OpenOptions {
 	return volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning, Discard: p.Discard != DiscardNever, KeepSealing: p.Keys == keyring.NameSecret}
-}
-
-// mark keeps that the volume has content.
-func (d *Driver) mark(ctx context.Context, set *volume.Set, st volume.State) error {
-	if st.Content == volume.Made {
-		return nil
-	}
-	return set.MarkMade(ctx, st.Volume)
 }
 
 // mount mounts the file system of an open volume at target.

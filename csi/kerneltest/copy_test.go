@@ -118,7 +118,7 @@ func TestCopyOfMountedExt4(t *testing.T) {
 	n.create("v")
 	o := n.open("v", volume.OpenOptions{})
 	run(t, "", "mkfs.ext4", "-q", o.Mapping.Path)
-	if err := n.MarkMade(t.Context(), "v"); err != nil {
+	if err := n.MarkMade(t.Context(), "v", ""); err != nil {
 		t.Fatal(err)
 	}
 	dir, unmount := mounted(t, o.Mapping.Path)

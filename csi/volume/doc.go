@@ -10,8 +10,7 @@
 //   - An image of a disk from before the volume was last opened, cleanly closed or expanded is refused, also one from the middle of an opening or closing
 //     that was cut short. Closing is clean with a key: the request's, or that of the record alone, which Open keeps for one whose Close brings none.
 //   - A file system is made only by an epoch that the volume gives up before it is used. A state from a backup by which nobody has used the volume is refused
-//     as any other that the disk is ahead of. Not for raw block: that is opened before MarkMade, so a backup from in between is refused only once the volume was
-//     closed cleanly or opened anew.
+//     as any other that the disk is ahead of. A raw block volume is marked (MarkMade) before it is opened, for the same reason.
 //   - What was refused has neither a mapping nor a backing's device that it had not before.
 //   - What Delete destroys is known to be the volume's. Anything else is left.
 //   - A copy is what its source was at one moment, which lasted no longer than a limit; it opens on no disk but its own, and its source on no copy's.

@@ -329,7 +329,7 @@ func openNew(t testing.TB) *node {
 	if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.MarkMade(t.Context(), id); err != nil {
+	if err := s.MarkMade(t.Context(), id, ""); err != nil {
 		t.Fatal(err)
 	}
 	n.disks[id].Flip(crypt.DataOffset+12345, 0x77)

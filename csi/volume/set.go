@@ -315,14 +315,15 @@ func (s *Set) Rewrap(ctx context.Context, volume string, keys keyring.Provider) 
 	return true, nil
 }
 
-// MarkMade keeps that the volume has content from now on: no file system is ever made on it. It is for one that is used as a device; see Make.
-func (s *Set) MarkMade(ctx context.Context, volume string) error {
+// MarkMade keeps that the volume has content from now on: no file system is ever made on it. It is for one that is used as a device, and is called
+// before Open: a state that does not say it yet then has an epoch before the disk's, as with Make. takeOver is that of OpenOptions.
+func (s *Set) MarkMade(ctx context.Context, volume, takeOver string) error {
 	o, err := s.begin(ctx, volume, nil)
 	if err != nil {
 		return err
 	}
 	defer o.unlock()
-	if err := o.claim(""); err != nil {
+	if err := o.claim(takeOver); err != nil {
 		return err
 	}
 	if err := o.usable("mark"); err != nil {

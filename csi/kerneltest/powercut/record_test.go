@@ -96,7 +96,7 @@ func simulate(t *testing.T) []logged {
 	o, err := s.Open(ctx, volumeID, volume.OpenOptions{})
 	step(o, err)
 	simulateFiles(t, disk, o.State)
-	step(nil, s.MarkMade(ctx, volumeID))
+	step(nil, s.MarkMade(ctx, volumeID, ""))
 	step(nil, m.put(func(m *State) { m.Files = simulatedFiles }))
 	for range 2 {
 		step(s.Close(ctx, volumeID, nil))

@@ -1,0 +1,43 @@
+package driver
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// recorder is a store that keeps every state that it had.
+type recorder struct {
+	volume.Store
+	states []volume.State
+}
+
+func (r *recorder) Update(ctx context.Context, st volume.State, rev volume.Revision) (volume.Revision, error) {
+	r.states = append(r.states, st)
+	return r.Store.Update(ctx, st, rev)
+}
+
+// No state of a raw block volume that was ever backed up lets a file system be made on what a pod wrote.
+func TestBackupsOfADevicesStateFormatNothing(t *testing.T) {
+	m := newMachine(t)
+	d := m.process(0)
+	m.made(d, block(), nil)
+	r := &recorder{Store: d.any.Store, states: []volume.State{m.state(pvc)}}
+	d.any.Store = r
+	if err := m.stage(d, block()); err != nil {
+		t.Fatal(err)
+	}
+	if i := slices.IndexFunc(r.states, func(st volume.State) bool { return st.Content == volume.Unmade && st.Phase == volume.Ready }); i >= 0 {
+		t.Errorf("state %d of %d says that nobody has used what is formatted: %+v", i, len(r.states), r.states[i])
+	}
+	for i, backup := range r.states {
+		m.reboot()
+		m.edit(func(st *volume.State) { *st = backup })
+		if err := m.stage(m.process(0), mounted("")); err == nil || m.mounts.Made() != 0 {
+			t.Errorf("state %d of %d, %s, %s, epoch %d: %v, %d file systems made",
+				i, len(r.states), backup.Phase, backup.Content, backup.Epoch, err, m.mounts.Made())
+		}
+	}
+}
