@@ -190,6 +190,19 @@ func trim(path string, r *trimRange) error {
 	return nil
 }
 
+// Flush implements Filesystems.
+func (Host) Flush(target string) error {
+	fd, err := unix.Open(target, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: target, Err: err}
+	}
+	defer unix.Close(fd)
+	if err := unix.Syncfs(fd); err != nil {
+		return &fs.PathError{Op: "syncfs", Path: target, Err: err}
+	}
+	return nil
+}
+
 // Usage implements Filesystems.
 func (Host) Usage(path string) (Usage, error) {
 	var st unix.Stat_t

@@ -85,6 +85,8 @@ type Filesystems interface {
 	Grow(ctx context.Context, device, target string, fs FS) error
 	// Trim tells the device below target which blocks are free, and gives how many bytes these are.
 	Trim(ctx context.Context, target string) (int64, error)
+	// Flush writes out what the file system at target holds in memory. Its users go on meanwhile.
+	Flush(target string) error
 	// Usage measures what is at path.
 	Usage(path string) (Usage, error)
 }

@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
 // Mappings that a copy left suspended go on when the driver starts, and when their volume is opened; those of a copy that is under way do not.
@@ -84,5 +89,65 @@ func TestResumeLeavesWhatAnotherNodeHas(t *testing.T) {
 	}
 	if err := s.Yield(t.Context(), id); err != nil || len(n.engine.Live()) != 0 {
 		t.Errorf("fenced: %v, mappings %v", err, n.engine.Live())
+	}
+}
+
+// watched is a backend that shows what there is while a source stands still.
+type watched struct {
+	stepBackend
+	look func()
+}
+
+func (b watched) Copy(context.Context, string, string, int64) error {
+	b.look()
+	return errDead
+}
+
+// killedInACopy is a node whose process was killed while its source stood still, and the next process.
+func killedInACopy(t *testing.T) (*node, *Set) {
+	t.Helper()
+	n, locks, left := opened(t), t.TempDir(), t.TempDir()
+	s := n.process(0)
+	s.Locks, s.Backend = locks, watched{stepBackend{n}, func() {
+		if err := os.CopyFS(left, os.DirFS(locks)); err != nil {
+			t.Error(err)
+		}
+	}}
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	n.engine.Edit(n.engine.Live()[0], func(m *crypt.Mapping) { m.Suspended = true })
+	next := n.process(0)
+	next.Locks, next.Store = left, lame{next.Store, true}
+	next.OpenBelow = func(uint64) (blk.Reader, error) { return n.disks[id], nil }
+	return n, next
+}
+
+// What a copy that was killed left suspended goes on at the next start, while the API server is away.
+func TestResumeWithoutAPIServer(t *testing.T) {
+	n, s := killedInACopy(t)
+	for range 2 {
+		if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 || len(n.engine.Live()) != 1 {
+			t.Errorf("%v, suspended %v, mappings %v", err, n.suspended(), n.engine.Live())
+		}
+	}
+	if marks, err := os.ReadDir(s.Locks); err != nil || slices.ContainsFunc(marks, func(e os.DirEntry) bool {
+		return strings.HasSuffix(e.Name(), stillSuffix)
+	}) {
+		t.Errorf("marks %v, %v", marks, err)
+	}
+}
+
+// One whose disk another node has opened since does not go on: it would write.
+func TestResumeWithoutAPIServerFencesWhatWasTaken(t *testing.T) {
+	n, s := killedInACopy(t)
+	heir := n.process(0)
+	other := crypttest.New()
+	heir.Node, heir.Engine = "node-2", other
+	if _, err := heir.Open(t.Context(), id, OpenOptions{TakeOver: "node-1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Resume(t.Context()); err != nil || len(n.engine.Live()) != 0 || len(other.Live()) != 1 {
+		t.Errorf("%v, mappings %v, of the other %v", err, n.engine.Live(), other.Live())
 	}
 }

@@ -10,11 +10,18 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// FreezeLimit is how long the source of a copy stands still at most, when the options say nothing else.
+// FreezeLimit is how long the source of a copy stands still at most, when the options say nothing else. It counts
+// from when the standstill is asked for: a file system that is written out first makes its writers wait, too.
 const FreezeLimit = 30 * time.Second
 
 // copyStill copies the backing while nobody writes to it.
 func (o *op) copyStill(ctx context.Context, from *op, open string, size int64, opts CopyOptions) error {
+	limit := opts.Limit
+	if limit == 0 {
+		limit = FreezeLimit
+	}
+	still, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks", ErrTooLong, limit))
+	defer cancel()
 	thaw, err := from.freeze(ctx, open, opts)
 	if err != nil {
 		return err
@@ -22,16 +29,12 @@ func (o *op) copyStill(ctx context.Context, from *op, open string, size int64, o
 	if thaw == nil {
 		return o.Backend.Copy(ctx, o.Volume, from.Volume, size)
 	}
-	limit := opts.Limit
-	if limit == 0 {
-		limit = FreezeLimit
-	}
-	still, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks", ErrTooLong, limit))
-	defer cancel()
 	goOn := sync.OnceValue(func() error { return from.letGo(ctx, thaw) })
 	// Also while the copy is stuck, perhaps in writing out what waits for the source.
 	stop := context.AfterFunc(still, func() { _ = goOn() })
-	err = o.Backend.Copy(still, o.Volume, from.Volume, size)
+	if err = still.Err(); err == nil {
+		err = o.Backend.Copy(still, o.Volume, from.Volume, size)
+	}
 	if stop(); context.Cause(still) != nil {
 		// Thawed before the copy was done, maybe: what it holds was not there at one moment.
 		err = fmt.Errorf("copy volume %s to %s: %w", from.Volume, o.Volume, errors.Join(context.Cause(still), err))
@@ -77,7 +80,16 @@ func (o *op) freeze(ctx context.Context, open string, opts CopyOptions) (thaw fu
 	if open == "" {
 		return nil, nil
 	}
-	thaw = func() error { return o.Engine.Suspend(context.WithoutCancel(ctx), open, false) }
+	if err := o.markStill(open); err != nil {
+		return nil, err
+	}
+	thaw = func() error {
+		err := o.Engine.Suspend(context.WithoutCancel(ctx), open, false)
+		if err == nil || errors.Is(err, crypt.ErrNoMapping) {
+			o.unmarkStill(open)
+		}
+		return err
+	}
 	if err := o.Engine.Suspend(ctx, open, true); err != nil {
 		return nil, errors.Join(fmt.Errorf("suspend volume %s: %w", o.Volume, err), o.letGo(ctx, thaw))
 	}
@@ -87,6 +99,11 @@ func (o *op) freeze(ctx context.Context, open string, opts CopyOptions) (thaw fu
 // Resume lets mappings of volumes go on which a copy that died left suspended. Call it when the driver starts, and again when it gives an error: ErrInProgress
 // for a volume on which another process works, which may die yet. A state that cannot be read is in nobody's way but its own volume's.
 func (s *Set) Resume(ctx context.Context) error {
+	return errors.Join(s.resumeMarked(ctx), s.resumeUnmarked(ctx))
+}
+
+// resumeUnmarked resumes mappings by what the store says of their volumes.
+func (s *Set) resumeUnmarked(ctx context.Context) error {
 	names, err := s.Engine.List(ctx, crypt.NamePrefixAll)
 	if err != nil {
 		return err
@@ -142,9 +159,14 @@ func (s *Set) resume(ctx context.Context, volume, name string) error {
 		return fmt.Errorf("resume mapping %s: %w", name, err)
 	}
 	defer unlock()
+	if m, err := s.Engine.Lookup(ctx, name); err == nil && m.Dead() {
+		s.unmarkStill(name)
+		return nil // It was fenced.
+	}
 	if err := s.Engine.Suspend(ctx, name, false); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
 		return err
 	}
+	s.unmarkStill(name)
 	s.Log.Info("mapping resumed: a copy of its volume had left it suspended", "volume", volume, "mapping", name)
 	return nil
 }

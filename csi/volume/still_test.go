@@ -248,3 +248,29 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 		}
 	})
 }
+
+// slow is an engine that takes its time to write out what a file system holds before it stands still.
+type slow struct{ crypt.Engine }
+
+func (s slow) Suspend(ctx context.Context, name string, suspended bool) error {
+	if suspended {
+		<-time.After(FreezeLimit + time.Second)
+	}
+	return s.Engine.Suspend(ctx, name, suspended)
+}
+
+// The limit counts from the request: who writes waits from then on.
+func TestLimitOfAStandstillCountsFromTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := opened(t)
+		s := n.process(0)
+		s.Engine = slow{s.Engine}
+		began := time.Now()
+		if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrTooLong) || time.Since(began) != FreezeLimit+time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if n.nothingOf(copyID); len(n.suspended()) != 0 {
+			t.Errorf("suspended %v", n.suspended())
+		}
+	})
+}

@@ -191,6 +191,19 @@ func (s *System) Trim(_ context.Context, target string) (int64, error) {
 	return page, nil
 }
 
+// Flush implements mount.Filesystems.
+func (s *System) Flush(target string) error {
+	end, err := s.begin("flush", target)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if _, ok := s.at(target); !ok {
+		return &fs.PathError{Op: "syncfs", Path: target, Err: fs.ErrNotExist}
+	}
+	return nil
+}
+
 // Usage implements mount.Filesystems.
 func (s *System) Usage(path string) (mount.Usage, error) {
 	end, err := s.begin("usage", path)

@@ -1,0 +1,31 @@
+package driver
+
+import (
+	"slices"
+	"testing"
+)
+
+// What a file system holds in memory is written out before its users have to wait for a copy.
+func TestSnapshotFlushesFirst(t *testing.T) {
+	m, d := running(t, mounted(""), nil)
+	var done []string
+	hook, mount := m.engine.Hook, m.mounts.Hook
+	m.engine.Hook = func(op, name string) error {
+		if op == "suspend" {
+			done = append(done, op)
+		}
+		return hook(op, name)
+	}
+	m.mounts.Hook = func(op, path string) error {
+		if op == "flush" {
+			done = append(done, op)
+		}
+		return mount(op, path)
+	}
+	if err := snapshotted(m, d); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(done, []string{"flush", "suspend"}) {
+		t.Errorf("done: %v", done)
+	}
+}

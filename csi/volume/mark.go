@@ -1,0 +1,79 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+)
+
+// stillSuffix ends the names of marks: files of the folder of locks, named by a mapping, with its volume in them.
+// A mark is there while a copy has the mapping suspended, so the next process can resume it and ask nobody. The
+// folder is on tmpfs and goes with the mappings.
+const stillSuffix = ".still"
+
+func (s *Set) mark(mapping string) string { return filepath.Join(s.Locks, mapping+stillSuffix) }
+
+// markStill says that this node's copy of the volume is about to suspend the mapping.
+func (o *op) markStill(mapping string) error {
+	if o.Locks == "" {
+		return nil
+	}
+	if err := os.WriteFile(o.mark(mapping), []byte(o.Volume), 0o600); err != nil {
+		return fmt.Errorf("suspend volume %s: %w", o.Volume, err)
+	}
+	return nil
+}
+
+// unmarkStill forgets the mark of a mapping that goes on. One that stays costs a look at the next start.
+func (s *Set) unmarkStill(mapping string) {
+	if s.Locks == "" {
+		return
+	}
+	if err := os.Remove(s.mark(mapping)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.Log.Warn("mark of a suspended mapping stays", "mapping", mapping, "error", err)
+	}
+}
+
+// resumeMarked resumes the mappings that a copy on this node suspended. It asks the disk and not the store: one
+// whose volume another node has opened since is fenced instead.
+func (s *Set) resumeMarked(ctx context.Context) error {
+	if s.Locks == "" {
+		return nil
+	}
+	marks, err := filepath.Glob(filepath.Join(s.Locks, "*"+stillSuffix))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range marks {
+		name := strings.TrimSuffix(filepath.Base(path), stillSuffix)
+		volume, err := os.ReadFile(path)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, s.resumeOne(ctx, string(volume), name))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Set) resumeOne(ctx context.Context, volume, name string) error {
+	m, err := s.Engine.Lookup(ctx, name)
+	if errors.Is(err, crypt.ErrNoMapping) || err == nil && !m.Suspended {
+		s.unmarkStill(name)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.YieldLater(ctx, volume, name); err != nil {
+		return fmt.Errorf("resume mapping %s: %w", name, err)
+	}
+	return s.resume(ctx, volume, name)
+}
