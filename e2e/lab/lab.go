@@ -51,6 +51,9 @@ type Options struct {
 	Dir string
 	// VeildConfig is merged over the configuration of veild, keys as in its file.
 	VeildConfig map[string]any
+	// MoreAddresses gives each node addresses that its Node does not name and that the kernel likes
+	// to send from: see Node.addMore.
+	MoreAddresses bool
 	// BootUnit closes nodes before their network is up, as the unit of an installation does.
 	BootUnit bool
 	// NoBoot makes nodes without starting their programs.

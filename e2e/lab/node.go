@@ -146,8 +146,19 @@ func (n *Node) boot(ctx context.Context, programs bool) error {
 			return err
 		}
 	}
+	if n.lab.opts.MoreAddresses {
+		if err := n.addMore(ctx); err != nil {
+			return err
+		}
+	}
 	if err := n.lab.plug(ctx, n.Host, n.Name, "eth0", n.underlay()); err != nil {
 		return err
+	}
+	if n.lab.opts.MoreAddresses && n.lab.opts.Family.v6() {
+		second := at(underlay6, byte(secondHost+n.Number))
+		if err := n.IP(ctx, addrLines("eth0", []netip.Prefix{second})...); err != nil {
+			return err
+		}
 	}
 	// A default route, as every node has one; what takes it reaches nobody but the outside host.
 	for _, a := range n.lab.OutsideAddrs() {

@@ -23,6 +23,11 @@ var (
 	service6  = netip.MustParsePrefix("fd42:2::/112")
 	cluster4  = netip.MustParsePrefix("198.19.0.0/16")
 	cluster6  = netip.MustParsePrefix("fd42:1::/48")
+	// Of Options.MoreAddresses: another network, and addresses of loopback.
+	other4 = netip.MustParsePrefix("198.18.64.0/24")
+	other6 = netip.MustParsePrefix("fd42:3::/64")
+	loop4  = netip.MustParsePrefix("198.18.77.0/32")
+	loop6  = netip.MustParsePrefix("fd42:4::/128")
 )
 
 // Last bytes of addresses on the underlay.
@@ -30,6 +35,7 @@ const (
 	controlHost = 2  // and those after it, for further API servers
 	nodeHost    = 10 // plus the node's number
 	extraHost   = 100
+	secondHost  = 150 // plus the node's number: its second IPv6 address
 	outsideHost = 250
 	maxNodes    = extraHost - nodeHost - 1
 	maxServers  = nodeHost - controlHost

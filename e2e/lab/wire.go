@@ -126,3 +126,14 @@ func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error)
 	}
 	return addrs, nil
 }
+
+// addMore gives a node a link to another network, registered before the one to the underlay, and
+// addresses on lo, as for anycast or keepalived. To that boot adds a second IPv6 address on eth0.
+func (n *Node) addMore(ctx context.Context) error {
+	f, last := n.lab.opts.Family, byte(n.Number)
+	other := pick(f, at(other4, last), at(other6, last))
+	if err := n.lab.plug(ctx, n.Host, port(n.Name, "mgmt0"), "mgmt0", other); err != nil {
+		return err
+	}
+	return n.IP(ctx, addrLines("lo", pick(f, at(loop4, last), at(loop6, last)))...)
+}

@@ -122,7 +122,7 @@ func decide(in inputs) decision {
 		d.problems = append(d.problems, d.linkProblem)
 		return d
 	}
-	d.host.SelfAddrs = own
+	d.host.SelfAddrs, d.guard.SelfAddrs = own, own
 	underlay := cluster.Node{Addresses: own}.AddressFamilies()
 	mtu, err := cluster.TunnelMTU(in.underlayMTU, !underlay.V4, self.PodFamilies())
 	if err != nil {

@@ -40,6 +40,10 @@ type Settings struct {
 	// PodPrefixes are this node's own. What others translate here, of other nodes' pods and to a node, is sent
 	// from the first address of each family's first (translate_self.go). With nil what is in force stays.
 	PodPrefixes []netip.Prefix
+	// SelfAddrs are this node's own addresses that peers take packets from, the preferred one of each family
+	// first. What the node itself sends into a tunnel has one of them as its source (translate_own.go). With
+	// nil what is in force stays.
+	SelfAddrs []netip.Addr
 }
 
 // Guard holds the pinned maps and programs of one node. Its methods may be
@@ -119,7 +123,10 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	}
 	want := Plan(s, have.Links)
 	if s.PodPrefixes == nil {
-		want.Table.keepSelf(have.Table)
+		want.Table.keep(have.Table, setSelf4, setSelf6)
+	}
+	if s.SelfAddrs == nil {
+		want.Table.keep(have.Table, setOwn4, setOwn6, setSource4, setSource6)
 	}
 	return g.do(h, Diff(have, want))
 }
@@ -189,7 +196,9 @@ func (s Settings) validate() error {
 			errs = append(errs, fmt.Errorf("range %s: not a prefix without host bits", p))
 		}
 	}
-	for what, addrs := range map[string][]netip.Addr{"node address": s.NodeAddrs, "service address": s.VIPs} {
+	for what, addrs := range map[string][]netip.Addr{
+		"node address": s.NodeAddrs, "service address": s.VIPs, "own address": s.SelfAddrs,
+	} {
 		for _, a := range addrs {
 			if !a.IsValid() || a.Is4In6() || a.Zone() != "" {
 				errs = append(errs, fmt.Errorf("%s %s: not a plain address", what, a))

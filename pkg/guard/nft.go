@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -20,6 +23,18 @@ const chunk = 500
 
 // tableNames are our tables.
 var tableNames = []string{config.NFTPodTable, config.NFTGuardTable}
+
+// transactionSize bounds a transaction, bytes: the kernel takes one whole or not at all, and refuses
+// one that is larger than the socket's send buffer (netlink_sendmsg). It allocates what is used.
+const transactionSize = 64 << 20
+
+// transaction returns a connection that sends changes of any size at once, and has room for the
+// answer to each message.
+func transaction() (*nftables.Conn, error) {
+	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
+		return errors.Join(c.SetWriteBuffer(transactionSize), c.SetReadBuffer(transactionSize/8))
+	}))
+}
 
 // findTable gives a table of ours, nil when there is none.
 func findTable(c *nftables.Conn, name string) (*nftables.Table, error) {
@@ -159,11 +174,12 @@ func ourTable() *nftables.Table {
 
 func ourSet(t *nftables.Table, name string) *nftables.Set {
 	s := &nftables.Set{Table: t, Name: name, KeyType: nftables.TypeIPAddr}
-	if name == setRanges6 || name == setNodes6 || name == setVIPs6 || name == setSelf6 {
+	if strings.HasSuffix(name, "6") {
 		s.KeyType = nftables.TypeIP6Addr
 	}
-	if name == setSelf4 || name == setSelf6 {
-		selfMap(s)
+	if slices.Contains(mapNames, name) {
+		s.IsMap, s.DataType = true, s.KeyType
+		s.KeyType, s.KeyByteOrder = nftables.TypeDevGroup, binaryutil.NativeEndian
 	}
 	s.Interval = name == setRanges4 || name == setRanges6
 	return s
@@ -176,7 +192,7 @@ func opTable(want table) Op {
 		if err != nil {
 			return err
 		}
-		c, err := nftables.New()
+		c, err := transaction()
 		if err != nil {
 			return err
 		}
@@ -218,7 +234,7 @@ func addElements(c *nftables.Conn, s *nftables.Set, elements []element) error {
 func opElements(name string, add, remove []element) Op {
 	text := fmt.Sprintf("nftables set %s: add %d, remove %d", name, len(add), len(remove))
 	return Op{text, config.NFTGuardTable, func(*Guard, *nl.Handle) error {
-		c, err := nftables.New()
+		c, err := transaction()
 		if err != nil {
 			return err
 		}

@@ -85,7 +85,8 @@ func Plan(s Settings, links []Link) *State {
 	want := &State{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges), Nodes: distinct(s.NodeAddrs), VIPs: distinct(s.VIPs)}
 	slices.SortFunc(want.Ranges, comparePrefix)
 	want.Ranges = slices.Compact(want.Ranges)
-	want.Table = planTable(want.Ranges, want.Nodes, want.VIPs, s.PodPrefixes)
+	s.Ranges, s.NodeAddrs, s.VIPs, s.SelfAddrs = want.Ranges, want.Nodes, want.VIPs, inOrder(s.SelfAddrs)
+	want.Table = planTable(s)
 	want.Pods = plannedPods()
 	return want
 }
@@ -95,6 +96,16 @@ func distinct(addrs []netip.Addr) []netip.Addr {
 	all := slices.Clone(addrs)
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
+}
+
+// inOrder returns each address once, in the order given.
+func inOrder(addrs []netip.Addr) (once []netip.Addr) {
+	for _, a := range addrs {
+		if !slices.Contains(once, a) {
+			once = append(once, a)
+		}
+	}
+	return once
 }
 
 func planPoints(links []Link) map[Point]Attached {

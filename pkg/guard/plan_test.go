@@ -111,7 +111,13 @@ func texts(ops []Op) []string {
 }
 
 func TestPlanTableHasNoOverlaps(t *testing.T) {
-	got := planTable(prefixes("198.18.0.0/15", "198.18.4.0/24", "255.255.0.0/16", "fd42::/16", "fd42:1::/48"), addrs("198.19.0.1", "fd42:9::1"), addrs("198.19.199.1", "fd42:fd::1"), prefixes("198.18.7.0/24", "fd42:1:0:7::/64"))
+	got := planTable(Settings{
+		Ranges:      prefixes("198.18.0.0/15", "198.18.4.0/24", "255.255.0.0/16", "fd42::/16", "fd42:1::/48"),
+		NodeAddrs:   addrs("198.19.0.1", "fd42:9::1"),
+		VIPs:        addrs("198.19.199.1", "fd42:fd::1"),
+		PodPrefixes: prefixes("198.18.7.0/24", "fd42:1:0:7::/64"),
+		SelfAddrs:   addrs("fd42:9::2", "198.19.0.2", "198.19.0.1", "fd42:9::1"),
+	})
 	a := netip.MustParseAddr
 	want := map[string][]element{
 		setRanges4: {{a("198.18.0.0"), a("198.20.0.0")}, {first: a("255.255.0.0")}},
@@ -122,6 +128,10 @@ func TestPlanTableHasNoOverlaps(t *testing.T) {
 		setVIPs6:   {{first: a("fd42:fd::1")}},
 		setSelf4:   {{first: a("198.18.7.1")}},
 		setSelf6:   {{first: a("fd42:1:0:7::1")}},
+		setOwn4:    {{first: a("198.19.0.1")}, {first: a("198.19.0.2")}},
+		setOwn6:    {{first: a("fd42:9::1")}, {first: a("fd42:9::2")}},
+		setSource4: {{first: a("198.19.0.2")}},
+		setSource6: {{first: a("fd42:9::2")}},
 	}
 	if diff := cmp.Diff(want, got.sets, cmp.Comparer(func(x, y element) bool { return x == y })); diff != "" {
 		t.Error(diff)
@@ -141,10 +151,11 @@ func TestBadSettingsAreAllNamed(t *testing.T) {
 		Ranges:    []netip.Prefix{netip.MustParsePrefix("198.18.1.0/16"), {}, netip.MustParsePrefix("::ffff:198.18.0.0/112")},
 		NodeAddrs: []netip.Addr{{}, netip.MustParseAddr("::ffff:198.18.0.1"), netip.MustParseAddr("fe80::1%eth0")},
 		VIPs:      []netip.Addr{{}},
+		SelfAddrs: []netip.Addr{{}},
 	}
 	err := s.validate()
-	if err == nil || strings.Count(err.Error(), "\n") != 6 {
-		t.Errorf("got %v, want seven problems", err)
+	if err == nil || strings.Count(err.Error(), "\n") != 7 {
+		t.Errorf("got %v, want eight problems", err)
 	}
 	if err := lab().validate(); err != nil {
 		t.Error(err)

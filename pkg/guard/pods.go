@@ -136,7 +136,7 @@ func opPods(have string) Op {
 		if err != nil {
 			return err
 		}
-		c, err := nftables.New()
+		c, err := transaction()
 		if err != nil {
 			return err
 		}

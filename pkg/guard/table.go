@@ -26,9 +26,19 @@ const (
 	setVIPs6   = "vips6"
 	setSelf4   = "self4"
 	setSelf6   = "self6"
+	setOwn4    = "own4"
+	setOwn6    = "own6"
+	setSource4 = "source4"
+	setSource6 = "source6"
 )
 
-var setNames = []string{setRanges4, setRanges6, setNodes4, setNodes6, setVIPs4, setVIPs6, setSelf4, setSelf6}
+var setNames = []string{
+	setRanges4, setRanges6, setNodes4, setNodes6, setVIPs4, setVIPs6,
+	setSelf4, setSelf6, setOwn4, setOwn6, setSource4, setSource6,
+}
+
+// mapNames are the sets that are maps, from the group of tunnels to an address.
+var mapNames = []string{setSelf4, setSelf6, setSource4, setSource6}
 
 // tableCounters are the reasons for which the table drops, and MarksRestored.
 var tableCounters = []string{
@@ -207,10 +217,10 @@ type element struct {
 }
 
 // planTable is what the table must be. Pure.
-func planTable(ranges []netip.Prefix, nodes, vips []netip.Addr, podPrefixes []netip.Prefix) table {
+func planTable(s Settings) table {
 	t := table{shape: plannedShape(), sets: make(map[string][]element)}
-	for _, p := range ranges {
-		if slices.ContainsFunc(ranges, func(q netip.Prefix) bool { return q.Bits() < p.Bits() && q.Overlaps(p) }) {
+	for _, p := range s.Ranges {
+		if slices.ContainsFunc(s.Ranges, func(q netip.Prefix) bool { return q.Bits() < p.Bits() && q.Overlaps(p) }) {
 			continue // the kernel refuses intervals that overlap
 		}
 		name := setRanges6
@@ -228,9 +238,11 @@ func planTable(ranges []netip.Prefix, nodes, vips []netip.Addr, podPrefixes []ne
 			t.sets[name] = append(t.sets[name], element{first: a})
 		}
 	}
-	put(nodes, setNodes4, setNodes6)
-	put(vips, setVIPs4, setVIPs6)
-	put(selfAddrs(podPrefixes), setSelf4, setSelf6)
+	put(s.NodeAddrs, setNodes4, setNodes6)
+	put(s.VIPs, setVIPs4, setVIPs6)
+	put(selfAddrs(s.PodPrefixes), setSelf4, setSelf6)
+	put(s.SelfAddrs, setOwn4, setOwn6)
+	put(sourceAddrs(s.SelfAddrs), setSource4, setSource6)
 	t.sort()
 	return t
 }

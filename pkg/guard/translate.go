@@ -34,11 +34,11 @@ const beforeSourceNAT = 90
 const ctOriginal, ctReply = 0, 1
 
 // family is the fields of the headers of one, and the sets.
-type family struct{ saddr, daddr, nodes, ranges, vips, self string }
+type family struct{ saddr, daddr, nodes, ranges, vips, self, own, source string }
 
 var families = []family{
-	{"ip saddr", "ip daddr", setNodes4, setRanges4, setVIPs4, setSelf4},
-	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6, setVIPs6, setSelf6},
+	{"ip saddr", "ip daddr", setNodes4, setRanges4, setVIPs4, setSelf4, setOwn4, setSource4},
+	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6, setVIPs6, setSelf6, setOwn6, setSource6},
 }
 
 // skipTunnelled leaves alone what comes out of a tunnel, and marks it as what pods send, so that it is
@@ -75,13 +75,17 @@ func keepSource() (rules []rule) {
 		for _, from := range []*match{fromInside(), pods} {
 			text := fmt.Sprintf("%s %s %s @%s snat to %s", out.text, from.text, f.daddr, f.nodes, f.saddr)
 			exprs := slices.Concat(out.exprs, from.exprs, f.toNode(), load(f.saddr))
-			exprs = append(exprs, &expr.NAT{
-				Type: expr.NATTypeSourceNAT, Family: uint32(fields[f.saddr].proto), RegAddrMin: 1,
-			})
-			rules = append(rules, rule{text, exprs})
+			rules = append(rules, rule{text, append(exprs, f.sourceKept())})
 		}
 	}
 	return rules
+}
+
+// sourceKept translates the source to the address in register 1, its own.
+func (f family) sourceKept() expr.Any {
+	return &expr.NAT{
+		Type: expr.NATTypeSourceNAT, Family: uint32(fields[f.saddr].proto), RegAddrMin: 1,
+	}
 }
 
 // enterTunnel judges what is about to enter a tunnel. Most goes to pods, and has passed with the first condition of its family;
@@ -154,6 +158,6 @@ func load(field string) []expr.Any {
 
 // keepChain is where sources are decided, before others can.
 func keepChain() chain {
-	rules := append(sendFromSelf(), keepSource()...)
+	rules := slices.Concat(sendFromSelf(), keepSource(), sendFromOwn())
 	return chain{"keep_source", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(beforeSourceNAT), rules}
 }

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 
@@ -52,24 +51,27 @@ func sendFromSelf() (rules []rule) {
 			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
 			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(ctDstNAT), Xor: make([]byte, 4)},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-			&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1},
-			&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: f.self},
-			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(fields[f.saddr].proto), RegAddrMin: 1},
-		})
+		}, f.sourceFrom(f.self))
 		rules = append(rules, rule{text, exprs})
 	}
 	return rules
 }
 
-// selfMap makes s the map from the group of tunnels to self.
-func selfMap(s *nftables.Set) {
-	s.IsMap, s.DataType = true, s.KeyType
-	s.KeyType, s.KeyByteOrder = nftables.TypeDevGroup, binaryutil.NativeEndian
+// sourceFrom translates the source to the address that a map has for the group of tunnels; without
+// one the rule does nothing.
+func (f family) sourceFrom(name string) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1},
+		&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: name},
+		&expr.NAT{
+			Type: expr.NATTypeSourceNAT, Family: uint32(fields[f.saddr].proto), RegAddrMin: 1,
+		},
+	}
 }
 
-// keepSelf keeps what is in force, for when self is not known yet.
-func (t table) keepSelf(have table) {
-	for _, f := range families {
-		t.sets[f.self] = have.sets[f.self]
+// keep keeps what is in force in these sets, for when their content is not known yet.
+func (t table) keep(have table, sets ...string) {
+	for _, name := range sets {
+		t.sets[name] = have.sets[name]
 	}
 }
