@@ -53,6 +53,8 @@ type Report struct {
 	Outcomes []Outcome
 	// Leaks is set by Judge.
 	Leaks *bench.Leaks
+	// Kernel is the release of the workers' Linux, all of them where they differ.
+	Kernel string
 
 	parts parts
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/kubeveil/kubeveil/e2e/framework"
 )
 
@@ -38,12 +40,12 @@ const closing = 3 * time.Minute
 // Run runs the cases and gives what came of them; it ends early, with the rest counted as skipped, when ctx does. The error is of the run itself.
 func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
 	s := newSession(o)
-	r := &Report{}
-	workers, err := o.Cluster.Nodes(ctx)
+	nodes, err := o.Cluster.Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	have := s.have(workers)
+	r := &Report{Kernel: kernels(nodes)}
+	have := s.have(nodes)
 	for i, c := range cases {
 		if reason := s.reasonToSkip(c, have); reason != "" {
 			if o.Match == nil || o.Match.MatchString(c.Name) {
@@ -95,6 +97,18 @@ func (s *Session) reasonToSkip(c Case, have []Need) string {
 	return ""
 }
 
+// kernels returns the releases of Linux of the nodes with a kubelet, each once.
+func kernels(nodes []framework.Node) string {
+	var releases []string
+	for _, n := range nodes {
+		release := n.Object.Status.NodeInfo.KernelVersion
+		if n.Object.Labels[corev1.LabelOSStable] == "linux" && !slices.Contains(releases, release) {
+			releases = append(releases, release)
+		}
+	}
+	return strings.Join(releases, ", ")
+}
+
 // have lists what this run has.
 func (s *Session) have(nodes []framework.Node) []Need {
 	var have []Need
@@ -107,7 +121,7 @@ func (s *Session) have(nodes []framework.Node) []Need {
 	workers := 0
 	for _, n := range nodes {
 		// Nodes of a fresh cluster are not Ready yet.
-		if n.Schedulable || s.Lab != nil && n.Object.Labels["kubernetes.io/os"] == "linux" {
+		if n.Schedulable || s.Lab != nil && n.Object.Labels[corev1.LabelOSStable] == "linux" {
 			workers++
 		}
 	}

@@ -269,3 +269,20 @@ func TestInventoryOfRules(t *testing.T) {
 		})
 	}
 }
+
+// The kernel of a result is the workers': a node without a kubelet is not among them.
+func TestKernelsOfWorkers(t *testing.T) {
+	node := func(release, os string) framework.Node {
+		var n framework.Node
+		n.Object.Labels = map[string]string{corev1.LabelOSStable: os}
+		n.Object.Status.NodeInfo.KernelVersion = release
+		return n
+	}
+	all := []framework.Node{node("6.18.1", ""), node("6.12.3", "linux"), node("6.12.3", "linux")}
+	if got := kernels(all); got != "6.12.3" {
+		t.Errorf("kernels %q, want 6.12.3", got)
+	}
+	if got := kernels(append(all, node("6.1.4", "linux"))); got != "6.12.3, 6.1.4" {
+		t.Errorf("kernels %q, want both", got)
+	}
+}

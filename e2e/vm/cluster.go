@@ -32,6 +32,9 @@ type Options struct {
 	Userspace []int
 	// Images are more archives of images that machines have, beside the lab's own and Kubeveil's.
 	Images []string
+	// Kernel is the release of the machines' Linux, such as "6.12"; empty is what KernelEnv says,
+	// and without it Debian's default.
+	Kernel string
 	// Bare leaves out Kubernetes and Kubeveil: machines that answer ssh.
 	Bare bool
 	// QEMU are more arguments of the first machine's qemu, such as further disks.
@@ -82,6 +85,10 @@ type Cluster struct {
 	api  *lab.Process
 }
 
+// KernelEnv names the variable with the release of Linux that machines boot, such as 6.12. Unset or
+// empty is the default disk's. The Makefile sets it from KERNEL.
+const KernelEnv = "KUBEVEIL_VM_KERNEL"
+
 // New makes a cluster. It needs root. On error nothing is left but artefacts.
 func New(ctx context.Context, opts Options) (*Cluster, error) {
 	if opts.Nodes == 0 {
@@ -97,6 +104,9 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	case "", config.ServiceProxyNone, config.ServiceProxyEBPF:
 	default:
 		return nil, fmt.Errorf("make a cluster: services by %q: write %s or %s", opts.ServiceProxy, config.ServiceProxyNone, config.ServiceProxyEBPF)
+	}
+	if opts.Kernel == "" {
+		opts.Kernel = os.Getenv(KernelEnv)
 	}
 	root, err := lab.Root()
 	if err != nil {
@@ -187,8 +197,12 @@ func (c *Cluster) each(do func(*Machine) error) error {
 
 // need says what is missing and how to get it.
 func (c *Cluster) need() error {
+	disk := "hack/vm/image.sh"
+	if c.opts.Kernel != "" {
+		disk = KernelEnv + "=" + c.opts.Kernel + " " + disk
+	}
 	for _, need := range [][2]string{
-		{c.image("root.ext4"), "hack/vm/image.sh"},
+		{c.image("root.ext4"), disk},
 		{c.program("kubelet"), "hack/build-kubernetes.sh all"},
 		{c.program("containerd"), "hack/build-node.sh"},
 		{c.program("coredns"), "hack/build-node.sh"},
@@ -256,8 +270,20 @@ func (c *Cluster) step(message string, facts ...any) {
 }
 
 func (c *Cluster) file(name string) string    { return filepath.Join(c.Dir, name) }
-func (c *Cluster) image(name string) string   { return filepath.Join(c.root, "out/vm", name) }
 func (c *Cluster) program(name string) string { return filepath.Join(c.root, "out/bin", name) }
+
+// image returns the path of a file that hack/vm/image.sh made: the disk, its kernel, its initrd.
+func (c *Cluster) image(name string) string {
+	return filepath.Join(imageDir(c.root, c.opts.Kernel), name)
+}
+
+// imageDir returns the folder of the disk with a release of Linux, the default one if it is "".
+func imageDir(root, release string) string {
+	if release == "" {
+		return filepath.Join(root, "out/vm")
+	}
+	return filepath.Join(root, "out/vm", "linux-"+release)
+}
 
 // Close takes the power from the machines, ends everything else, and gives what the oracle saw. Artefacts
 // stay, disks excepted. A second call gives the same.

@@ -135,6 +135,9 @@ func run(ctx context.Context, a arguments) error {
 	}
 	result.Started = began.UTC().Truncate(time.Second)
 	result.Tests, result.Leaks = report.Tests(), report.Leaks
+	if report.Kernel != "" {
+		result.Kernel = report.Kernel // the nodes', not this machine's
+	}
 	path := filepath.Join(a.out, "result.json")
 	if e := result.Write(path); e != nil {
 		return e
@@ -143,7 +146,8 @@ func run(ctx context.Context, a arguments) error {
 		err = errors.New("no case was run: their reasons are above")
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 	}
-	fmt.Printf("%s after %s, %s\n", report.Summary(), time.Since(began).Round(time.Second), path)
+	fmt.Printf("%s after %s on Linux %s, %s\n",
+		report.Summary(), time.Since(began).Round(time.Second), result.Kernel, path)
 	if result.Tests.Failed > 0 || err != nil || ctx.Err() != nil {
 		return program.ErrFailed
 	}

@@ -1,0 +1,50 @@
+package vm
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// aptCache stands in for apt-cache on a machine whose archives have two releases of Linux.
+const aptCache = `#!/bin/sh
+case $1 in
+policy) printf 'linux-image-cloud-amd64:\n  Candidate: 6.1.192-2\n' ;;
+pkgnames) printf 'linux-image-6.12-cloud-amd64\nlinux-image-6.12.9-cloud-amd64-dbg\n' ;;
+esac
+`
+
+// A release of Linux that cannot be had is refused before anything is made, with what can be had.
+func TestImageRefusesUnknownKernel(t *testing.T) {
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "apt-cache"), []byte(aptCache), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const have = "they have linux-image-cloud-amd64 linux-image-6.12-cloud-amd64"
+	for name, tt := range map[string]struct{ kernel, want string }{
+		"not in the archives": {"6.99", have},
+		"only debug symbols":  {"6.12.9-cloud-amd64-dbg", "write a release of Linux"},
+		"no release":          {"new", "KERNEL=new: write a release of Linux, such as 6.12"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), "bash", "../../hack/vm/image.sh")
+			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), KernelEnv+"="+tt.kernel)
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), tt.want) {
+				t.Errorf("%v, %q: want an error with %q", err, out, tt.want)
+			}
+		})
+	}
+}
+
+// The disk of another release is named with what makes it, when it is missing.
+func TestNeedNamesKernelOfDisk(t *testing.T) {
+	c := &Cluster{root: t.TempDir(), opts: Options{Kernel: "6.12"}}
+	err := c.need()
+	want := "out/vm/linux-6.12/root.ext4 is missing: run `KUBEVEIL_VM_KERNEL=6.12 hack/vm/image.sh`"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v: want %q", err, want)
+	}
+}
