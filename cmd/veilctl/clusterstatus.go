@@ -35,10 +35,10 @@ type nodeReport struct {
 	Backend string `json:"backend,omitempty"`
 	// MTU is that of pods, bytes.
 	MTU int `json:"mtu,omitempty"`
-	// Peers are the other nodes that it knows, PeersUp those with a handshake in the last three minutes.
+	// Peers are the other nodes that it knows, PeersUp those that answer or need not.
 	Peers   int `json:"peers"`
 	PeersUp int `json:"peersUp"`
-	// SeenBy are the nodes that have had a handshake with it in the last three minutes.
+	// SeenBy are the nodes that have heard it in the last three minutes.
 	SeenBy int `json:"seenBy"`
 	Pods   int `json:"pods"`
 	// Blocked counts packets that the guard dropped.
@@ -58,7 +58,7 @@ func assess(seen []nodeSeen) clusterReport {
 		if n.status == nil {
 			continue
 		}
-		for name := range upPeers(*n.status) {
+		for name := range peersIn(*n.status, telemetry.PeerUp) {
 			seenBy[name]++
 		}
 	}
@@ -82,11 +82,11 @@ func assess(seen []nodeSeen) clusterReport {
 	return r
 }
 
-// upPeers are the names of peers with a fresh handshake on any device.
-func upPeers(s telemetry.Status) map[string]bool {
+// peersIn are the names of peers in any of the states, on any device.
+func peersIn(s telemetry.Status, states ...telemetry.PeerState) map[string]bool {
 	up := map[string]bool{}
 	for _, p := range s.Peers {
-		if p.State == telemetry.PeerUp {
+		if slices.Contains(states, p.State) {
 			up[p.Name] = true
 		}
 	}
@@ -142,14 +142,14 @@ func (r *nodeReport) readStatus(n nodeSeen) {
 }
 
 func (r *nodeReport) readPeers(s telemetry.Status) {
-	up := upPeers(s)
+	up := peersIn(s, telemetry.PeerUp, telemetry.PeerIdle)
 	states := map[string]telemetry.PeerState{}
 	for _, p := range s.Peers {
 		states[p.Name] = p.State
 	}
 	r.Peers, r.PeersUp = len(states), len(up)
 	words := map[telemetry.PeerState]string{
-		telemetry.PeerIdle: "no handshake for three minutes", telemetry.PeerWaiting: "no handshake yet",
+		telemetry.PeerSilent:  "it does not answer what is sent to it",
 		telemetry.PeerRefused: "its claim is refused", telemetry.PeerKeyless: "it has no key",
 	}
 	for _, name := range slices.Sorted(maps.Keys(states)) {

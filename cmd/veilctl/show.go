@@ -80,7 +80,7 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		{"Node", fmt.Sprintf("%s, %s", s.Node, ready)},
 		{"veild", fmt.Sprintf("%s, up %s", s.Version, age(s.Started))},
 		{"Table", fmt.Sprintf("revision %d, applied %d, from %s%s", s.Table.Revision, s.Table.Applied, s.Source.Kind, syncedNote(s))},
-		{"Peers", fmt.Sprintf("%d up, %d idle, %d waiting, %d without a key, %d refused", states[telemetry.PeerUp], states[telemetry.PeerIdle], states[telemetry.PeerWaiting], states[telemetry.PeerKeyless], states[telemetry.PeerRefused])},
+		{"Peers", fmt.Sprintf("%d up, %d idle, %d silent, %d without a key, %d refused", states[telemetry.PeerUp], states[telemetry.PeerIdle], states[telemetry.PeerSilent], states[telemetry.PeerKeyless], states[telemetry.PeerRefused])},
 		{"Guard", guard},
 		{"MTU", fmt.Sprintf("%d for pods over %d", s.MTU.Pod, s.MTU.Underlay)},
 		{"Pods", fmt.Sprint(s.Pods)},
@@ -184,9 +184,9 @@ func peers(c call, socket string) error {
 		if p.Device != "" {
 			mtu = fmt.Sprint(orDevice(p.MTU, s.MTU.Pod))
 		}
-		rows = append(rows, []string{p.Name, string(p.State), orDash(p.Device), endpoint, age(p.Handshake), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), mtu})
+		rows = append(rows, []string{p.Name, string(p.State), orDash(p.Device), endpoint, age(p.Handshake), age(p.Heard), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), mtu})
 	}
-	return table(c.out, "NODE | STATE | DEVICE | ENDPOINT | HANDSHAKE | RECEIVED | SENT | MTU", rows)
+	return table(c.out, "NODE | STATE | DEVICE | ENDPOINT | HANDSHAKE | HEARD | RECEIVED | SENT | MTU", rows)
 }
 
 func orDevice(mtu, device int) int {

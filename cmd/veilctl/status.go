@@ -37,7 +37,7 @@ that kubectl would talk to.
 Of a cluster it asks every veild, by running veilctl in its pod: that needs the rights to list nodes, veilnodes and pods, and to
 exec in pods of kube-system, and no open port. A node that does not answer is shown with what the API server knows of it.
 
-Columns: KEY is the epoch and the beginning of the public key; PEERS those with a handshake in the last three minutes, of all;
+Columns: KEY is the epoch and the beginning of the public key; PEERS those that answer or were sent nothing, of all;
 BLOCKED the packets that the guard did not let out in clear.`,
 	examples: `veilctl status
 veilctl status -kubeconfig ~/.kube/config

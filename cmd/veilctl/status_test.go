@@ -43,7 +43,7 @@ func TestClusterTable(t *testing.T) {
 	silent := nodeSeen{name: "node-3", linux: true, pod: "veild-c", podWhy: "container veild waits, CrashLoopBackOff", said: "veild: clusterRanges: no range is given", kubelet: "its Node is not Ready: KubeletNotReady: cni plugin not initialized"}
 	broken := wellNode(t, "node-2", otherKey, "node-1", "control")
 	broken.status.Ready, broken.status.NotReady = false, []string{"first apply done"}
-	broken.status.Peers[0].State = telemetry.PeerIdle
+	broken.status.Peers[0].State = telemetry.PeerSilent
 	r := assess([]nodeSeen{silent, broken, wellNode(t, "node-1", publishedKey, "control", "node-2"), host})
 	var out bytes.Buffer
 	if err := showCluster(&out, r); err != nil {
@@ -57,7 +57,7 @@ node-3   ?      -        -           -       -     seen by 0  -     -
 
 control: no pod of veild, so nobody was asked; it runs outside of a pod: peers talk to it
 node-2: it is not ready for pods: waits for first apply done
-node-2: peer node-1: no handshake for three minutes
+node-2: peer node-1: it does not answer what is sent to it
 node-3: container veild waits, CrashLoopBackOff
 node-3: veild said: veild: clusterRanges: no range is given
 node-3: its Node is not Ready: KubeletNotReady: cni plugin not initialized
@@ -83,6 +83,8 @@ func TestAssess(t *testing.T) {
 		"no guard":              {func(n *nodeSeen) { n.status.Guard.InForce = false }, "guard is not in force"},
 		"a tunnel that is down": {func(n *nodeSeen) { n.status.Devices[0].Up = false }, "veil0 (kernel) is down"},
 		"a problem of its own":  {func(n *nodeSeen) { n.status.Problems = []string{"the tunnel\ncannot"} }, "the tunnel; cannot"},
+		"an idle peer":          {func(n *nodeSeen) { n.status.Peers[0].State = telemetry.PeerIdle }, ""},
+		"a silent peer":         {func(n *nodeSeen) { n.status.Peers[0].State = telemetry.PeerSilent }, "peer node-9: it does not answer"},
 		"a peer without a key":  {func(n *nodeSeen) { n.status.Peers[0].State = telemetry.PeerKeyless }, "peer node-9: it has no key"},
 		"no answer":             {func(n *nodeSeen) { n.status, n.err = nil, "no answer in time" }, "veild does not answer: no answer in time"},
 		"no pod":                {func(n *nodeSeen) { n.status, n.pod = nil, "" }, "is the DaemonSet veild there"},

@@ -121,7 +121,7 @@ func New(o Options) (*Agent, error) {
 		kernel:  kernelChanges{told: make(chan struct{}, 1)},
 		pathMTU: map[string]int{},
 	}
-	a.metrics = telemetry.NewMetrics(a.Status)
+	a.metrics = telemetry.NewMetrics(a.Status, o.Config.MetricsPeers)
 	a.pods = newPodKeeper(pod.DefaultPaths(), o.Log, a.metrics.ObserveAdd)
 	// What only looks comes first: a machine that is not fit is left as it is, without a key.
 	if err := errors.Join(CheckHost(o.Config), a.openSource(), a.openTunnels()); err != nil {
@@ -235,6 +235,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.watchKernel(ctx) })
 	g.Go(func() error { return a.pods.run(ctx) })
 	g.Go(func() error { return a.watchConfig(ctx) })
+	g.Go(func() error { return a.watchPeers(ctx) })
 	a.runServices(ctx, g)
 	a.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU}
 	g.Go(func() error { return ignoreEnd(ctx, a.source.Run(ctx, a.yield)) })

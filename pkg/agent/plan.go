@@ -15,10 +15,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// keepalive keeps the state of firewalls between nodes alive; most forget UDP
-// after 30 s.
-const keepalive = 25 * time.Second
-
 // deviceName is the one tunnel device of today; epochs and lanes get further numbers.
 const deviceName = config.TunnelDevicePrefix + "0"
 
@@ -145,7 +141,7 @@ func decide(in inputs) decision {
 		MTU:       mtu,
 		Peers:     in.table.Peers,
 		Underlay4: underlay.V4, Underlay6: underlay.V6,
-		Keepalive: keepalive,
+		Keepalive: time.Duration(in.cfg.Tunnel.Keepalive) * time.Second,
 		Prune:     in.complete,
 	})
 	if len(d.problems) == 0 {

@@ -100,10 +100,13 @@ func (a *Agent) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetr
 		for _, p := range d.Peers {
 			seen[p.Name] = true
 			peers = append(peers, telemetry.Peer{
-				Name: p.Name, State: peerState(p.LastHandshake), Device: d.Name, PublicKey: p.PublicKey,
+				Name: p.Name, State: telemetry.PeerState(p.Contact), Heard: p.Heard, Device: d.Name, PublicKey: p.PublicKey,
 				Endpoint: p.Endpoint, AllowedIPs: p.AllowedIPs, Handshake: p.LastHandshake,
 				Received: uint64(p.Received), Sent: uint64(p.Sent), MTU: mtus[p.Name],
 			})
+			if p.Contact == tunnel.ContactSilent {
+				peers[len(peers)-1].SilentSince = p.Unanswered
+			}
 		}
 	}
 	if a.lastGood != nil {
@@ -119,17 +122,6 @@ func (a *Agent) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetr
 		}
 	}
 	return devices, peers
-}
-
-func peerState(handshake time.Time) telemetry.PeerState {
-	switch tunnel.HealthAt(handshake, time.Now()) {
-	case tunnel.Up:
-		return telemetry.PeerUp
-	case tunnel.Stale:
-		return telemetry.PeerIdle
-	default:
-		return telemetry.PeerWaiting
-	}
 }
 
 func (a *Agent) guardStatus() (telemetry.Guard, error) {

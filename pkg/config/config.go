@@ -50,6 +50,8 @@ type Config struct {
 	Services Services `json:"services"`
 	// MetricsAddress serves /metrics, /healthz and /readyz; empty serves none.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
+	// MetricsPeers adds series of each peer to /metrics.
+	MetricsPeers bool `json:"metricsPeers,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel"`
 }
@@ -70,6 +72,9 @@ type Tunnel struct {
 	Mode string `json:"mode"`
 	// Port is the UDP port on the underlay.
 	Port int `json:"port"`
+	// Keepalive is the pause between packets to each peer that keep firewalls and NAT
+	// between nodes open, seconds; 0 sends none.
+	Keepalive int `json:"keepalive,omitempty"`
 }
 
 // CNI configures what runtimes see.

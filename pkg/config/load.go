@@ -45,6 +45,7 @@ var flags = []struct{ name, path, usage string }{
 	{"trust-disk", "trustDisk", "allow key and snapshot on a disk"},
 	{"tunnel-mode", "tunnel.mode", "WireGuard by `mode` auto, kernel or userspace"},
 	{"tunnel-port", "tunnel.port", "UDP `port` of WireGuard"},
+	{"tunnel-keepalive", "tunnel.keepalive", "`seconds` between packets to each peer that keep firewalls open (default: none)"},
 	{"mtu", "mtu", "MTU of the underlay, `bytes` (default: the interface's)"},
 	{"masquerade", "masquerade", "masquerade what leaves the cluster"},
 	{"cni-conf-dir", "cni.confDir", "`directory` of the CNI configuration"},
@@ -61,6 +62,7 @@ var flags = []struct{ name, path, usage string }{
 	{"service-members", "services.limits.members", "`number` of backends that can be remembered"},
 	{"service-sources", "services.limits.sources", "`number` of source ranges of balancers' addresses"},
 	{"metrics-address", "metricsAddress", "`address` of /metrics, /healthz and /readyz; empty serves none"},
+	{"metrics-peers", "metricsPeers", "add series of each peer to /metrics"},
 	{"log-level", "logLevel", "`level` debug, info, warn or error"},
 }
 

@@ -96,6 +96,7 @@ func TestLoadReports(t *testing.T) {
 		"MTU as text":                        {good + "mtu: big", []string{`mtu: "big" is not a whole number`}},
 		"MTU with a fraction":                {good + "mtu: 1500.5", []string{"mtu: 1500.5 is not a whole number"}},
 		"port 0":                             {good + "tunnel: {port: 0}", []string{"tunnel.port: 0 is no UDP port"}},
+		"a keepalive of a day":               {good + "tunnel: {keepalive: 86400}", []string{"tunnel.keepalive: 86400"}},
 		"port above":                         {good + "tunnel: {port: 65536}", []string{"tunnel.port: 65536"}},
 		"unknown mode":                       {good + "tunnel: {mode: boringtun}", []string{`tunnel.mode: "boringtun" is unknown; write one of [auto kernel userspace]`}},
 		"unknown source":                     {good + "source: {kind: etcd}", []string{`source.kind: "etcd" is unknown`}},

@@ -175,6 +175,9 @@ func (p *problems) checkTunnel(c Config) {
 	if c.Tunnel.Port < 1 || c.Tunnel.Port > 65535 {
 		p.add("tunnel.port", "%d is no UDP port; write 1 to 65535, for instance %d", c.Tunnel.Port, TunnelPort)
 	}
+	if c.Tunnel.Keepalive < 0 || c.Tunnel.Keepalive > 65535 {
+		p.add("tunnel.keepalive", "%d is no pause in seconds; write 0 for none, or for instance 25", c.Tunnel.Keepalive)
+	}
 	if c.MTU == 0 {
 		return
 	}

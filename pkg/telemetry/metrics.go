@@ -25,7 +25,8 @@ type Metrics struct {
 }
 
 // NewMetrics makes the metrics of one node. snapshot is called for each scrape.
-func NewMetrics(snapshot Snapshot) *Metrics {
+// perPeer adds series for each peer, of which a cluster of n nodes has n² each.
+func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(), programming: newProgramming(),
 		add: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -43,7 +44,7 @@ func NewMetrics(snapshot Snapshot) *Metrics {
 			Help: "Attempts to make the kernel match a table revision that failed in part or whole.",
 		}),
 	}
-	m.Registry.MustRegister(m.add, m.apply, m.applyErrors, &collector{snapshot: snapshot, now: time.Now},
+	m.Registry.MustRegister(m.add, m.apply, m.applyErrors, &collector{snapshot: snapshot, perPeer: perPeer, now: time.Now},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -64,6 +65,7 @@ func (m *Metrics) ObserveApply(d time.Duration, err error) {
 // collector reads a snapshot for each scrape.
 type collector struct {
 	snapshot Snapshot
+	perPeer  bool
 	now      func() time.Time
 }
 
@@ -72,33 +74,27 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	buildInfoDesc    = desc("build_info", "One, with the version of veild.", "version")
-	peersDesc        = desc("peers", "Other nodes by state.", "state")
-	handshakeDesc    = desc("peer_last_handshake_timestamp_seconds", "When the last handshake with the peer completed, Unix time; 0 is never.", "peer", "device")
-	handshakeAgeDesc = desc("peer_handshake_age_seconds", "Time since the last handshake with the peer; absent before the first.", "peer", "device")
-	receivedDesc     = desc("peer_receive_bytes_total", "Bytes received from the peer through the tunnel.", "peer", "device")
-	sentDesc         = desc("peer_transmit_bytes_total", "Bytes sent to the peer through the tunnel.", "peer", "device")
-	peerMTUDesc      = desc("peer_mtu_bytes", "MTU of the routes to the peer, where it is narrower than the device's.", "peer", "device")
-	blockedDesc      = desc("plaintext_blocked_total", "Packets that the guard dropped because they would have crossed the network in clear, by reason.", "reason")
-	marksDesc        = desc("marks_restored_total", "Packets of pods and tunnels whose mark another program had overwritten.")
-	guardDesc        = desc("guard_in_force", "Whether the plaintext guard is in force: 1 or 0.")
-	guardLinksDesc   = desc("guard_links", "Interfaces that the guard is attached to.")
-	revisionDesc     = desc("table_revision", "Newest table revision that the source yielded.")
-	appliedDesc      = desc("table_applied_revision", "Table revision that the kernel matches.")
-	lagDesc          = desc("table_lag_seconds", "For how long the kernel has been behind the source; 0 when it is not.")
-	sourceDesc       = desc("source_synced", "Whether the source has listed everything: 1 or 0.")
-	refusalsDesc     = desc("claims_refused", "Claims of nodes that are not believed at the moment, by node.", "node")
-	problemsDesc     = desc("problems", "Sentences that veilctl status shows under problems at the moment.")
-	podsDesc         = desc("pods", "Pod interfaces attached on this node.")
-	podMTUDesc       = desc("pod_mtu_bytes", "MTU of pods.")
-	underlayMTUDesc  = desc("underlay_mtu_bytes", "MTU of the underlay.")
-	deviceUpDesc     = desc("device_up", "Whether the tunnel device exists, is up and answers: 1 or 0.", "device", "kind")
-	allDesc          = []*prometheus.Desc{buildInfoDesc, peersDesc, handshakeDesc, handshakeAgeDesc, receivedDesc, sentDesc, peerMTUDesc, blockedDesc, marksDesc, guardDesc, guardLinksDesc, revisionDesc, appliedDesc, lagDesc, sourceDesc, refusalsDesc, problemsDesc, podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc}
+	buildInfoDesc   = desc("build_info", "One, with the version of veild.", "version")
+	blockedDesc     = desc("plaintext_blocked_total", "Packets that the guard dropped because they would have crossed the network in clear, by reason.", "reason")
+	marksDesc       = desc("marks_restored_total", "Packets of pods and tunnels whose mark another program had overwritten.")
+	guardDesc       = desc("guard_in_force", "Whether the plaintext guard is in force: 1 or 0.")
+	guardLinksDesc  = desc("guard_links", "Interfaces that the guard is attached to.")
+	revisionDesc    = desc("table_revision", "Newest table revision that the source yielded.")
+	appliedDesc     = desc("table_applied_revision", "Table revision that the kernel matches.")
+	lagDesc         = desc("table_lag_seconds", "For how long the kernel has been behind the source; 0 when it is not.")
+	sourceDesc      = desc("source_synced", "Whether the source has listed everything: 1 or 0.")
+	refusalsDesc    = desc("claims_refused", "Claims of nodes that are not believed at the moment, by node.", "node")
+	problemsDesc    = desc("problems", "Sentences that veilctl status shows under problems at the moment.")
+	podsDesc        = desc("pods", "Pod interfaces attached on this node.")
+	podMTUDesc      = desc("pod_mtu_bytes", "MTU of pods.")
+	underlayMTUDesc = desc("underlay_mtu_bytes", "MTU of the underlay.")
+	deviceUpDesc    = desc("device_up", "Whether the tunnel device exists, is up and answers: 1 or 0.", "device", "kind")
+	allDesc         = []*prometheus.Desc{buildInfoDesc, blockedDesc, marksDesc, guardDesc, guardLinksDesc, revisionDesc, appliedDesc, lagDesc, sourceDesc, refusalsDesc, problemsDesc, podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc}
 )
 
 // Describe sends every metric there may be.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range slices.Concat(allDesc, serviceDescs) {
+	for _, d := range slices.Concat(allDesc, peerDescs, serviceDescs) {
 		ch <- d
 	}
 }
@@ -146,40 +142,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	collectPeers(s.Peers, now, gauge, counter)
+	if c.perPeer {
+		collectEachPeer(s.Peers, now, gauge, counter)
+	}
 	collectServices(s.Services, gauge, counter)
-}
-
-func collectPeers(peers []Peer, now time.Time, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
-	names := map[PeerState]map[string]bool{}
-	for _, st := range peerStates {
-		names[st] = map[string]bool{}
-	}
-	seen := map[[2]string]bool{}
-	for _, p := range peers {
-		if names[p.State] == nil {
-			names[p.State] = map[string]bool{}
-		}
-		names[p.State][p.Name] = true
-		key := [2]string{p.Name, p.Device}
-		if p.Device == "" || seen[key] {
-			continue
-		}
-		seen[key] = true
-		counter(receivedDesc, p.Received, p.Name, p.Device)
-		counter(sentDesc, p.Sent, p.Name, p.Device)
-		if p.MTU != 0 {
-			gauge(peerMTUDesc, float64(p.MTU), p.Name, p.Device)
-		}
-		if p.Handshake.IsZero() {
-			gauge(handshakeDesc, 0, p.Name, p.Device)
-			continue
-		}
-		gauge(handshakeDesc, float64(p.Handshake.UnixNano())/1e9, p.Name, p.Device)
-		gauge(handshakeAgeDesc, max(0, now.Sub(p.Handshake).Seconds()), p.Name, p.Device)
-	}
-	for st, set := range names {
-		gauge(peersDesc, float64(len(set)), string(st))
-	}
 }
 
 func one(b bool) float64 {

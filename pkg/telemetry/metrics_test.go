@@ -26,7 +26,7 @@ func busy() Status {
 		Peers: []Peer{
 			{Name: "b", State: PeerUp, Device: "veil0", PublicKey: wgkey.Public{2}, Endpoint: netip.MustParseAddrPort("198.19.0.2:51820"),
 				AllowedIPs: []netip.Prefix{netip.MustParsePrefix("198.18.2.0/24")}, Handshake: now.Add(-5 * time.Second), Received: 100, Sent: 200, MTU: 1400},
-			{Name: "c", State: PeerWaiting, Device: "veil0"},
+			{Name: "c", State: PeerSilent, Device: "veil0", SilentSince: now.Add(-20 * time.Second), Received: 1, Sent: 2},
 			{Name: "d", State: PeerKeyless},
 			{Name: "e", State: PeerRefused},
 		},
@@ -39,9 +39,9 @@ func busy() Status {
 }
 
 func metricsOf(s Status) *Metrics {
-	m := NewMetrics(func() Status { return s })
+	m := NewMetrics(func() Status { return s }, true)
 	m.Registry.Unregister(&collector{}) // the same descriptions: takes out the one with the real clock
-	m.Registry.MustRegister(&collector{snapshot: func() Status { return s }, now: func() time.Time { return now }})
+	m.Registry.MustRegister(&collector{snapshot: func() Status { return s }, perPeer: true, now: func() time.Time { return now }})
 	return m
 }
 
@@ -91,12 +91,18 @@ func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 	}{
 		{"kubeveil_peers", "state=up", 1},
 		{"kubeveil_peers", "state=idle", 0},
-		{"kubeveil_peers", "state=waiting", 1},
+		{"kubeveil_peers", "state=silent", 1},
+		{"kubeveil_peers_narrow", "", 1},
+		{"kubeveil_peers_oldest_handshake_seconds", "", 5},
+		{"kubeveil_peers_longest_silence_seconds", "", 20},
+		{"kubeveil_tunnel_receive_bytes_total", "device=veil0", 101},
+		{"kubeveil_tunnel_transmit_bytes_total", "device=veil0", 202},
+		{"kubeveil_peer_silence_seconds", "device=veil0,peer=b", 0},
+		{"kubeveil_peer_silence_seconds", "device=veil0,peer=c", 20},
 		{"kubeveil_peers", "state=keyless", 1},
 		{"kubeveil_peers", "state=refused", 1},
 		{"kubeveil_peer_last_handshake_timestamp_seconds", "device=veil0,peer=b", float64(now.Unix() - 5)},
 		{"kubeveil_peer_last_handshake_timestamp_seconds", "device=veil0,peer=c", 0},
-		{"kubeveil_peer_handshake_age_seconds", "device=veil0,peer=b", 5},
 		{"kubeveil_peer_receive_bytes_total", "device=veil0,peer=b", 100},
 		{"kubeveil_peer_transmit_bytes_total", "device=veil0,peer=b", 200},
 		{"kubeveil_peer_mtu_bytes", "device=veil0,peer=b", 1400},
@@ -118,8 +124,19 @@ func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 			t.Errorf("%s{%s} is %v (present: %t), want %v", c.name, c.labels, got, ok, c.want)
 		}
 	}
-	if _, ok := value(families, "kubeveil_peer_handshake_age_seconds", "device=veil0,peer=c"); ok {
-		t.Error("a peer without handshake has an age")
+}
+
+// Without the switch no series is of one peer: a thousand nodes would have millions.
+func TestMetricsOfEachPeerAreAsked(t *testing.T) {
+	m := NewMetrics(busy, false)
+	for name, f := range gather(t, m) {
+		for _, series := range f.GetMetric() {
+			for _, label := range series.GetLabel() {
+				if label.GetName() == "peer" {
+					t.Errorf("%s has a series of peer %s", name, label.GetValue())
+				}
+			}
+		}
 	}
 }
 
@@ -162,12 +179,12 @@ func TestScrapeSurvivesAnOddSnapshot(t *testing.T) {
 func TestEveryDescriptionIsCollected(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	s := busy()
-	registry.MustRegister(&collector{snapshot: func() Status { return s }, now: func() time.Time { return now }})
+	registry.MustRegister(&collector{snapshot: func() Status { return s }, perPeer: true, now: func() time.Time { return now }})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(families) != len(allDesc) {
-		t.Errorf("%d families for %d descriptions", len(families), len(allDesc))
+	if want := len(allDesc) + len(peerDescs); len(families) != want {
+		t.Errorf("%d families for %d descriptions", len(families), want)
 	}
 }

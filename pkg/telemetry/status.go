@@ -81,12 +81,12 @@ type PeerState string
 
 // States of a peer, from best to worst.
 const (
-	// PeerUp had a handshake within the last three minutes (WireGuard's REJECT_AFTER_TIME).
+	// PeerUp was heard within the last three minutes (WireGuard's REJECT_AFTER_TIME).
 	PeerUp PeerState = "up"
-	// PeerIdle had one before that: nothing was sent since.
+	// PeerIdle was not, and nothing was sent to it that waits for an answer: no problem.
 	PeerIdle PeerState = "idle"
-	// PeerWaiting is configured and never had one.
-	PeerWaiting PeerState = "waiting"
+	// PeerSilent was sent something, and nothing authentic came back for 15 s.
+	PeerSilent PeerState = "silent"
 	// PeerRefused made a claim that is not believed.
 	PeerRefused PeerState = "refused"
 	// PeerKeyless is a node that has published no key: traffic to it is unreachable.
@@ -94,7 +94,7 @@ const (
 )
 
 // peerStates is every state, so that metrics show a zero for each.
-var peerStates = []PeerState{PeerUp, PeerIdle, PeerWaiting, PeerRefused, PeerKeyless}
+var peerStates = []PeerState{PeerUp, PeerIdle, PeerSilent, PeerRefused, PeerKeyless}
 
 // Peer is another node on one tunnel device; a node that is reached through
 // several devices appears once for each, one that is reached through none once
@@ -108,6 +108,11 @@ type Peer struct {
 	AllowedIPs []netip.Prefix `json:"allowedIPs,omitempty"`
 	// Handshake is when the last one completed; zero is never.
 	Handshake time.Time `json:"handshake,omitzero"`
+	// Heard is when something authentic last came from it, as far as this veild
+	// has seen; zero is never.
+	Heard time.Time `json:"heard,omitzero"`
+	// SilentSince is since when what was sent has had no answer, in PeerSilent only.
+	SilentSince time.Time `json:"silentSince,omitzero"`
 	// Received and Sent count bytes inside UDP, since the device was made.
 	Received uint64 `json:"received"`
 	Sent     uint64 `json:"sent"`

@@ -35,6 +35,8 @@ type Manager struct {
 	mu      sync.Mutex
 	claims  map[peerID]netip.AddrPort
 	nameFor map[wgkey.Public]string
+	// contacts are of the peers that were last read.
+	contacts map[peerID]*contact
 }
 
 type peerID struct {
@@ -93,7 +95,8 @@ func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 	return c, errors.Join(errs...)
 }
 
-// Status is the present State with the names of the peers.
+// Status is the present State with the names of the peers and what is known of
+// them. Contact is as good as Status is called often: once in WatchEvery at least.
 func (m *Manager) Status(ctx context.Context) (State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,8 +123,12 @@ func (m *Manager) readLocked(ctx context.Context) (State, error) {
 			p.Claimed = m.claims[peerID{d.Name, p.PublicKey}]
 		}
 	}
+	m.observeLocked(st)
 	return st, nil
 }
+
+// WatchEvery is how often the counters of peers are to be read.
+const WatchEvery = 5 * time.Second
 
 func (m *Manager) rememberLocked(want Spec) {
 	m.claims, m.nameFor = map[peerID]netip.AddrPort{}, map[wgkey.Public]string{}

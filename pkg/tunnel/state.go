@@ -58,6 +58,12 @@ type PeerState struct {
 	// Received and Sent are outer bytes since the device's peer was made.
 	Received int64 `json:"received"`
 	Sent     int64 `json:"sent"`
+	// Contact, Heard and Unanswered are what the Manager has made of the counters: whether
+	// the peer answers, when something authentic last came from it, and since when
+	// what was sent has had no answer. Zero times are never and not.
+	Contact    Contact   `json:"contact"`
+	Heard      time.Time `json:"heard"`
+	Unanswered time.Time `json:"unanswered"`
 }
 
 // Health says how a peer is doing.

@@ -1,0 +1,108 @@
+package tunnel
+
+import (
+	"time"
+)
+
+// Contact says whether a peer answers. Without a keepalive WireGuard is silent as
+// long as nobody has anything to say, so the age of the handshake alone says nothing.
+type Contact string
+
+// Contacts with a peer.
+const (
+	// ContactUp: something authentic came within SessionLifetime.
+	ContactUp Contact = "up"
+	// ContactIdle: nothing was sent that still waits for an answer. The next packet
+	// makes a handshake first, if there is no session any more.
+	ContactIdle Contact = "idle"
+	// ContactSilent: something was sent, and for SilentAfter nothing authentic came back.
+	ContactSilent Contact = "silent"
+)
+
+// SilentAfter is how long a peer that works may take: it answers data at once or,
+// with an empty packet, after 10 s (WireGuard whitepaper, section 6.5,
+// Keepalive-Timeout and Rekey-Timeout).
+const SilentAfter = 15 * time.Second
+
+// Sizes of messages inside UDP, bytes. An empty packet needs no answer and is the
+// only transport message of this size; any other is larger by a multiple of 16.
+const (
+	keepaliveSize = 32
+	// keepalivesAtOnce is how many empty packets may leave between two observations:
+	// those that confirm a handshake, and those of a keepalive.
+	keepalivesAtOnce = 8
+)
+
+// contact is what is known of one peer from its counters. Both implementations of
+// WireGuard count as received only what was authentic.
+type contact struct {
+	received, sent int64
+	// heard is when received last grew, or the last handshake; zero is never.
+	heard time.Time
+	// unanswered is when sent was first seen to grow since heard; zero is not since then.
+	unanswered time.Time
+}
+
+// observe takes the counters of a peer as they were read at now.
+func (c *contact) observe(p PeerState, known bool, now time.Time) {
+	sent := p.Sent - c.sent
+	switch {
+	case !known || p.Received < c.received || p.Sent < c.sent:
+		// The device is new, or it is to us: what was sent before is not judged.
+		*c = contact{}
+	case p.Received > c.received:
+		c.heard, c.unanswered = now, time.Time{}
+	case sent > 0 && !onlyKeepalives(sent) && c.unanswered.IsZero():
+		c.unanswered = now
+	}
+	c.received, c.sent = p.Received, p.Sent
+	if p.LastHandshake.After(c.heard) {
+		c.heard = p.LastHandshake
+	}
+}
+
+// onlyKeepalives reports whether so many bytes may have been empty packets. It is
+// also true for some small packets of data; when they stay unanswered, WireGuard
+// begins a handshake, whose size tells.
+func onlyKeepalives(sent int64) bool {
+	return sent <= keepalivesAtOnce*keepaliveSize && sent%keepaliveSize == 0
+}
+
+// at judges the peer.
+func (c *contact) at(now time.Time) Contact {
+	switch {
+	case !c.unanswered.IsZero() && now.Sub(c.unanswered) >= SilentAfter:
+		return ContactSilent
+	case !c.heard.IsZero() && now.Sub(c.heard) < SessionLifetime:
+		return ContactUp
+	}
+	return ContactIdle
+}
+
+// observeLocked brings what is known of all peers up to date, and writes it into st.
+func (m *Manager) observeLocked(st State) {
+	now := m.now()
+	next := make(map[peerID]*contact, len(m.contacts))
+	for _, d := range st.Devices {
+		for i := range d.Peers {
+			p := &d.Peers[i]
+			id := peerID{d.Name, p.PublicKey}
+			c, known := m.contacts[id]
+			if !known {
+				c = &contact{}
+			}
+			c.observe(*p, known, now)
+			p.Contact, p.Heard, p.Unanswered = c.at(now), c.heard, c.unanswered
+			next[id] = c
+		}
+		if !d.Served {
+			// Nothing was read: what is known stays.
+			for id, c := range m.contacts {
+				if id.device == d.Name {
+					next[id] = c
+				}
+			}
+		}
+	}
+	m.contacts = next
+}
