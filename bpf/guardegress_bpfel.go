@@ -19,6 +19,7 @@ const (
 	GuardEgressMapDrops           = "drops"
 	GuardEgressMapEgressTranslate = "egress_translate"
 	GuardEgressMapGuardWork       = "guard_work"
+	GuardEgressMapGuardedLinks    = "guarded_links"
 	GuardEgressMapNodes           = "nodes"
 	GuardEgressMapRanges          = "ranges"
 	GuardEgressMapVips            = "vips"
@@ -85,6 +86,7 @@ type GuardEgressMapSpecs struct {
 	Drops           *ebpf.MapSpec `ebpf:"drops"`
 	EgressTranslate *ebpf.MapSpec `ebpf:"egress_translate"`
 	GuardWork       *ebpf.MapSpec `ebpf:"guard_work"`
+	GuardedLinks    *ebpf.MapSpec `ebpf:"guarded_links"`
 	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
 	Ranges          *ebpf.MapSpec `ebpf:"ranges"`
 	Vips            *ebpf.MapSpec `ebpf:"vips"`
@@ -125,6 +127,7 @@ type GuardEgressMaps struct {
 	Drops           *ebpf.Map `ebpf:"drops"`
 	EgressTranslate *ebpf.Map `ebpf:"egress_translate"`
 	GuardWork       *ebpf.Map `ebpf:"guard_work"`
+	GuardedLinks    *ebpf.Map `ebpf:"guarded_links"`
 	Nodes           *ebpf.Map `ebpf:"nodes"`
 	Ranges          *ebpf.Map `ebpf:"ranges"`
 	Vips            *ebpf.Map `ebpf:"vips"`
@@ -135,6 +138,7 @@ func (m *GuardEgressMaps) Close() error {
 		m.Drops,
 		m.EgressTranslate,
 		m.GuardWork,
+		m.GuardedLinks,
 		m.Nodes,
 		m.Ranges,
 		m.Vips,

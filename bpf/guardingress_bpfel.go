@@ -18,6 +18,7 @@ import (
 const (
 	GuardIngressMapDrops           = "drops"
 	GuardIngressMapGuardWork       = "guard_work"
+	GuardIngressMapGuardedLinks    = "guarded_links"
 	GuardIngressMapNodes           = "nodes"
 	GuardIngressMapRanges          = "ranges"
 	GuardIngressMapVips            = "vips"
@@ -81,11 +82,12 @@ type GuardIngressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardIngressMapSpecs struct {
-	Drops     *ebpf.MapSpec `ebpf:"drops"`
-	GuardWork *ebpf.MapSpec `ebpf:"guard_work"`
-	Nodes     *ebpf.MapSpec `ebpf:"nodes"`
-	Ranges    *ebpf.MapSpec `ebpf:"ranges"`
-	Vips      *ebpf.MapSpec `ebpf:"vips"`
+	Drops        *ebpf.MapSpec `ebpf:"drops"`
+	GuardWork    *ebpf.MapSpec `ebpf:"guard_work"`
+	GuardedLinks *ebpf.MapSpec `ebpf:"guarded_links"`
+	Nodes        *ebpf.MapSpec `ebpf:"nodes"`
+	Ranges       *ebpf.MapSpec `ebpf:"ranges"`
+	Vips         *ebpf.MapSpec `ebpf:"vips"`
 }
 
 // GuardIngressVariableSpecs contains global variables before they are loaded into the kernel.
@@ -120,17 +122,19 @@ func (o *GuardIngressObjects) Close() error {
 //
 // It can be passed to LoadGuardIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardIngressMaps struct {
-	Drops     *ebpf.Map `ebpf:"drops"`
-	GuardWork *ebpf.Map `ebpf:"guard_work"`
-	Nodes     *ebpf.Map `ebpf:"nodes"`
-	Ranges    *ebpf.Map `ebpf:"ranges"`
-	Vips      *ebpf.Map `ebpf:"vips"`
+	Drops        *ebpf.Map `ebpf:"drops"`
+	GuardWork    *ebpf.Map `ebpf:"guard_work"`
+	GuardedLinks *ebpf.Map `ebpf:"guarded_links"`
+	Nodes        *ebpf.Map `ebpf:"nodes"`
+	Ranges       *ebpf.Map `ebpf:"ranges"`
+	Vips         *ebpf.Map `ebpf:"vips"`
 }
 
 func (m *GuardIngressMaps) Close() error {
 	return _GuardIngressClose(
 		m.Drops,
 		m.GuardWork,
+		m.GuardedLinks,
 		m.Nodes,
 		m.Ranges,
 		m.Vips,

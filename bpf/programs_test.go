@@ -24,7 +24,8 @@ const (
 // skb is struct __sk_buff (include/uapi/linux/bpf.h), of which tests set the mark.
 type skb struct {
 	Len, PktType, Mark uint32
-	_                  [7]uint32
+	_                  [6]uint32
+	IngressIfindex     uint32
 	Ifindex            uint32
 	_                  [37]uint32
 }
@@ -67,6 +68,9 @@ func load(t testing.TB) loaded {
 	return l
 }
 
+// Links that packets come in by.
+const guardedLink, podLink = 7, 9
+
 func fill(t testing.TB, maps map[string]*ebpf.Map) {
 	t.Helper()
 	put := func(name string, key, value any) {
@@ -84,6 +88,7 @@ func fill(t testing.TB, maps map[string]*ebpf.Map) {
 	put("ranges", rangeKey{48, netip.MustParseAddr("fd42:1::").As16()}, uint8(1))
 	put("nodes", netip.MustParseAddr("198.19.0.1").As16(), uint8(1))
 	put("nodes", netip.MustParseAddr("fd42:9::1").As16(), uint8(1))
+	put("guarded_links", uint32(guardedLink), uint8(1))
 	put("vips", netip.MustParseAddr("198.19.199.1").As16(), uint8(1))
 	put("vips", netip.MustParseAddr("fd42:fd::1").As16(), uint8(1))
 }
@@ -104,6 +109,25 @@ func (l loaded) counts(t *testing.T, prog string) map[string]uint64 {
 		}
 	}
 	return got
+}
+
+// fate gives the reason for which a program drops a packet that came in by a link; "" is that it passes.
+func (l loaded) fate(t *testing.T, prog string, frame []byte, mark, link uint32) string {
+	t.Helper()
+	before := l.counts(t, prog)
+	_, err := l.progs[prog].Run(&ebpf.RunOptions{
+		Data: frame, DataOut: make([]byte, len(frame)+64),
+		Context: skb{Mark: mark, IngressIfindex: link},
+	})
+	if err != nil {
+		t.Fatalf("run %s on %x: %v", prog, frame, err)
+	}
+	for name, n := range l.counts(t, prog) {
+		if n != before[name] {
+			return name
+		}
+	}
+	return ""
 }
 
 // run gives the verdict, the mark afterwards and the reason that was counted.
@@ -220,6 +244,39 @@ func TestGuardDropsWhatIsOfTheCluster(t *testing.T) {
 					l.expect(t, prog, ip(c.src, c.dst), c.mark, want, c.mark)
 				})
 			}
+		}
+	}
+}
+
+func TestGuardKnowsAPodsPacketByItsLink(t *testing.T) {
+	l := load(t)
+	for _, f := range families {
+		for _, c := range []struct {
+			situation string
+			src, dst  string
+			mark      uint32
+			link      uint32
+			want      string
+		}{
+			{"pod's, mark gone, to node", f.out, f.node, 0, podLink, "pod_mark_lost"},
+			{"pod's, another's mark, to node", f.out, f.node, 0x4000, podLink, "pod_mark_lost"},
+			{"pod's, tunnels' mark, to node", f.out, f.node, config.TunnelMark, podLink, "pod_mark_lost"},
+			{"pod's, mark gone, to pod", f.out, f.pod, 0, podLink, "pod_mark_lost"},
+			{"pod's, mark gone, to balancer", f.out, f.vip, 0, podLink, "pod_mark_lost"},
+			{"pod's, mark gone, translated, to outside", f.node, f.out, 0, podLink, ""},
+			{"pod's, mark gone, not translated", f.pod, f.out, 0, podLink, "src_in_range"},
+			{"pod's, marked, to node", f.out, f.node, config.PodMark, podLink, "pod_to_node"},
+			{"router's, to node", f.out, f.node, 0, guardedLink, ""},
+			{"router's, to balancer", f.out, f.vip, 0, guardedLink, ""},
+			{"own, to node", f.out, f.node, 0, 0, ""},
+		} {
+			t.Run(f.name+"/"+c.situation, func(t *testing.T) {
+				for _, prog := range []string{"guard_egress", "guard_egress_l3"} {
+					if got := l.fate(t, prog, ip(c.src, c.dst), c.mark, c.link); got != c.want {
+						t.Errorf("%s drops for %q, want %q", prog, got, c.want)
+					}
+				}
+			})
 		}
 	}
 }

@@ -33,6 +33,7 @@ var Reasons = []Reason{
 	{15, "pod_unmarked", "A pod's packet was not marked as one: the nftables table that marks them was away."},
 	{16, "pod_to_vip", "A pod's packet to the address of a balancer, or to an external address, of a service was about to leave untranslated."},
 	{17, "pod_midstream", "A pod's TCP packet out of the cluster was of a connection of which connection tracking has not seen the beginning."},
+	{18, "pod_mark_lost", "A pod's packet to a node or a cluster or service address, whose mark another program took, was about to leave outside a tunnel."},
 	{22, "inner_src_in_range", "A packet inside the packet has a source in a cluster or service range."},
 	{23, "inner_dst_in_range", "A packet inside the packet has a destination in a cluster or service range."},
 	{24, "inner_to_node", "A pod's packet has a packet inside, or a routing header, for the address of a node."},

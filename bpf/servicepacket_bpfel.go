@@ -18,6 +18,7 @@ import (
 const (
 	ServicePacketMapDrops          = "drops"
 	ServicePacketMapGuardWork      = "guard_work"
+	ServicePacketMapGuardedLinks   = "guarded_links"
 	ServicePacketMapNodes          = "nodes"
 	ServicePacketMapRanges         = "ranges"
 	ServicePacketMapServiceCallers = "service_callers"
@@ -109,6 +110,7 @@ type ServicePacketProgramSpecs struct {
 type ServicePacketMapSpecs struct {
 	Drops          *ebpf.MapSpec `ebpf:"drops"`
 	GuardWork      *ebpf.MapSpec `ebpf:"guard_work"`
+	GuardedLinks   *ebpf.MapSpec `ebpf:"guarded_links"`
 	Nodes          *ebpf.MapSpec `ebpf:"nodes"`
 	Ranges         *ebpf.MapSpec `ebpf:"ranges"`
 	ServiceCallers *ebpf.MapSpec `ebpf:"service_callers"`
@@ -162,6 +164,7 @@ func (o *ServicePacketObjects) Close() error {
 type ServicePacketMaps struct {
 	Drops          *ebpf.Map `ebpf:"drops"`
 	GuardWork      *ebpf.Map `ebpf:"guard_work"`
+	GuardedLinks   *ebpf.Map `ebpf:"guarded_links"`
 	Nodes          *ebpf.Map `ebpf:"nodes"`
 	Ranges         *ebpf.Map `ebpf:"ranges"`
 	ServiceCallers *ebpf.Map `ebpf:"service_callers"`
@@ -184,6 +187,7 @@ func (m *ServicePacketMaps) Close() error {
 	return _ServicePacketClose(
 		m.Drops,
 		m.GuardWork,
+		m.GuardedLinks,
 		m.Nodes,
 		m.Ranges,
 		m.ServiceCallers,

@@ -5,6 +5,7 @@
 #include "kernel.h"
 #include "drop.h"
 #include "encap.h"
+#include "links.h"
 #include "nodes.h"
 #include "packet.h"
 #include "ranges.h"
@@ -34,23 +35,28 @@ static __always_inline int guard_in(struct __sk_buff *skb, int parsed, const str
 	return guard_packet(skb, p, 0);
 }
 
+/*
+ * Judges what leaves. A pod's packet has its mark, which another program may have overwritten:
+ * then the link that it came in by tells.
+ */
 static __always_inline int guard_out(struct __sk_buff *skb, int parsed, const struct packet *p)
 {
-	int how = ENCAP_LEAVES;
+	int how = ENCAP_LEAVES, lost;
 
 	if (parsed == PACKET_NOT_IP)
 		return VERDICT_NEXT;
 	if (parsed != PACKET_IP)
 		return drop(parsed);
-	if (skb->mark & pod_mark) {
+	lost = !(skb->mark & pod_mark) && is_from_inside(skb);
+	if (lost || skb->mark & pod_mark) {
 		how |= ENCAP_POD;
 		if (in_ranges(&p->dst))
-			return drop(REASON_POD_TO_RANGE);
+			return drop(lost ? REASON_POD_MARK_LOST : REASON_POD_TO_RANGE);
 		if (is_node(&p->dst))
-			return drop(REASON_POD_TO_NODE);
+			return drop(lost ? REASON_POD_MARK_LOST : REASON_POD_TO_NODE);
 		/* What is of a flow to a service was translated, or answers a client there. */
 		if (!(skb->mark & service_mark) && is_vip(&p->dst))
-			return drop(REASON_POD_TO_VIP);
+			return drop(lost ? REASON_POD_MARK_LOST : REASON_POD_TO_VIP);
 	}
 	return guard_packet(skb, p, how);
 }

@@ -164,6 +164,8 @@ const (
 	PinVIPs   = "vips"
 	// PinTranslate is the array of programs that translate at egress, before the guard judges.
 	PinTranslate = "egress_translate"
+	// PinLinks is the set of links that have the guard's programs, by index.
+	PinLinks = "guarded_links"
 	// PinWork is where the guard's programs keep what they read of one packet.
 	PinWork = "guard_work"
 )

@@ -153,9 +153,9 @@ func (g *Guard) do(h *nl.Handle, ops []Op) ([]Op, error) {
 		err := op.do(g, h)
 		switch {
 		case errors.Is(err, errLinkGone):
-			failed[op.scope] = true
+			op.fail(failed)
 		case err != nil:
-			failed[op.scope] = true
+			op.fail(failed)
 			errs = append(errs, fmt.Errorf("%s: %w", op, err))
 		default:
 			done = append(done, op)

@@ -19,7 +19,7 @@ import (
 var (
 	pinnedMaps = []string{
 		config.PinDrops, config.PinRanges, config.PinNodes, config.PinVIPs, config.PinTranslate,
-		config.PinWork,
+		config.PinLinks, config.PinWork,
 	}
 	pinnedPrograms = []string{
 		config.PinGuardIngress, config.PinGuardIngressL3, config.PinGuardEgress, config.PinGuardEgressL3,

@@ -3,6 +3,7 @@ package guard
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -61,6 +62,8 @@ type State struct {
 	// Points are the hooks of all links (read), or those that must have the
 	// pinned program of this name and no other of ours (planned).
 	Points map[Point]Attached
+	// Marked are the indices of links in the map of guarded ones (read).
+	Marked map[int]bool
 	Ranges []netip.Prefix // sorted
 	Nodes  []netip.Addr   // sorted
 	VIPs   []netip.Addr   // sorted
@@ -136,6 +139,17 @@ type Op struct {
 	do    func(*Guard, *nl.Handle) error
 }
 
+// fail notes that o failed. A link counts as guarded only when both of its hooks have a program.
+func (o Op) fail(failed map[any]bool) {
+	failed[o.scope] = true
+	if p, ok := o.scope.(Point); ok {
+		failed[linkScope(p.Index)] = true
+	}
+}
+
+// linkScope is the scope of what needs both hooks of a link.
+type linkScope int
+
 // String says what is changed, for people and logs.
 func (o Op) String() string { return o.text }
 
@@ -162,8 +176,8 @@ func Diff(have, want *State) []Op {
 		add = append(add, opPods(have.Pods))
 	}
 	add = append(add, diffTable(have.Table, want.Table)...)
-	add = append(add, diffPoints(have, want.Points)...)
-	return append(add, remove...)
+	// What is no guarded link any more counts as a pod's before anything else is changed.
+	return slices.Concat(staleMarks(have), add, diffLinks(have, want.Points), remove)
 }
 
 // addrSet is a set of addresses among the maps.
@@ -184,6 +198,43 @@ func minus[T comparable](a, b []T) []T {
 		}
 	}
 	return out
+}
+
+// diffLinks marks links that have programs, of whatever version, before any program changes: the next
+// version's may ask for marks that the last one's did not.
+func diffLinks(have *State, want map[Point]Attached) []Op {
+	var before, after []Op
+	for _, l := range have.Links {
+		switch {
+		case l.Guarded == have.Marked[l.Index]:
+		case !l.Guarded:
+			before = append(before, opMark(l.Index, false))
+		case len(have.Points[Point{l.Index, Ingress}].Ours) > 0 &&
+			len(have.Points[Point{l.Index, Egress}].Ours) > 0:
+			before = append(before, opMark(l.Index, true))
+		default:
+			after = append(after, opMark(l.Index, true))
+		}
+	}
+	return slices.Concat(before, diffPoints(have, want), after)
+}
+
+// staleMarks removes the marks of links that are gone.
+func staleMarks(have *State) []Op {
+	var ops []Op
+	for _, index := range slices.Sorted(maps.Keys(have.Marked)) {
+		if !slices.ContainsFunc(have.Links, func(l Link) bool { return l.Index == index }) {
+			ops = append(ops, opMark(index, false))
+		}
+	}
+	return ops
+}
+
+func opMark(index int, add bool) Op {
+	text := fmt.Sprintf("%s guarded link %d", verb(add), index)
+	return Op{text, linkScope(index), func(g *Guard, _ *nl.Handle) error {
+		return set(g.maps[config.PinLinks], uint32(index), add)
+	}}
 }
 
 // diffPoints attaches first, then detaches what is not wanted.

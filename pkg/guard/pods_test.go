@@ -219,8 +219,8 @@ func TestWithoutTheirTablePodsAreMute(t *testing.T) {
 	n.loses(t, "a packet before the addresses are back", spoofed, pod, "198.19.0.1", 0)
 }
 
-// While all of nftables is flushed, what pods send to nodes and out of the cluster
-// is dropped by its source, and what is for another node's pods enters the tunnel.
+// While all of nftables is flushed, what pods send to nodes is dropped by the link that it came
+// by, what they send out of the cluster by its source, and what is for another node's pods enters the tunnel.
 //
 //	pod ── p0 host u0 ── peer (another node, and the way out)
 //	            host v0 (tunnel) ── peer 198.18.9.9 fd42:1:0:9::9
@@ -241,8 +241,11 @@ func TestWithoutAnyTableNothingOfPodsIsInClear(t *testing.T) {
 		n.apply(t)
 		n.Run(t, func() error { return nft("flush ruleset") })
 		sniffer := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
-		for _, to := range []string{"198.19.0.2", "fd42:9::2", "198.19.77.1", "fd42:77::1"} {
-			n.loses(t, "a packet to "+to, "src_in_range", pod, to, 0)
+		for to, reason := range map[string]string{
+			"198.19.0.2": "pod_mark_lost", "fd42:9::2": "pod_mark_lost",
+			"198.19.77.1": "src_in_range", "fd42:77::1": "src_in_range",
+		} {
+			n.loses(t, "a packet to "+to, reason, pod, to, 0)
 		}
 		if received(sniffer, []byte("kubeveil")) {
 			t.Error("a packet of the pod left in clear")

@@ -43,7 +43,11 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 
 // readLinks reads what is attached to these links; those that are gone are left out.
 func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
-	s := &State{Points: make(map[Point]Attached)}
+	marked, err := readMarked(g.maps[config.PinLinks])
+	if err != nil {
+		return nil, fmt.Errorf("read map %s: %w", config.PinLinks, err)
+	}
+	s := &State{Points: make(map[Point]Attached), Marked: marked}
 	finder := finder{current: g.ids}
 	for _, l := range links {
 		view := linkOf(l)
@@ -215,6 +219,18 @@ func readAddrs(m *ebpf.Map) ([]netip.Addr, error) {
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return all, nil
+}
+
+// readMarked reads the indices of guarded links.
+func readMarked(m *ebpf.Map) (map[int]bool, error) {
+	marked := make(map[int]bool)
+	var index uint32
+	var value uint8
+	it := m.Iterate()
+	for it.Next(&index, &value) {
+		marked[int(index)] = true
+	}
+	return marked, it.Err()
 }
 
 func readCounter(maps map[string]*ebpf.Map, reason uint32) ([]uint64, error) {

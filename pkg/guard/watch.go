@@ -30,7 +30,7 @@ func (g *Guard) guardLink(h *nl.Handle, l nl.Link) {
 	}
 	have, err := g.readLinks(h, []nl.Link{l})
 	if err == nil {
-		_, err = g.do(h, diffPoints(have, planPoints(have.Links)))
+		_, err = g.do(h, diffLinks(have, planPoints(have.Links)))
 	}
 	if err != nil {
 		g.log.Warn("link has no guard of its own; the nftables table still drops", "link", l.Attrs().Name, "error", err)

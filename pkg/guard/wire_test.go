@@ -266,8 +266,8 @@ func TestWireLinkWithoutEthernet(t *testing.T) {
 			return err
 		})
 		t.Cleanup(func() { unix.Close(tun) })
-		if ops := n.apply(t); len(ops) != 2 {
-			t.Fatalf("Apply did %v, want both programs attached to the new link", ops)
+		if ops := n.apply(t); len(ops) != 3 {
+			t.Fatalf("Apply did %v, want both programs attached to the new link, and its mark", ops)
 		}
 		raw := packetSocket(t, n, "tt0", unix.SOCK_RAW)
 		for _, f := range wireFamilies {

@@ -1,0 +1,87 @@
+package guard
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// alone leaves the programs at links alone, with another's masquerade.
+const alone = "flush ruleset; " +
+	"table inet others { chain p { type nat hook postrouting priority 100; oifname u0 masquerade; }; }"
+
+// TestPodIsKnownByItsLink: without a mark, and behind another's masquerade, nothing else tells that
+// a packet is a pod's.
+func TestPodIsKnownByItsLink(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		pod := n.addPod(t)
+		n.Run(t, func() error { return nft(alone) })
+		sniffer := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
+		for _, f := range podAndNode {
+			n.loses(t, "a packet to "+f.node, "pod_mark_lost", pod, f.node, 0)
+		}
+		if received(sniffer, []byte("kubeveil")) {
+			t.Error("a packet of the pod left in clear")
+		}
+	})
+}
+
+// TestLinkIsAPodsUntilItHasTheGuard adds links while nobody looks: what comes in by one of them goes
+// to no node in clear. Once the link has the guard it is a router's like any other.
+func TestLinkIsAPodsUntilItHasTheGuard(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		n.addPod(t)
+		n.Run(t, func() error { return nft(alone) })
+		behind := nettest.NewNS(t)
+		nettest.Veth(t,
+			nettest.End{NS: n.NS, Name: "b0", Addrs: prefixes("198.19.88.1/24", "fd42:88::1/64")},
+			nettest.End{NS: behind, Name: "b0", Addrs: prefixes("198.19.88.2/24", "fd42:88::2/64")})
+		nettest.AddRoute(t, behind, prefixes("198.19.0.0/24")[0], addrs("198.19.88.1")[0], "b0")
+		nettest.AddRoute(t, behind, prefixes("fd42:9::/64")[0], addrs("fd42:88::1")[0], "b0")
+		for _, f := range podAndNode {
+			n.loses(t, "a packet by a new link to "+f.node, "pod_mark_lost", behind, f.node, 0)
+		}
+
+		n.apply(t)
+		for _, f := range podAndNode {
+			source(t, n.peer, f.node, func() error { return udp(behind, "", f.node, 0) })
+		}
+
+		// It becomes a pod's: what comes in by it is again.
+		n.Run(t, func() error { return setGroup("b0", config.PodGroup) })
+		n.apply(t)
+		n.Run(t, func() error { return nft(alone) })
+		for _, f := range podAndNode {
+			n.loses(t, "a packet by a pod's link to "+f.node, "pod_mark_lost", behind, f.node, 0)
+		}
+	})
+}
+
+// TestMarksOfLinksAreRepaired takes one away, and adds one of a link that is not there.
+func TestMarksOfLinksAreRepaired(t *testing.T) {
+	n := newNode(t, clsact{})
+	want := n.read(t).Marked
+	if len(want) == 0 {
+		t.Fatal("no link is marked as guarded")
+	}
+	for index := range want {
+		if err := set(n.g.maps[config.PinLinks], uint32(index), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := set(n.g.maps[config.PinLinks], uint32(4711), true); err != nil {
+		t.Fatal(err)
+	}
+	ops := n.apply(t)
+	if len(ops) != len(want)+1 || ops[0].String() != "remove guarded link 4711" {
+		t.Errorf("Apply did %v", ops)
+	}
+	if got := n.read(t).Marked; len(got) != len(want) {
+		t.Errorf("marked are %v, want %v", got, want)
+	}
+}
