@@ -101,6 +101,7 @@ func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Run("of many that change it one does", func(t *testing.T) { storeRace(ctx, t, s) })
 	t.Run("creation that was cut short", func(t *testing.T) { storeCutShort(ctx, t, l, s) })
 	t.Run("what is not in the schema is refused", func(t *testing.T) { storeStrict(ctx, t, l, s) })
+	t.Run("states only go on", func(t *testing.T) { storeGoesOn(ctx, t, l, s) })
 	t.Run("requests", func(t *testing.T) { storeRequests(ctx, t, l, s) })
 	t.Run("snapshots", func(t *testing.T) {
 		// Definitions first: what uses them is refused before.
