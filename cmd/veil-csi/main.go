@@ -55,6 +55,7 @@ type options struct {
 	kmsSocket, keyFile, previousKeyFile   string
 	metrics, logLevel, logFormat          string
 	latencyTuning                         string
+	privateMounts                         bool
 	rewrapEvery, trimEvery, requestsEvery time.Duration
 }
 
@@ -138,6 +139,8 @@ func (o *options) flags() *flag.FlagSet {
 	fs.DurationVar(&o.rewrapEvery, "rewrap-every", 10*time.Minute, "how often keys are looked at that another key-encryption key should wrap")
 	fs.DurationVar(&o.requestsEvery, "requests-every", 10*time.Second, "how often requests of veilctl volume rewrap are looked for, in what is watched")
 	fs.DurationVar(&o.trimEvery, "trim-every", 24*time.Hour, "how often volumes with discard: batch say which blocks are free")
+	fs.BoolVar(&o.privateMounts, "private-mounts", false, "do not require that mounts reach the host: "+
+		"for a veil-csi in the kubelet's own mount namespace, not in a container")
 	fs.StringVar(&o.latencyTuning, "latency-tuning", tuningAuto, "whether tuning: latency has dm-crypt's flags: "+
 		"`auto` by the kernel's release (6.8 or newer), on where its vendor has fixed CVE-2024-26718, off")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")

@@ -218,7 +218,7 @@ func (o *options) serve(ctx context.Context) error {
 	}
 	d, err := driver.New(driver.Config{
 		Node: o.node, Version: version.String(), Sets: sets, Keys: keys, Mounts: mount.Host{}, TakeOver: s.takeOver,
-		Cache: s.reader(), Log: log,
+		Cache: s.reader(), PrivateMounts: o.privateMounts || o.registration == "", Log: log,
 	})
 	if err != nil {
 		return err
@@ -226,6 +226,11 @@ func (o *options) serve(ctx context.Context) error {
 	// A machine that can open no volume is not registered; all else that Recover meets is tried again while it serves.
 	if err := d.Recover(ctx); errors.Is(err, crypt.ErrNotSupported) {
 		return fmt.Errorf("node %s can open no volume: %w", o.node, err)
+	}
+	if o.registration != "" {
+		if err := d.CheckMounts(filepath.Dir(o.registration)); err != nil {
+			return fmt.Errorf("node %s can give no volume to a pod: %w", o.node, err)
+		}
 	}
 	log.Info("veil-csi starts", "version", version.String(), "node", o.node, "cluster", s.cluster, "endpoint", o.endpoint, "defaults", d.Defaults.String())
 	defer log.Info("veil-csi ends; what is mounted stays")

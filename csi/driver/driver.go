@@ -21,7 +21,7 @@ const (
 	TopologyKey = "topology.csi.kubeveil.io/node"
 )
 
-// Config is what a driver stands on. All but TakeOver, Cache and Log must be set.
+// Config is what a driver stands on. All but PrivateMounts, TakeOver, Cache and Log must be set.
 type Config struct {
 	// Node is the name of this node; Version that of this program.
 	Node, Version string
@@ -32,6 +32,8 @@ type Config struct {
 	// Defaults are what parameters are when a class leaves them out. The zero value of a field is the first of those that are configured.
 	Defaults Parameters
 	Mounts   mount.System
+	// PrivateMounts takes targets from which mounts do not reach the host: for a driver beside the kubelet, or none.
+	PrivateMounts bool
 	// TakeOver names the node that a volume may be taken over from, because it is gone; empty when there is none. A *volume.TakenError is for the node that is said to be.
 	TakeOver func(ctx context.Context, volume string) (string, error)
 	// Cache answers what decides nothing: statistics, health, and what upkeep looks through. Nil is the store.
@@ -113,6 +115,14 @@ func (d *Driver) lock(id string) (unlock func(), err error) {
 		defer d.mu.Unlock()
 		delete(d.busy, id)
 	}, nil
+}
+
+// CheckMounts refuses a folder from which mounts do not reach the host: pods would write to what is below, in clear.
+func (d *Driver) CheckMounts(dir string) error {
+	if d.PrivateMounts {
+		return nil
+	}
+	return d.Mounts.CheckShared(dir)
 }
 
 // set gives the volumes that st is one of.

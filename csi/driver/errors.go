@@ -78,6 +78,7 @@ var table = []struct {
 	{crypt.ErrNoMapping, codes.FailedPrecondition},
 	{crypt.ErrNotSupported, codes.FailedPrecondition},
 	{mount.ErrNoProgram, codes.FailedPrecondition},
+	{mount.ErrPrivate, codes.FailedPrecondition},
 	{keyring.ErrCorrupt, codes.FailedPrecondition},
 	{errEnding, codes.Aborted},
 	{volume.ErrInProgress, codes.Aborted},

@@ -125,7 +125,7 @@ func onLoops(t *testing.T) *machine {
 	engine := loops{m.engine}
 	files := &backend.Files{Dir: m.folder("files"), Sparse: true}
 	m.config = func(c *Config) {
-		if c.Mounts = (mount.Host{}); !nettest.Capable(t, unix.CAP_SYS_RESOURCE) {
+		if c.Mounts, c.PrivateMounts = (mount.Host{}), true; !nettest.Capable(t, unix.CAP_SYS_RESOURCE) {
 			c.Mounts = unable{}
 		}
 		c.Sets = map[string]*volume.Set{BackendFile: volume.NewSet(volume.Config{

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 
@@ -71,6 +72,9 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 		if err := d.Mounts.Unmount(target); err != nil {
 			return err
 		}
+	}
+	if err := d.CheckMounts(filepath.Dir(target)); err != nil {
+		return fmt.Errorf("publish volume %s: %w", id, err)
 	}
 	return d.Mounts.Bind(source, target, c.readOnly)
 }

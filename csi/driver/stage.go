@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -40,6 +41,9 @@ func (d *Driver) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequ
 }
 
 func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c capability) error {
+	if err := d.CheckMounts(filepath.Dir(r.GetStagingTargetPath())); err != nil {
+		return fmt.Errorf("stage volume %s: %w", r.GetVolumeId(), err)
+	}
 	st, set, err := d.own(ctx, r.GetVolumeId())
 	if err != nil {
 		return err

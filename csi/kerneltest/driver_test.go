@@ -62,7 +62,7 @@ func (p *plugin) restart() {
 	var err error
 	p.Driver, err = driver.New(driver.Config{
 		Node: p.Set.Node, Version: "test", Sets: map[string]*volume.Set{driver.BackendFile: volume.NewSet(p.Set.Config)},
-		Keys: map[string]keyring.Provider{keyring.NameFile: p.keys}, Mounts: mount.Host{}, Log: p.Set.Log,
+		Keys: map[string]keyring.Provider{keyring.NameFile: p.keys}, Mounts: mount.Host{}, PrivateMounts: true, Log: p.Set.Log,
 	})
 	if err == nil {
 		err = p.Recover(p.t.Context())

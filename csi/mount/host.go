@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"unsafe"
 
@@ -63,6 +64,36 @@ func hasOption(list, option string) bool {
 		}
 	}
 	return false
+}
+
+// CheckShared implements Mounts. The kernel propagates what is mounted below path when the mount that path is on
+// has peers: "shared:" in mountinfo (Documentation/filesystems/sharedsubtree.rst).
+func (Host) CheckShared(path string) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	infos, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
+	if err != nil {
+		return fmt.Errorf("mount table: %w", err)
+	}
+	var on *mountinfo.Info
+	for _, i := range infos {
+		// The last of one mount point hides those before.
+		if on == nil || len(i.Mountpoint) >= len(on.Mountpoint) {
+			on = i
+		}
+	}
+	if on == nil {
+		return fmt.Errorf("%s is on no mount", path)
+	}
+	for field := range strings.FieldsSeq(on.Optional) {
+		if strings.HasPrefix(field, "shared:") {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: %w: it is on the mount %s, which is not shared, so the kubelet would give its pods the empty "+
+		"folder below, in clear: mount the kubelet's folder with mountPropagation: Bidirectional", path, ErrPrivate, on.Mountpoint)
 }
 
 // Mount implements Mounts.

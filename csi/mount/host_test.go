@@ -347,3 +347,34 @@ func TestProgramsThatHangAreOvertaken(t *testing.T) {
 		}
 	})
 }
+
+// A path is refused when what is mounted below it would stay in the mount namespace.
+func TestCheckShared(t *testing.T) {
+	dir := t.TempDir()
+	nettest.NewHost(t).Run(t, func() error {
+		if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
+			return err
+		}
+		below := filepath.Join(dir, "pods")
+		if err := os.Mkdir(below, 0o700); err != nil {
+			return err
+		}
+		for _, c := range []struct {
+			propagation uintptr
+			want        error
+		}{{unix.MS_PRIVATE, ErrPrivate}, {unix.MS_SHARED, nil}, {unix.MS_SLAVE, ErrPrivate}} {
+			if err := unix.Mount("", dir, "", c.propagation, ""); err != nil {
+				return err
+			}
+			for _, path := range []string{dir, below} {
+				if err := (Host{}).CheckShared(path); !errors.Is(err, c.want) {
+					t.Errorf("propagation %#x, %s: %v, want %v", c.propagation, path, err, c.want)
+				}
+			}
+		}
+		if err := (Host{}).CheckShared(filepath.Join(dir, "none")); err == nil {
+			t.Error("a folder that there is not was accepted")
+		}
+		return unix.Unmount(dir, 0)
+	})
+}

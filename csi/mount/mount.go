@@ -16,6 +16,8 @@ var (
 	ErrDamaged = errors.New("file system is damaged")
 	// ErrOption matches mount options that are not taken.
 	ErrOption = errors.New("mount option refused")
+	// ErrPrivate matches when what is mounted at a path would not be seen outside of this process's mount namespace.
+	ErrPrivate = errors.New("mounts do not reach the host")
 	// ErrNoProgram matches when a program is not installed.
 	ErrNoProgram = errors.New("program is not installed")
 )
@@ -95,6 +97,8 @@ type Filesystems interface {
 type Mounts interface {
 	// List gives the mounts of block devices and of their nodes, in the order of the table: the last of one target hides the others.
 	List() ([]Mount, error)
+	// CheckShared refuses a path below which mounts stay in this mount namespace (ErrPrivate).
+	CheckShared(path string) error
 	// Mount mounts the device at the folder target; ErrDamaged when the kernel says so.
 	Mount(device, target string, fs FS, options []string) error
 	// Bind shows source at target, which is made when it is not there: a folder for a folder, a file for a device node.

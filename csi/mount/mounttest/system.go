@@ -41,6 +41,9 @@ type System struct {
 	// Hook is asked before each method of System ("make", "mount", …) with the path it is about; an error of it is the method's.
 	Hook func(op, path string) error
 
+	// Private has CheckShared refuse every path.
+	Private bool
+
 	mu     sync.Mutex
 	mounts []mounted
 	busy   map[string]bool
@@ -189,6 +192,14 @@ func (s *System) Trim(_ context.Context, target string) (int64, error) {
 		return 0, unix.ENOTTY
 	}
 	return page, nil
+}
+
+// CheckShared implements mount.Mounts.
+func (s *System) CheckShared(path string) error {
+	if s.Private {
+		return fmt.Errorf("%s: %w", path, mount.ErrPrivate)
+	}
+	return nil
 }
 
 // Flush implements mount.Filesystems.
