@@ -37,8 +37,8 @@ const kubeLimit = 5 * time.Second
 // links, tunnels, routing; the connections of the node's own processes to pods; the guard last. It does as much as it can, may be
 // repeated, and tells what it took, each thing once it is gone. What is storage's stays.
 func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func(what string)) error {
-	if _, err := telemetry.Fetch(ctx, config.AdminSocket); err == nil {
-		return ErrRunning
+	if err := checkStopped(ctx, config.AdminSocket); err != nil {
+		return err
 	}
 	var errs []error
 	step := func(f func() ([]string, error)) {
@@ -73,6 +73,19 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 		step(removeSocketDir)
 	}
 	return errors.Join(errs...)
+}
+
+// checkStopped returns ErrRunning unless nobody listens on the admin socket. A veild
+// that is slow to answer, or answers with an error, runs.
+func checkStopped(ctx context.Context, socket string) error {
+	_, err := telemetry.Fetch(ctx, socket)
+	switch {
+	case err == nil:
+		return ErrRunning
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil
+	}
+	return fmt.Errorf("%w (its socket %s is served, but: %w)", ErrRunning, socket, err)
 }
 
 func removePods() (took []string, err error) {

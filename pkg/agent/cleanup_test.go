@@ -2,15 +2,66 @@ package agent
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
+
+// Only a socket that nobody serves says that veild does not run.
+func TestCleanupIsRefusedBesideASlowVeild(t *testing.T) {
+	listen := func(t *testing.T, path string) net.Listener {
+		t.Helper()
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return l
+	}
+	serve := func(h http.HandlerFunc) func(t *testing.T, path string) {
+		return func(t *testing.T, path string) {
+			s := &http.Server{Handler: h}
+			l := listen(t, path)
+			go func() { _ = s.Serve(l) }()
+			t.Cleanup(func() { s.Close() })
+		}
+	}
+	for name, tt := range map[string]struct {
+		make    func(t *testing.T, path string)
+		running bool
+	}{
+		"no socket": {func(*testing.T, string) {}, false},
+		"a socket that nobody serves": {func(t *testing.T, path string) {
+			l := listen(t, path)
+			l.(*net.UnixListener).SetUnlinkOnClose(false)
+			l.Close()
+		}, false},
+		"veild answers":         {serve(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "{}") }), true},
+		"veild has an error":    {serve(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "x", http.StatusInternalServerError) }), true},
+		"veild does not answer": {func(t *testing.T, path string) { listen(t, path) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "veild.sock")
+			tt.make(t, path)
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			if err := checkStopped(ctx, path); errors.Is(err, ErrRunning) != tt.running || err != nil != tt.running {
+				t.Errorf("got %v, want running %t", err, tt.running)
+			}
+		})
+	}
+}
 
 // Storage does not need the network: what it has on the node must outlive it.
 func TestRemoveRunFiles(t *testing.T) {

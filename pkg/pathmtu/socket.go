@@ -29,16 +29,16 @@ type socket struct {
 // It carries PodMark: the routes to node addresses through the tunnel are in
 // TablePod only, and nothing so marked can leave by another way.
 func openSocket(ctx context.Context, device string, source netip.Addr, port uint16) (*socket, error) {
-	link, err := net.InterfaceByName(device)
-	if err != nil {
-		return nil, fmt.Errorf("find probe device: %w", err)
-	}
+	index := 0
 	lc := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
 		var err error
-		if e := c.Control(func(fd uintptr) { err = setOptions(int(fd), network, device) }); e != nil {
-			return e
-		}
-		return err
+		e := c.Control(func(fd uintptr) {
+			// Asked before the socket is bound to it: a device that is made again in between is noticed by alive.
+			if index, err = linkIndex(int(fd), device); err == nil {
+				err = setOptions(int(fd), network, device)
+			}
+		})
+		return errors.Join(e, err)
 	}}
 	network := "udp4"
 	if source.Is6() {
@@ -48,7 +48,7 @@ func openSocket(ctx context.Context, device string, source netip.Addr, port uint
 	if err != nil {
 		return nil, fmt.Errorf("open probe socket on %s: %w", device, err)
 	}
-	return &socket{c.(*net.UDPConn), link.Index}, nil
+	return &socket{c.(*net.UDPConn), index}, nil
 }
 
 func setOptions(fd int, network, device string) error {
@@ -72,6 +72,24 @@ func setting(what string, err error) error {
 
 // alive is whether the device is still the one that the socket was opened on.
 func (s *socket) alive(device string) bool {
-	link, err := net.InterfaceByName(device)
-	return err == nil && link.Index == s.index
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	index := 0
+	e := raw.Control(func(fd uintptr) { index, err = linkIndex(int(fd), device) })
+	return e == nil && err == nil && index == s.index
+}
+
+// linkIndex returns the index of a link by if_nametoindex(3). The one of package net
+// reads all links of the node, of which there are hundreds.
+func linkIndex(fd int, name string) (int, error) {
+	ifr, err := unix.NewIfreq(name)
+	if err == nil {
+		err = unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, ifr)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find link %s: %w", name, err)
+	}
+	return int(ifr.Uint32()), nil
 }
