@@ -338,9 +338,9 @@ func TestManifestsInOrder(t *testing.T) {
 	}
 }
 
-// veild rolls one node at a time, and goes on only when the node's guard and tunnels are up; what carries packets is never
+// veild rolls a tenth of the nodes at a time, and goes on only when the node's guard and tunnels are up; what carries packets is never
 // rolled.
-func TestDaemonsRollOneByOne(t *testing.T) {
+func TestDaemonsRollByTenths(t *testing.T) {
 	var veild, worker appsv1.DaemonSet
 	for file, ds := range map[string]*appsv1.DaemonSet{"cni/daemonset-veild.yaml": &veild, "cni/daemonset-veil-wg.yaml": &worker} {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(daemonSet(t, file).Object, ds); err != nil {
@@ -348,7 +348,7 @@ func TestDaemonsRollOneByOne(t *testing.T) {
 		}
 	}
 	update := veild.Spec.UpdateStrategy
-	if update.Type != appsv1.RollingUpdateDaemonSetStrategyType || update.RollingUpdate.MaxUnavailable.String() != "1" || update.RollingUpdate.MaxSurge != nil {
+	if update.Type != appsv1.RollingUpdateDaemonSetStrategyType || update.RollingUpdate.MaxUnavailable.String() != "10%" || update.RollingUpdate.MaxSurge != nil {
 		t.Errorf("veild: update strategy %+v", update)
 	}
 	if veild.Spec.MinReadySeconds == 0 {
