@@ -236,6 +236,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.pods.run(ctx) })
 	g.Go(func() error { return a.watchConfig(ctx) })
 	g.Go(func() error { return a.watchPeers(ctx) })
+	g.Go(func() error { return a.watchOtherCNI(ctx, a.cfg.CNI.ConfDir) })
 	a.runServices(ctx, g)
 	a.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU}
 	g.Go(func() error { return ignoreEnd(ctx, a.source.Run(ctx, a.yield)) })

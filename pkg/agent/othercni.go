@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
@@ -39,6 +41,41 @@ func otherCNI(confDir string) []string {
 			"remove that plugin, then the file, and reboot the node", path, plugin, config.ConflistName))
 	}
 	return out
+}
+
+// otherCNIEvery is how often CNI configurations of others are looked for. A runtime
+// takes a new one within a second or so.
+const otherCNIEvery = time.Second
+
+// watchOtherCNI wakes the loop when another CNI configuration that sorts before
+// ours came, changed or went, until ctx ends.
+func (a *Agent) watchOtherCNI(ctx context.Context, confDir string) error {
+	tick := time.NewTicker(otherCNIEvery)
+	defer tick.Stop()
+	var last []string
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if now := otherCNI(confDir); !slices.Equal(now, last) {
+			last = now
+			a.poke()
+		}
+	}
+}
+
+// shutForOtherCNI makes another CNI configuration that sorts before ours a problem
+// of d and shuts the node, also while its peers are not known: the runtime would
+// start pods with a network that is not encrypted, and must not find the node fit.
+func (a *Agent) shutForOtherCNI(confDir string, d *decision) error {
+	others := otherCNI(confDir)
+	if len(others) == 0 {
+		return nil
+	}
+	d.problems = slices.Concat(d.problems, others)
+	return a.shut()
 }
 
 // pluginOf is the type of the first plugin in a CNI configuration, for a message.
@@ -73,8 +110,9 @@ func pluginType(text []byte) string {
 	return c.Type
 }
 
-// checkOtherCNI refuses to begin on a node that has another network. Where ours is installed already it is not refused but shown as a problem: a
-// veild that did not start could repair nothing.
+// checkOtherCNI refuses to begin on a node that has another network. Where ours is
+// installed already veild starts, shuts the node and shows it as a problem: a veild
+// that did not start could repair nothing.
 func checkOtherCNI(confDir string) error {
 	if _, err := os.Stat(conflistPath(confDir)); err == nil {
 		return nil

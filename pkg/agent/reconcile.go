@@ -34,15 +34,15 @@ func (a *Agent) turn(ctx context.Context) error {
 	if err := a.noteSelf(d.podPrefixes, d.host.SelfAddrs); err != nil {
 		d.notes = append(d.notes, err.Error())
 	}
+	otherErr := a.shutForOtherCNI(in.cfg.CNI.ConfDir, &d)
 	if !in.complete {
 		// A restart that does not know its peers yet must not lose them.
-		return a.finish(in, d, refusals, a.base(d))
+		return a.finish(in, d, refusals, errors.Join(a.base(d), otherErr))
 	}
-	err = a.apply(ctx, in, d)
+	err = errors.Join(a.apply(ctx, in, d), otherErr)
 	if a.seen.guard != nil {
 		a.pods.begin(d.podMTU)
 	}
-	d.notes = append(d.notes, otherCNI(in.cfg.CNI.ConfDir)...)
 	return a.finish(in, d, refusals, err)
 }
 
