@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,6 +30,31 @@ func TestReasonsAreNumberedAndNamedOnce(t *testing.T) {
 		names[r.Name] = true
 		if !strings.HasSuffix(r.Sentence, ".") {
 			t.Errorf("reason %s: %q is not a sentence", r.Name, r.Sentence)
+		}
+	}
+}
+
+// TestEachDropHasAReason: a verdict to drop is given by drop and service_drop alone, which count.
+func TestEachDropHasAReason(t *testing.T) {
+	counting := map[string]int{"lib/drop.h": 1, "lib/service.h": 1, "include/kernel.h": 2}
+	used := ""
+	for _, file := range sources(t) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(string(text), "VERDICT_DROP"); got != counting[file] {
+			t.Errorf("%s has VERDICT_DROP %d times, want %d: use drop of lib/drop.h", file, got, counting[file])
+		}
+		if file != HeaderFile {
+			used += string(text)
+		}
+	}
+	for _, r := range Reasons {
+		inTable := []uint32{11, 14, 15, 17} // of nftables alone
+		name := "REASON_" + strings.ToUpper(r.Name)
+		if !regexp.MustCompile(`\b`+name+`\b`).MatchString(used) && !slices.Contains(inTable, r.Number) {
+			t.Errorf("no program drops for %s", r.Name)
 		}
 	}
 }
@@ -85,6 +111,15 @@ func TestObjectsAreCurrent(t *testing.T) {
 
 func TestSourceIsFormatted(t *testing.T) {
 	nettest.NeedProgram(t, "clang-format-"+ClangVersion)
+	args := append([]string{"--dry-run", "-Werror"}, sources(t)...)
+	if out, err := exec.Command("clang-format-"+ClangVersion, args...).CombinedOutput(); err != nil {
+		t.Errorf("clang-format: %v\n%s", err, out)
+	}
+}
+
+// sources are the files of the programs.
+func sources(t *testing.T) []string {
+	t.Helper()
 	var files []string
 	for _, pattern := range []string{"progs/*.c", "lib/*.h", "include/*.h", "include/asm/*.h"} {
 		match, err := filepath.Glob(pattern)
@@ -93,7 +128,5 @@ func TestSourceIsFormatted(t *testing.T) {
 		}
 		files = append(files, match...)
 	}
-	if out, err := exec.Command("clang-format-"+ClangVersion, append([]string{"--dry-run", "-Werror"}, files...)...).CombinedOutput(); err != nil {
-		t.Errorf("clang-format: %v\n%s", err, out)
-	}
+	return files
 }

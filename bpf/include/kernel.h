@@ -27,3 +27,5 @@
  */
 #define VERDICT_NEXT (-1)
 #define VERDICT_DROP 2
+/* The same, of a packet that was counted where it was decided. */
+#define VERDICT_COUNTED VERDICT_DROP

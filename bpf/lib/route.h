@@ -11,6 +11,7 @@
 
 #include "kernel.h"
 #include "balance.h"
+#include "drop.h"
 #include "nodes.h"
 #include "own.h"
 #include "ranges.h"
@@ -142,9 +143,9 @@ static __always_inline int route_to_pod(struct __sk_buff *skb, struct balance *w
 	if (!route_hop(skb, w->p.family))
 		return VERDICT_NEXT;
 	if (served && route_turn(skb, w) != VERDICT_NEXT)
-		return VERDICT_DROP;
+		return VERDICT_COUNTED;
 	if (route_frame(skb, to))
-		return VERDICT_DROP;
+		return drop(REASON_SERVICE_FRAME);
 	if (!(how & ROUTE_PEER)) {
 		skb->mark |= pod_mark;
 		return bpf_redirect(to->ifindex, 0);
@@ -166,7 +167,7 @@ static __always_inline int route_out(
 	if (!route_hop(skb, w->p.family))
 		return VERDICT_NEXT;
 	if (is_known && !is_vip(&w->flow.addr) && route_turn(skb, w) != VERDICT_NEXT)
-		return VERDICT_DROP;
+		return VERDICT_COUNTED;
 	if (to->family == FAMILY_IPV4)
 		next.ipv4_nh = to->ipv4_dst;
 	else

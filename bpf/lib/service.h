@@ -154,6 +154,13 @@ static __always_inline void service_count(__u32 what)
 		__sync_fetch_and_add(count, 1);
 }
 
+/* Counts a packet that gets no backend; the program returns what this returns. */
+static __always_inline int service_drop(__u32 why)
+{
+	service_count(why);
+	return VERDICT_DROP;
+}
+
 enum service_verdict {
 	SERVICE_NONE,	 /* no service's address */
 	SERVICE_FOUND,	 /* a backend was chosen */

@@ -10,6 +10,7 @@
 #include "kernel.h"
 #include "balance.h"
 #include "callers.h"
+#include "drop.h"
 #include "nodes.h"
 #include "own.h"
 #include "place.h"
@@ -324,7 +325,7 @@ static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum s
 		did = steer_error(skb, w, network, FLOW_IN);
 		if (did > 0)
 			skb->mark |= mark;
-		return did < 0 ? VERDICT_DROP : VERDICT_NEXT;
+		return did < 0 ? drop(REASON_SERVICE_QUOTE_REWRITE) : VERDICT_NEXT;
 	}
 	if (!steer_key(skb, w, FLOW_IN) || steer_is_outer(w, link))
 		return VERDICT_NEXT;
@@ -332,12 +333,10 @@ static __always_inline int steer_in(struct __sk_buff *skb, __u32 network, enum s
 	did = steer_find(skb, link);
 	if (did == BALANCE_NO_SERVICE)
 		return steer_on(skb, network, link, 0);
-	if (did != BALANCE_CHOSEN) {
-		service_count(did);
-		return VERDICT_DROP;
-	}
+	if (did != BALANCE_CHOSEN)
+		return service_drop(did);
 	if (turn_end(skb, w, network, REWRITE_DST))
-		return VERDICT_DROP;
+		return drop(REASON_SERVICE_REWRITE);
 	skb->mark |= mark;
 	return steer_on(skb, network, link, 1);
 }
@@ -355,7 +354,7 @@ static __always_inline int steer_out(struct __sk_buff *skb, __u32 network)
 		return VERDICT_NEXT;
 	if (steer_is_error(&w->p)) {
 		did = steer_error(skb, w, network, FLOW_OUT);
-		return did < 0 ? VERDICT_DROP : VERDICT_NEXT;
+		return did < 0 ? drop(REASON_SERVICE_QUOTE_REWRITE) : VERDICT_NEXT;
 	}
 	if (!steer_key(skb, w, FLOW_OUT) || !steer_known(w))
 		return VERDICT_NEXT;

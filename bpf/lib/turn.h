@@ -4,6 +4,7 @@
 
 #include "kernel.h"
 #include "balance.h"
+#include "drop.h"
 #include "rewrite.h"
 #include "state.h"
 
@@ -52,5 +53,7 @@ __noinline int turn_source(struct __sk_buff *skb, __u32 network)
 	state_note(f, state_says(w, f->flags & FLOW_SELF));
 	if (f->used != now)
 		f->used = now;
-	return turn_end(skb, w, network, REWRITE_SRC) ? VERDICT_DROP : VERDICT_NEXT;
+	if (turn_end(skb, w, network, REWRITE_SRC))
+		return drop(REASON_SERVICE_REWRITE);
+	return VERDICT_NEXT;
 }

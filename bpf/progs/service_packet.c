@@ -29,7 +29,7 @@ int service_out(struct __sk_buff *skb)
 	struct packet p = {};
 
 	if (steer_out(skb, ETH_HLEN) != VERDICT_NEXT)
-		return VERDICT_DROP;
+		return VERDICT_COUNTED;
 	return guard_out(skb, parse_ethernet(skb, &p), &p);
 }
 
@@ -39,7 +39,7 @@ int service_out_l3(struct __sk_buff *skb)
 	struct packet p = {};
 
 	if (steer_out(skb, 0) != VERDICT_NEXT)
-		return VERDICT_DROP;
+		return VERDICT_COUNTED;
 	return guard_out(skb, parse_l3(skb, &p), &p);
 }
 
