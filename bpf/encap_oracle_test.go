@@ -101,6 +101,10 @@ func (r *reading) icmp() (reason string, end bool) {
 	if r.six {
 		isError = r.rest[0] < 128
 	}
+	if r.six && r.rest[0] >= 135 && r.rest[0] <= 137 && len(r.rest) >= 24 &&
+		r.judge.inRange(netip.AddrFrom16([16]byte(r.rest[8:24])).Unmap()) {
+		return "neighbour_in_range", true
+	}
 	if !isError {
 		return "", true
 	}

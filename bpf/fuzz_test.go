@@ -26,6 +26,9 @@ func verdictOf(frame []byte, marked bool) string {
 		}
 		typ = binary.BigEndian.Uint16(frame[off+2:])
 	}
+	inRange := func(a netip.Addr) bool {
+		return netip.MustParsePrefix("198.18.0.0/16").Contains(a) || netip.MustParsePrefix("fd42:1::/48").Contains(a)
+	}
 	var src, dst netip.Addr
 	switch p := frame[off:]; {
 	case typ == ipv4 && len(p) < 20:
@@ -38,11 +41,15 @@ func verdictOf(frame []byte, marked bool) string {
 		src, dst = netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20]))
 	case typ == ipv6:
 		src, dst = netip.AddrFrom16([16]byte(p[8:24])).Unmap(), netip.AddrFrom16([16]byte(p[24:40])).Unmap()
+	case typ == arp:
+		for _, at := range []int{14, 24} {
+			if len(p) >= at+4 && inRange(netip.AddrFrom4([4]byte(p[at:]))) {
+				return "neighbour_in_range"
+			}
+		}
+		return ""
 	default:
 		return ""
-	}
-	inRange := func(a netip.Addr) bool {
-		return netip.MustParsePrefix("198.18.0.0/16").Contains(a) || netip.MustParsePrefix("fd42:1::/48").Contains(a)
 	}
 	node := func(a netip.Addr) bool {
 		return a == netip.MustParseAddr("198.19.0.1") || a == netip.MustParseAddr("fd42:9::1")
@@ -94,7 +101,9 @@ func FuzzGuardAgainstOracle(f *testing.F) {
 			f.Add(ip(fam.out, fam.pod2, tags...)[:20], true)
 		}
 	}
-	f.Add(frame(nil, arp), true)
+	for _, c := range asking() {
+		f.Add(c.frame, true)
+	}
 	for _, six := range []bool{false, true} {
 		for _, q := range quotes {
 			f.Add(icmpError(six, q.typ(six), q.src(six), q.dst(six), q.port), false)

@@ -44,6 +44,7 @@ var Reasons = []Reason{
 	{26, "inner_truncated", "The packet ends inside a header behind its IP header, or that one cannot be read."},
 	{27, "inner_depth", "The packet has more headers behind its IP header than are read."},
 	{28, "routed_by_range", "A routing header lists an address of a cluster or service range."},
+	{29, "neighbour_in_range", "ARP or neighbour discovery for an address of a cluster or service range was about to leave."},
 }
 
 // Files that Header and Document are written to, relative to this directory.

@@ -17,6 +17,7 @@
 
 #include "kernel.h"
 #include "addr.h"
+#include "neighbour.h"
 #include "nodes.h"
 #include "packet.h"
 #include "quote.h"
@@ -50,10 +51,6 @@
 #define ROUTING_MOBILE	2 /* RFC 6275 section 6.4 */
 #define ROUTING_RPL	3 /* RFC 6554 section 3 */
 #define ROUTING_SEGMENT 4 /* RFC 8754 section 2 */
-
-/* ICMPv6 messages with an address of the link behind eight bytes (RFC 4861). */
-#define ND_SOLICITATION 135
-#define ND_REDIRECT	137
 
 /* By what rules encap_step judges. 0 are those of a packet that comes in. */
 #define ENCAP_LEAVES 1
@@ -207,6 +204,9 @@ static __always_inline int encap_icmp(struct __sk_buff *skb, struct encap *e)
 		e->p.protocol = e->p.family == 6 ? PROTO_IPV6 : PROTO_IPV4;
 		return ENCAP_MORE;
 	}
+	if (e->p.family == 6 && is_discovery(type) &&
+		discovers_inside(skb, e->p.base, e->p.payload))
+		return REASON_NEIGHBOUR_IN_RANGE;
 	return ENCAP_END;
 }
 

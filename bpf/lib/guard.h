@@ -6,6 +6,7 @@
 #include "drop.h"
 #include "encap.h"
 #include "links.h"
+#include "neighbour.h"
 #include "nodes.h"
 #include "packet.h"
 #include "ranges.h"
@@ -28,7 +29,7 @@ static __always_inline int guard_packet(struct __sk_buff *skb, const struct pack
 /* parsed is what parse_* returned for p. */
 static __always_inline int guard_in(struct __sk_buff *skb, int parsed, const struct packet *p)
 {
-	if (parsed == PACKET_NOT_IP)
+	if (parsed == PACKET_NOT_IP || parsed == PACKET_ARP)
 		return VERDICT_NEXT;
 	if (parsed != PACKET_IP)
 		return drop(parsed);
@@ -45,6 +46,8 @@ static __always_inline int guard_out(struct __sk_buff *skb, int parsed, const st
 
 	if (parsed == PACKET_NOT_IP)
 		return VERDICT_NEXT;
+	if (parsed == PACKET_ARP)
+		return names_inside(skb, p) ? drop(REASON_NEIGHBOUR_IN_RANGE) : VERDICT_NEXT;
 	if (parsed != PACKET_IP)
 		return drop(parsed);
 	lost = !(skb->mark & pod_mark) && is_from_inside(skb);

@@ -22,6 +22,7 @@
 /* What parse_* return beside a reason to drop. */
 #define PACKET_IP     0
 #define PACKET_NOT_IP (-1)
+#define PACKET_ARP    (-2) /* only base and payload are set: where it begins */
 
 /* No protocol has this number (IANA: reserved). */
 #define PROTO_NONE 255
@@ -142,7 +143,11 @@ static __always_inline int parse_ethernet(struct __sk_buff *skb, struct packet *
 		return parse_ipv4(skb, BASE_DATA, off, p);
 	if (proto == bpf_htons(ETH_P_IPV6))
 		return parse_ipv6(skb, BASE_DATA, off, p);
-	return PACKET_NOT_IP;
+	if (proto != bpf_htons(ETH_P_ARP))
+		return PACKET_NOT_IP;
+	p->base = BASE_DATA;
+	p->payload = off;
+	return PACKET_ARP;
 }
 
 /* What is read of most packets: two IPv4 headers with options, ICMP between them, ports behind. */
