@@ -83,14 +83,15 @@ type states struct {
 	volume.Store
 	cluster  string
 	takeOver func(ctx context.Context, volume string) (string, error)
-	// cache and done are nil where nobody can ask.
+	// cache, done and warn are nil where nobody can ask or read.
 	cache *kubestore.Cache
 	done  func(ctx context.Context, volume, request string) error
+	warn  func(ctx context.Context, volume, reason, message string) error
 }
 
 // statesIn returns what a store in Kubernetes has.
 func statesIn(s *kubestore.Store, cluster string, log *slog.Logger) states {
-	return states{s, cluster, s.TakeOver, s.NewCache(log), s.RewrapDone}
+	return states{s, cluster, s.TakeOver, s.NewCache(log), s.RewrapDone, s.Warn}
 }
 
 // reader returns the cache, or nil where there is none.
@@ -251,10 +252,22 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics := driver.NewMetrics(d, r.Registered, registry)
 	g, ctx := errgroup.WithContext(ctx)
+	observe := metrics.Observe
+	if s.warn != nil {
+		w := newWarner(s.warn, log)
+		observe = func(c driver.Call) {
+			metrics.Observe(c)
+			w.observe(c)
+		}
+		g.Go(func() error {
+			w.run(ctx)
+			return nil
+		})
+	}
 	// What a copy has brought to a standstill goes on before calls are waited for, which may be in vain.
 	defer context.AfterFunc(ctx, d.End)()
 	g.Go(func() error {
-		server := driver.NewServer(log, metrics.Observe)
+		server := driver.NewServer(log, observe)
 		d.Register(server)
 		return driver.Serve(ctx, server, l)
 	})

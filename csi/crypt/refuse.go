@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -34,6 +36,19 @@ const (
 	// NotEmpty: there is data where a new volume was to be made.
 	NotEmpty Kind = "disk is not empty"
 )
+
+// nameByKind are the kinds as identifiers.
+var nameByKind = map[Kind]string{
+	Blank: "Blank", Foreign: "Foreign", OtherCluster: "OtherCluster", OtherVolume: "OtherVolume", Tampered: "Tampered",
+	OlderImage: "OlderImage", NewerThanState: "NewerThanState", Truncated: "Truncated", Changed: "Changed",
+	Unsupported: "Unsupported", NotEmpty: "NotEmpty",
+}
+
+// Kinds returns all kinds, in no order.
+func Kinds() []Kind { return slices.Collect(maps.Keys(nameByKind)) }
+
+// Name returns the kind as an identifier, for metrics and reasons of events.
+func (k Kind) Name() string { return nameByKind[k] }
 
 // Error is the kind itself.
 func (k Kind) Error() string { return string(k) }

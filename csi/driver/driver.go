@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -61,6 +62,8 @@ type Driver struct {
 	reads map[string]*reading
 	// records are the mappings whose disk's records are being read, by name.
 	records map[string]bool
+	// fenced and unsealed count what happened to volumes.
+	fenced, unsealed atomic.Int64
 	// strays are mappings of which the cache does not say whose they are.
 	strays *strays
 }
@@ -75,7 +78,12 @@ func New(c Config) (*Driver, error) {
 		d.TakeOver = func(context.Context, string) (string, error) { return "", nil }
 	}
 	for _, name := range backends {
-		if set := d.Sets[name]; set != nil && d.any == nil {
+		set := d.Sets[name]
+		if set == nil {
+			continue
+		}
+		set.Happened = d.happened
+		if d.any == nil {
 			d.any = set
 		}
 	}
@@ -85,6 +93,15 @@ func New(c Config) (*Driver, error) {
 	var err error
 	d.Defaults, err = d.complete(c.Defaults)
 	return d, err
+}
+
+func (d *Driver) happened(h volume.Happening) {
+	switch h {
+	case volume.Fenced:
+		d.fenced.Add(1)
+	case volume.Unsealed:
+		d.unsealed.Add(1)
+	}
 }
 
 // Register adds the services to s.

@@ -2,12 +2,13 @@ package driver
 
 import (
 	"context"
-	"time"
+	"errors"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/codes"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
 // Metrics are what a driver counts.
@@ -16,6 +17,8 @@ type Metrics struct {
 	rewrapped prometheus.Counter
 	failed    *prometheus.CounterVec
 	trimmed   prometheus.Counter
+	refused   *prometheus.CounterVec
+	keysAway  prometheus.Counter
 }
 
 // Work that is done beside calls, as a label.
@@ -37,10 +40,24 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 		failed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubeveil_csi_upkeep_failures_total", Help: "Rounds of work beside calls that ended with an error."}, []string{"work"}),
 		trimmed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "kubeveil_csi_trimmed_bytes_total", Help: "Free bytes that disks were told of, for volumes with discard: batch."}),
 	}
+	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kubeveil_csi_refused_total", Help: "Calls that found a disk which is not what it should be, by what was found.",
+	}, []string{"kind"})
+	m.keysAway = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "kubeveil_csi_key_service_failures_total", Help: "Calls that the key service did not answer.",
+	})
+	for _, kind := range crypt.Kinds() {
+		m.refused.WithLabelValues(kind.Name())
+	}
+	count := func(name, help string, of *atomic.Int64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(of.Load()) })
+	}
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
-	r.MustRegister(m.calls, m.rewrapped, m.failed, m.trimmed,
+	r.MustRegister(m.calls, m.rewrapped, m.failed, m.trimmed, m.refused, m.keysAway,
+		count("kubeveil_csi_fenced_total", "Mappings that were taken from their users, because another node has the volume.", &d.fenced),
+		count("kubeveil_csi_unsealed_total", "Volumes that were closed without sealing their disk.", &d.unsealed),
 		gauge("kubeveil_csi_mappings", "Mappings of volumes on this node; -1 when device-mapper does not say.", func() float64 {
 			names, err := d.any.Engine.List(context.Background(), crypt.NamePrefixAll)
 			if err != nil {
@@ -64,8 +81,15 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 }
 
 // Observe counts a call.
-func (m *Metrics) Observe(method string, code codes.Code, took time.Duration) {
-	m.calls.WithLabelValues(method, code.String()).Observe(took.Seconds())
+func (m *Metrics) Observe(c Call) {
+	m.calls.WithLabelValues(c.Method, Code(c.Err).String()).Observe(c.Took.Seconds())
+	var refused *crypt.RefusedError
+	if errors.As(c.Err, &refused) {
+		m.refused.WithLabelValues(refused.Kind.Name()).Inc()
+	}
+	if errors.Is(c.Err, keyring.ErrUnavailable) {
+		m.keysAway.Inc()
+	}
 }
 
 // Rewrap is the driver's, counted.

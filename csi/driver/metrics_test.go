@@ -1,13 +1,17 @@
 package driver
 
 import (
+	"fmt"
+	"os"
+	"regexp"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	"google.golang.org/grpc/codes"
+	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
@@ -16,7 +20,10 @@ func TestMetrics(t *testing.T) {
 	m, d := running(t, mounted(""), map[string]string{"discard": "batch"})
 	r := prometheus.NewRegistry()
 	metrics := NewMetrics(d, func() bool { return true }, r)
-	metrics.Observe("NodeStageVolume", codes.OK, time.Second)
+	metrics.Observe(Call{Method: "NodeStageVolume", Took: time.Second})
+	older := fmt.Errorf("volume: %w", &crypt.RefusedError{Kind: crypt.OlderImage})
+	metrics.Observe(Call{Method: "NodeStageVolume", Err: older})
+	metrics.Observe(Call{Method: "NodeStageVolume", Err: keyring.ErrUnavailable})
 	if err := metrics.Trim(t.Context(), d); err != nil {
 		t.Error(err)
 	}
@@ -39,7 +46,9 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]float64{
-		"kubeveil_csi_call_seconds": 1, "kubeveil_csi_mappings": 1, "kubeveil_csi_registered": 1, "kubeveil_csi_trimmed_bytes_total": 4096,
+		"kubeveil_csi_refused_total": 1, "kubeveil_csi_key_service_failures_total": 1,
+		"kubeveil_csi_fenced_total": 0, "kubeveil_csi_unsealed_total": 0, "kubeveil_csi_orphans": 0,
+		"kubeveil_csi_call_seconds": 3, "kubeveil_csi_mappings": 1, "kubeveil_csi_registered": 1, "kubeveil_csi_trimmed_bytes_total": 4096,
 		"kubeveil_csi_keys_rewrapped_total": 0, "kubeveil_csi_upkeep_failures_total": 2,
 	} {
 		if v, ok := got[name]; !ok || v != want {
@@ -50,4 +59,63 @@ func TestMetrics(t *testing.T) {
 
 func value(m *dto.Metric) float64 {
 	return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+}
+
+// A node that is fenced, and a volume that is closed without its key, are counted.
+func TestWhatAnOperatorShouldSeeIsCounted(t *testing.T) {
+	m, d := two(t)
+	other, heir := m.heir()
+	if err := other.stageVolume(heir, pvc); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.CheckDisks(t.Context()); err != nil || d.fenced.Load() != 1 {
+		t.Errorf("fenced %d, %v", d.fenced.Load(), err)
+	}
+	m.keys[keyring.NameFile] = &switched{Provider: m.keys[keyring.NameFile], away: true}
+	d = m.process(0)
+	if _, err := d.Sets[BackendFile].Close(t.Context(), restored, d.Keys[keyring.NameFile]); err != nil || d.unsealed.Load() != 1 {
+		t.Errorf("unsealed %d, %v", d.unsealed.Load(), err)
+	}
+}
+
+// Alert rules ask for metrics that there are.
+func TestAlertRulesNameMetrics(t *testing.T) {
+	text, err := os.ReadFile("../../manifests/components/csi-servicemonitor/prometheusrule.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rule struct {
+		Spec struct {
+			Groups []struct {
+				Rules []struct{ Alert, Expr string }
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &rule); err != nil {
+		t.Fatal(err)
+	}
+	m := newMachine(t)
+	r := prometheus.NewRegistry()
+	NewMetrics(m.process(0), func() bool { return true }, r)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]bool{"kubeveil_csi_call_seconds_count": true}
+	for _, f := range families {
+		have[f.GetName()] = true
+	}
+	n := 0
+	for _, g := range rule.Spec.Groups {
+		for _, each := range g.Rules {
+			for _, name := range regexp.MustCompile(`kubeveil_\w+`).FindAllString(each.Expr, -1) {
+				if n++; !have[name] {
+					t.Errorf("%s asks for %s, which there is not", each.Alert, name)
+				}
+			}
+		}
+	}
+	if n < 5 {
+		t.Errorf("%d metrics are asked for", n)
+	}
 }

@@ -12,15 +12,23 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
 // drain is how long calls that are under way may take to end when the server does; a pod has a little longer (manifests/csi).
 const drain = 45 * time.Second
 
+// Call is a call that ended.
+type Call struct {
+	// Method is its name without the service, Volume the volume or snapshot that it was about.
+	Method, Volume string
+	// Err is nil, or why it failed.
+	Err  error
+	Took time.Duration
+}
+
 // Observe is told of each call when it ends.
-type Observe func(method string, code codes.Code, took time.Duration)
+type Observe func(Call)
 
 // NewServer gives a gRPC server whose calls are answered with the codes of Code, logged and observed. Requests are never logged: they hold secrets.
 func NewServer(log *slog.Logger, observe Observe) *grpc.Server {
@@ -30,7 +38,7 @@ func NewServer(log *slog.Logger, observe Observe) *grpc.Server {
 		r, err := handle(ctx, req)
 		code, took := Code(err), time.Since(began)
 		if observe != nil {
-			observe(method, code, took)
+			observe(Call{Method: method, Volume: volumeOf(req), Err: err, Took: took})
 		}
 		if err == nil {
 			log.Debug("call", "method", method, "volume", volumeOf(req), "took", took)

@@ -25,7 +25,7 @@ const readers = 4
 // turnPatience is how long a volume may keep others waiting: a disk that hangs keeps its memory and nothing else.
 const turnPatience = 30 * time.Second
 
-// Config is what a Set stands on. All but OpenDisk, OpenBelow, Locks and Log must be set.
+// Config is what a Set stands on. All but OpenDisk, OpenBelow, Locks, Happened and Log must be set.
 type Config struct {
 	// Cluster is the id of the cluster, Node the name of this node.
 	Cluster, Node string
@@ -40,8 +40,27 @@ type Config struct {
 	OpenBelow func(number uint64) (blk.Reader, error)
 	// Locks is a folder, on tmpfs, for the locks by which processes of this node exclude each other; empty when there is one process.
 	Locks string
+	// Happened is told of what an operator should see. It may be nil, and must not use the Set.
+	Happened func(Happening)
 	// Log may be nil.
 	Log *slog.Logger
+}
+
+// Happening is what a Set did that an operator should see.
+type Happening int
+
+// What happens.
+const (
+	// Fenced: a mapping was taken from its users, because another node has its volume.
+	Fenced Happening = iota
+	// Unsealed: a volume was closed and its disk not sealed: an image from while it was open will be accepted.
+	Unsealed
+)
+
+func (s *Set) happened(h Happening) {
+	if s.Happened != nil {
+		s.Happened(h)
+	}
 }
 
 // Set is the volumes of a node. Its methods may be called from several goroutines, and by several processes.

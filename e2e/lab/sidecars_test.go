@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -120,7 +119,7 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	server := driver.NewServer(log, func(string, codes.Code, time.Duration) {})
+	server := driver.NewServer(log, func(driver.Call) {})
 	d.Register(server)
 	// Not the test's, which ends before what is cleaned up: side-cars end when they lose their driver.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
