@@ -7,8 +7,10 @@
 //   - A mapping that is handed out is of the volume's record at the epoch of the trusted state; one that was found is used only
 //     when its uuid, device, table and size are as they would be made, and a read succeeds. Any other is fenced and replaced, once there are key and
 //     disk for the one that takes its place; one that is ahead of the state is refused and left.
-//   - An image of a disk from before the volume was last opened, cleanly closed or expanded is refused, also one from the middle of an opening or closing
+//   - A header (the first 308 KiB) from before the volume was last opened, cleanly closed or expanded is refused, also one from the middle of an opening or closing
 //     that was cut short. Closing is clean with a key: the request's, or that of the record alone, which Open keeps for one whose Close brings none.
+//     What lies behind the header is not covered: the disk's owner can put it back to anything that it was. The epoch
+//     finds wrong disks and honest restores.
 //   - A file system is made only by an epoch that the volume gives up before it is used. A state from a backup by which nobody has used the volume is refused
 //     as any other that the disk is ahead of. A raw block volume is marked (MarkMade) before it is opened, for the same reason.
 //   - What was refused has neither a mapping nor a backing's device that it had not before.
