@@ -192,6 +192,10 @@ func (d *Driver) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*c
 	return &csi.GetSnapshotResponse{Snapshot: snapshot(st)}, nil
 }
 
+// selectedNode is the annotation by which a claim says where its volume is to be made; the scheduler passes over
+// all other nodes (FindPodVolumes in Kubernetes' plugin volumebinding).
+const selectedNode = "volume.kubernetes.io/selected-node"
+
 // createFrom makes a volume that begins as a copy of a snapshot or of another volume.
 func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters, least int64) (volume.State, error) {
 	src, isSnapshot := r.GetVolumeContentSource().GetVolume().GetVolumeId(), false
@@ -209,7 +213,9 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 		return from, notFound("%s is not there to be copied, or is a snapshot and was named as a volume, or a volume and was named as a snapshot", src)
 	case from.Request.Node != "" && from.Request.Node != d.Node:
 		// This code has the scheduler try another node.
-		return from, &coded{codes.ResourceExhausted, src + " is on node " + from.Request.Node + ", and so is a copy of it: this is " + d.Node}
+		return from, &coded{codes.ResourceExhausted, fmt.Sprintf("%s is on node %s, and so is a copy of it: this is %s; "+
+			"the scheduler does not know that, so tell it: kubectl annotate --overwrite -n NAMESPACE pvc CLAIM %s=%s",
+			src, from.Request.Node, d.Node, selectedNode, from.Request.Node)}
 	case from.Request.Backend != p.Backend:
 		return from, invalid("parameter %s: %s is on backend %s, and so is a copy of it", paramBackend, src, from.Request.Backend)
 	}
