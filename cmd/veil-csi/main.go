@@ -52,6 +52,7 @@ type options struct {
 	endpoint, registration, run           string
 	files, disks, claims                  string
 	sparse                                bool
+	reserve                               int
 	kmsSocket, keyFile, previousKeyFile   string
 	metrics, logLevel, logFormat          string
 	latencyTuning                         string
@@ -129,6 +130,7 @@ func (o *options) flags() *flag.FlagSet {
 	fs.StringVar(&o.registration, "registration", filepath.Join(kubeletDir, "plugins_registry"), "the kubelet's `folder` for registrations; empty: do not register")
 	fs.StringVar(&o.run, "run", runDir, "`folder` for locks, on tmpfs")
 	fs.StringVar(&o.files, "files", filepath.Join(dataDir, "volumes"), "`folder` for the files of volumes with backend: file, on ext4, xfs or btrfs; empty: no such backend")
+	fs.IntVar(&o.reserve, "reserve", 5, "how much of that folder's file system no volume takes, `percent`: it may be the node's root disk")
 	fs.BoolVar(&o.sparse, "sparse", false, "let those files take room when it is written; a full disk is then an I/O error for pods")
 	fs.StringVar(&o.disks, "disks", "", "`disks` or partitions for backend: disk, by stable names, with commas between; empty: no such backend")
 	fs.StringVar(&o.claims, "claims", filepath.Join(dataDir, "claims"), "`folder` that says which volume has which disk")

@@ -46,6 +46,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		"no backend":              {[]string{"-node", "n", "-files", ""}, "-files or -disks"},
 		"previous key alone":      {[]string{"-node", "n", "-previous-key-file", "/x"}, "-key-file"},
 		"unknown tuning":          {[]string{"-node", "n", "-latency-tuning", "yes"}, "auto, on or off"},
+		"all in reserve":          {[]string{"-node", "n", "-reserve", "100"}, "0 to 90"},
 		"relative endpoint":       {[]string{"-node", "n", "-endpoint", "csi.sock"}, "absolute"},
 		"never re-wrap":           {[]string{"-node", "n", "-rewrap-every", "0"}, "-rewrap-every"},
 		"word too many":           {[]string{"-node", "n", "serve"}, `unexpected argument "serve"`},

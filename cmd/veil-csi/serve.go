@@ -43,6 +43,9 @@ const (
 	tuningOff  = "off"
 )
 
+// maxReserve is the most of a file system that may be kept free, percent.
+const maxReserve = 90
+
 const (
 	// again is how long to wait for an API server that is away.
 	again = 5 * time.Second
@@ -68,6 +71,8 @@ func (o *options) check() error {
 		return errors.New("no backend: say -files or -disks")
 	case o.previousKeyFile != "" && o.keyFile == "":
 		return errors.New("-previous-key-file wants the new one, too: -key-file")
+	case o.reserve < 0 || o.reserve > maxReserve:
+		return fmt.Errorf("-reserve %d: want 0 to %d, percent", o.reserve, maxReserve)
 	case min(o.rewrapEvery, o.trimEvery, o.requestsEvery) <= 0:
 		return errors.New("-rewrap-every, -trim-every and -requests-every want a time such as 10m")
 	case !slices.Contains([]string{tuningAuto, tuningOn, tuningOff}, o.latencyTuning):
@@ -189,7 +194,7 @@ func (o *options) sets(s states, log *slog.Logger) (map[string]*volume.Set, erro
 		if err := os.MkdirAll(o.files, 0o700); err != nil {
 			return nil, err
 		}
-		add(driver.BackendFile, &backend.Files{Dir: o.files, Sparse: o.sparse})
+		add(driver.BackendFile, &backend.Files{Dir: o.files, Reserve: o.reserve, Sparse: o.sparse})
 	}
 	if o.disks != "" {
 		if err := os.MkdirAll(o.claims, 0o700); err != nil {

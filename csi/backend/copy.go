@@ -66,8 +66,10 @@ func (f *Files) fill(ctx context.Context, to, from *os.File, size int64) error {
 		return fmt.Errorf("%s is %s, not a regular file", from.Name(), info.Mode().Type())
 	}
 	size = max(size, info.Size())
-	if err := unix.IoctlFileClone(int(to.Fd()), int(from.Fd())); err == nil {
+	if err := f.clone(to, from, size); err == nil {
 		return f.grow(to, size)
+	} else if errors.Is(err, ErrFull) {
+		return err
 	} else if !noClone(err) {
 		return fmt.Errorf("clone %s: %w", from.Name(), err)
 	}
@@ -78,6 +80,16 @@ func (f *Files) fill(ctx context.Context, to, from *os.File, size int64) error {
 		return err
 	}
 	return to.Sync()
+}
+
+// clone shares the blocks of from with the empty file to, if there is room for size bytes once none is shared.
+func (f *Files) clone(to, from *os.File, size int64) error {
+	f.admitting.Lock()
+	defer f.admitting.Unlock()
+	if err := f.admit(size); err != nil {
+		return err
+	}
+	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd()))
 }
 
 // noClone is whether the file system cannot share blocks between these two files (ioctl_ficlone(2)); what else fails is an error.

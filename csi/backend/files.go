@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -15,13 +16,19 @@ import (
 )
 
 // Files keeps each volume in a file <volume>.img of Dir, on a loop device with direct I/O while it is attached. On a file system that shares blocks
-// (xfs with reflink, btrfs) a copy takes no time, and room only as either side is written: there, and when Sparse, it may run full later.
+// (xfs with reflink, btrfs) a copy takes no time, and room only as either side is written. So room is admitted by promises: the sizes of all files
+// together stay below the size of the file system less the reserve, whatever they take now. Only when Sparse it may run full later.
 type Files struct {
 	// Dir is a folder on ext4, xfs or btrfs. It must exist.
 	Dir string
+	// Reserve is how much of the file system no volume takes, percent: the folder may be on the node's root disk.
+	Reserve int
 	// Sparse leaves blocks to be allocated when they are written. A file system that is then full is an I/O error for whoever uses the volume,
 	// so the default is to allocate at once.
 	Sparse bool
+
+	// admitting keeps two volumes from taking the same room.
+	admitting sync.Mutex
 }
 
 // FileSuffix ends the names of the files that volumes are in.
@@ -57,11 +64,11 @@ func (f *Files) grow(file *os.File, size int64) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is %s, not a regular file", file.Name(), info.Mode().Type())
 	}
+	f.admitting.Lock()
+	defer f.admitting.Unlock()
 	// fallocate takes all there is before it says that it is not enough, and everybody else on that disk would meet the end.
-	if free, err := f.free(); err != nil {
+	if err := f.admit(size - info.Size()); err != nil {
 		return err
-	} else if size-info.Size() > free {
-		return fmt.Errorf("%w: %d bytes more in %s, which has %d", ErrFull, size-info.Size(), f.Dir, free)
 	}
 	if !f.Sparse {
 		err = unix.Fallocate(int(file.Fd()), 0, 0, size)
@@ -146,12 +153,58 @@ func (f *Files) Delete(ctx context.Context, volume string) error {
 func (f *Files) Destroys() bool { return true }
 
 // Capacity implements Backend.
-func (f *Files) Capacity(context.Context) (int64, error) { return f.free() }
+func (f *Files) Capacity(context.Context) (int64, error) {
+	room, err := f.room()
+	return max(room, 0), err
+}
 
-func (f *Files) free() (int64, error) {
+// admit refuses room that there is not, or that is promised to other volumes (ErrFull).
+func (f *Files) admit(more int64) error {
+	if more <= 0 {
+		return nil
+	}
+	room, err := f.room()
+	if err == nil && more > room {
+		err = fmt.Errorf("%w: %d bytes more in %s, which has %d that are neither taken, nor promised to other volumes, nor in reserve (%d %%)",
+			ErrFull, more, f.Dir, max(room, 0), f.Reserve)
+	}
+	return err
+}
+
+// room is what is free and not promised, bytes; it may be negative.
+func (f *Files) room() (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(f.Dir, &st); err != nil {
 		return 0, &fs.PathError{Op: "statfs", Path: f.Dir, Err: err}
 	}
-	return int64(st.Bavail) * st.Frsize, nil
+	const percent = 100
+	total := int64(st.Blocks) * st.Frsize
+	reserve := total / percent * int64(f.Reserve)
+	free := int64(st.Bavail)*st.Frsize - reserve
+	if f.Sparse {
+		return free, nil
+	}
+	promised, err := f.promised()
+	return min(free, total-reserve-promised), err
+}
+
+// promised is what all volumes take once each of their blocks is written, bytes.
+func (f *Files) promised() (sum int64, err error) {
+	entries, err := os.ReadDir(f.Dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // Deleted meanwhile.
+		}
+		if err != nil {
+			return 0, err
+		}
+		if info.Mode().IsRegular() {
+			sum += info.Size()
+		}
+	}
+	return sum, nil
 }
