@@ -28,7 +28,13 @@ func newLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 // aloneLab is newLab for a test that runs while no other does.
 func aloneLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	return longLab(t, opts, 6*time.Minute)
+}
+
+// longLab is aloneLab with another limit.
+func longLab(t *testing.T, opts lab.Options, limit time.Duration) (context.Context, *lab.Lab) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	l, err := lab.New(ctx, opts)

@@ -254,6 +254,10 @@ func narrowPath(t *testing.T, restart bool) {
 	want := path - cluster.OuterOverhead(false)
 	for _, n := range l.Nodes() {
 		s := waitStatus(ctx, t, n, 100*time.Second, func(s telemetry.Status) error {
+			// Only paths with traffic are probed.
+			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: "tcp", To: pods[1].Addrs[0], Count: 50, Size: 200, Timeout: 5 * time.Second}); err != nil {
+				return err
+			}
 			// WireGuard pads to 16 bytes, so that is how exactly it can be found.
 			if s.Peers[0].MTU == 0 || s.Peers[0].MTU > want || s.Peers[0].MTU <= want-16 {
 				return fmt.Errorf("the route's MTU is %d, want at most %d", s.Peers[0].MTU, want)
@@ -262,8 +266,8 @@ func narrowPath(t *testing.T, restart bool) {
 		})
 		t.Logf("%s: path of %d bytes found %v after it had narrowed: route MTU %d", n.Name, path, time.Since(began).Round(time.Millisecond), s.Peers[0].MTU)
 	}
-	if !strings.Contains(nodeMetrics(ctx, t, n1), "kubeveil_peer_mtu_bytes") {
-		t.Error("the metrics do not show the route's MTU")
+	if !strings.Contains(nodeMetrics(ctx, t, n1), "kubeveil_peers_narrow 1\n") {
+		t.Error("the metrics do not count the narrow path")
 	}
 	found := nodeStatus(ctx, t, n1).Peers[0].MTU
 	peerRoutes(ctx, t, n1, found)

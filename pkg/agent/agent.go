@@ -238,7 +238,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.watchPeers(ctx) })
 	g.Go(func() error { return a.watchOtherCNI(ctx, a.cfg.CNI.ConfDir) })
 	a.runServices(ctx, g)
-	a.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU}
+	a.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU, traffic: a.peerTraffic}
 	g.Go(func() error { return ignoreEnd(ctx, a.source.Run(ctx, a.yield)) })
 	g.Go(func() error { return a.loop(ctx) })
 	err := ignoreEnd(ctx, g.Wait())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
@@ -23,4 +24,10 @@ func (a *Agent) watchPeers(ctx context.Context) error {
 		_, _ = a.tunnels.Status(limited)
 		cancel()
 	}
+}
+
+// peerTraffic says what the prober of path MTUs asks about a peer.
+func (a *Agent) peerTraffic(p pathmtu.Peer) (pathmtu.Traffic, bool) {
+	s, ok := a.tunnels.SentTo(p.Device, p.Name)
+	return pathmtu.Traffic{Sent: s.Bytes, At: s.At, Silent: s.Contact == tunnel.ContactSilent}, ok
 }

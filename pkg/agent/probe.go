@@ -19,6 +19,8 @@ type probes struct {
 	run   func(func() error)
 	log   *slog.Logger
 	found func(pathmtu.Peer, int)
+	// traffic says what was sent to a peer.
+	traffic func(pathmtu.Peer) (pathmtu.Traffic, bool)
 
 	sources []netip.Addr
 	prober  *pathmtu.Prober
@@ -53,7 +55,7 @@ func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[st
 			p.stop()
 		}
 		ctx, stop := context.WithCancel(p.ctx)
-		prober := pathmtu.New(pathmtu.Options{Sources: sources, Believed: believed, Found: p.found, Log: p.log})
+		prober := pathmtu.New(pathmtu.Options{Sources: sources, Believed: believed, Found: p.found, Traffic: p.traffic, Log: p.log})
 		p.sources, p.prober, p.stop = slices.Clone(sources), prober, stop
 		p.run(func() error { return ignoreEnd(ctx, prober.Run(ctx)) })
 	}

@@ -5,10 +5,13 @@
 //	   ↑──────── 24 bytes, same nonce ─────────────────────┘
 //
 // It promises that a path which drops large packets and carries small ones is
-// noticed within an Interval and searched by halves in steps of 16 bytes, to which
+// noticed within an Interval of traffic and searched by halves in steps of 16 bytes, to which
 // WireGuard pads; that a size is only believed after a packet of it was answered;
 // that loss and dead peers lower nothing; and that the full size is tried again after
 // RaiseInterval.
+//
+// Only peers with traffic are probed (demand.go): a path that carries nothing is not
+// worth a packet, and probes must not be what keeps two idle peers busy.
 //
 // Probes are in clear for whoever is inside the tunnel. A probe is only
 // answered, and an answer only believed, when it came by the tunnel device of the

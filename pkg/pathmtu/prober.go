@@ -43,7 +43,10 @@ type Options struct {
 	// first only when it is not what was believed, so less than the device's MTU
 	// where Believed says nothing. It must not block.
 	Found func(peer Peer, mtu int)
-	Log   *slog.Logger
+	// Traffic returns what is known of the traffic to a peer; ok is false while nothing
+	// is. Only peers with traffic are probed. It must not block; nil probes all peers.
+	Traffic func(peer Peer) (t Traffic, ok bool)
+	Log     *slog.Logger
 }
 
 // floor4 is the least that is tried where no IPv6 is known to be inside (RFC 791).
@@ -78,6 +81,8 @@ type target struct {
 	told     int
 	nonce    uint64 // 0: none under way
 	deadline time.Time
+	demand   demand
+	probing  bool // the search was not idle when it was last looked at
 }
 
 // New gives a Prober without peers.
@@ -171,7 +176,7 @@ func (p *Prober) turn(now time.Time) time.Duration {
 			t.nonce = 0
 			t.search.Lost(now)
 		}
-		if t.nonce == 0 {
+		if t.nonce == 0 && p.wanted(t, now) {
 			if size, ok := t.search.Probe(now); ok {
 				p.send(t, size, now)
 			}
@@ -180,10 +185,32 @@ func (p *Prober) turn(now time.Time) time.Duration {
 		due := t.search.Next()
 		if t.nonce != 0 {
 			due = t.deadline
+		} else if !now.Before(due) {
+			due = now.Add(maxPause) // it waits for traffic
 		}
 		pause = min(pause, due.Sub(now))
 	}
 	return max(pause, minPause)
+}
+
+// wanted reports whether a search may go on or, when it is idle, begin.
+func (p *Prober) wanted(t *target, now time.Time) bool {
+	if p.o.Traffic == nil {
+		return true
+	}
+	if !t.search.Idle() {
+		t.probing = true
+		return true
+	}
+	if t.probing {
+		t.probing = false
+		t.demand.probed(now)
+	}
+	if now.Before(t.search.Next()) {
+		return false
+	}
+	traffic, ok := p.o.Traffic(t.Peer)
+	return ok && t.demand.due(traffic)
 }
 
 // send sends a probe. One that cannot be sent is lost.

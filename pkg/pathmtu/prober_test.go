@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,10 +29,14 @@ var fast = pathmtu.Timing{Interval: 200 * time.Millisecond, RaiseInterval: time.
 // start runs a Prober in ns until the test ends.
 func start(t *testing.T, ns *nettest.NS, source netip.Addr, found func(pathmtu.Peer, int)) *pathmtu.Prober {
 	t.Helper()
-	p := pathmtu.New(pathmtu.Options{
-		Sources: []netip.Addr{source}, Timing: fast, Timeout: 100 * time.Millisecond, Found: found,
-		Log: slog.New(slog.DiscardHandler),
-	})
+	return startWith(t, ns, pathmtu.Options{Sources: []netip.Addr{source}, Found: found})
+}
+
+// startWith is start with other options; those of time and log are the test's.
+func startWith(t *testing.T, ns *nettest.NS, o pathmtu.Options) *pathmtu.Prober {
+	t.Helper()
+	o.Timing, o.Timeout, o.Log = fast, 100*time.Millisecond, slog.New(slog.DiscardHandler)
+	p := pathmtu.New(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
@@ -90,6 +95,37 @@ func TestNarrowPathIsFoundAndLeftAgain(t *testing.T) {
 			nettest.Until(t, 20*time.Second, "the wide path", found(1500))
 		})
 	}
+}
+
+// A path without traffic is not probed; as soon as there is some, it is.
+func TestProbesWaitForTraffic(t *testing.T) {
+	a, b := nettest.NewNS(t), nettest.NewNS(t)
+	addrA, addrB := netip.MustParseAddr("198.18.7.1"), netip.MustParseAddr("198.18.7.2")
+	nettest.Veth(t,
+		nettest.End{NS: a, Name: "veil0", MTU: 1500, Addrs: []netip.Prefix{netip.PrefixFrom(addrA, 24)}},
+		nettest.End{NS: b, Name: "veil0", MTU: 1500, Addrs: []netip.Prefix{netip.PrefixFrom(addrB, 24)}})
+	wire := nettest.NewCapture(t, b, nettest.SnifferOptions{Link: "veil0"})
+	var asked, sent, found atomic.Int64
+	p := startWith(t, a, pathmtu.Options{
+		Sources: []netip.Addr{addrA},
+		Found:   func(_ pathmtu.Peer, mtu int) { found.Store(int64(mtu)) },
+		Traffic: func(pathmtu.Peer) (pathmtu.Traffic, bool) {
+			asked.Add(1)
+			return pathmtu.Traffic{Sent: sent.Load(), At: time.Now()}, true
+		},
+	})
+	q := start(t, b, addrB, nil)
+	q.SetPeers([]pathmtu.Peer{{Name: "a", Device: "veil0", Addr: addrA, DeviceMTU: 576}})
+	p.SetPeers([]pathmtu.Peer{{Name: "b", Device: "veil0", Addr: addrB, DeviceMTU: 1500}})
+	blackHole(t, b, 1400)
+	nettest.Until(t, 20*time.Second, "two looks at an idle peer", func() bool { return asked.Load() >= 2 })
+	for _, f := range wire.All(t) {
+		if len(f.Data) > 600 {
+			t.Fatalf("an idle peer was sent a probe of %d bytes", len(f.Data))
+		}
+	}
+	sent.Store(1 << 20)
+	nettest.Until(t, 20*time.Second, "the narrow path", func() bool { return found.Load() == 1392 })
 }
 
 // blackHole lets the far end drop, without a word, every packet longer than mtu:

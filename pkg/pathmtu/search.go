@@ -65,6 +65,9 @@ func (s *Search) MTU() int { return s.believed }
 // Next is when an idle Search wants to be woken.
 func (s *Search) Next() time.Time { return s.next }
 
+// Idle reports whether no probe is under way or to be sent at once.
+func (s *Search) Idle() bool { return s.phase == idle }
+
 // Probe is the size of the probe to be sent now; ok is false when idle. It
 // stays the same until Answered or Lost.
 func (s *Search) Probe(now time.Time) (size int, ok bool) {

@@ -105,4 +105,31 @@ func (m *Manager) observeLocked(st State) {
 		}
 	}
 	m.contacts = next
+	sent := make(map[peerName]Sent, len(next))
+	for _, d := range st.Devices {
+		for _, p := range d.Peers {
+			sent[peerName{d.Name, p.Name}] = Sent{Bytes: p.Sent, At: now, Contact: p.Contact}
+		}
+	}
+	m.sent.Store(&sent)
+}
+
+type peerName struct{ device, name string }
+
+// Sent is how much was sent to a peer, and whether it answers, as of At.
+type Sent struct {
+	Bytes   int64
+	At      time.Time
+	Contact Contact
+}
+
+// SentTo returns what the last reading says of a peer. It does not block, and is as new
+// as the last Status or Sync. ok is false when the peer was not read.
+func (m *Manager) SentTo(device, name string) (s Sent, ok bool) {
+	all := m.sent.Load()
+	if all == nil {
+		return s, false
+	}
+	s, ok = (*all)[peerName{device, name}]
+	return s, ok
 }

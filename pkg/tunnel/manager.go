@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -37,6 +38,8 @@ type Manager struct {
 	nameFor map[wgkey.Public]string
 	// contacts are of the peers that were last read.
 	contacts map[peerID]*contact
+	// sent is of the last reading.
+	sent atomic.Pointer[map[peerName]Sent]
 }
 
 type peerID struct {
