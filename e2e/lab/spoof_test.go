@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -31,6 +32,7 @@ func TestWherePodsReach(t *testing.T) {
 	t.Run("a pod that spoofs", func(t *testing.T) { spoof(ctx, t, l, pods) })
 	t.Run("destinations that nobody has", func(t *testing.T) { unreachable(ctx, t, l, pods[0]) })
 	t.Run("pods and nodes", func(t *testing.T) { podsAndNodes(ctx, t, l, pods) })
+	t.Run("link-local addresses", func(t *testing.T) { linkLocal(ctx, t, l, pods[0]) })
 	t.Run("egress", func(t *testing.T) { egress(ctx, t, l, pods[0]) })
 	t.Run("host port", func(t *testing.T) { hostPort(ctx, t, l) })
 	t.Run("bandwidth", func(t *testing.T) { bandwidth(ctx, t, l, pods[1]) })
@@ -166,6 +168,29 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 			if err != nil {
 				t.Errorf("%s and %s: %v", n.Name, p.ID, err)
 			}
+		}
+	}
+}
+
+// linkLocal wants nothing that a pod sends to its gateway or to the tunnels' address, which
+// no other host has, to leave the node, though a host outside would answer there; and the
+// cloud's metadata address, which such a host has, to be reached.
+func linkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
+	const metadata = "169.254.169.254"
+	for _, a := range []string{config.PodGateway4, config.TunnelAddress4, metadata} {
+		addr := netip.MustParseAddr(a)
+		if err := l.Outside.IP(ctx, fmt.Sprintf("addr add %s/32 dev lo", a)); err != nil {
+			t.Fatal(err)
+		}
+		l.Oracle.Update(func(r *oracle.Rules) { r.Outside = append(r.Outside, addr) })
+		before := l.Oracle.Seen().Kinds[oracle.Egress]
+		// The tunnels' address is the node's own, where somebody may answer.
+		_, err := lab.Send(ctx, p, lab.Exchange{To: addr, Egress: true, Timeout: 2 * time.Second})
+		if (err == nil) != (a == metadata) && a != config.TunnelAddress4 {
+			t.Errorf("to %s: %v", a, err)
+		}
+		if left := l.Oracle.Seen().Kinds[oracle.Egress] > before; left != (a == metadata) {
+			t.Errorf("to %s: left the node: %t", a, left)
 		}
 	}
 }

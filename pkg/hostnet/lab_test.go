@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -115,6 +116,10 @@ func closed(w Want) map[probe]bool {
 	}
 	for _, r := range w.ServiceRanges {
 		both(r)
+	}
+	if slices.ContainsFunc(w.ClusterRanges, func(r netip.Prefix) bool { return r.Addr().Is4() }) {
+		out[probe{netip.MustParseAddr(config.PodGateway4), config.PodMark}] = true
+		out[probe{netip.MustParseAddr(config.TunnelAddress4), config.PodMark}] = true
 	}
 	for _, r := range w.ClosedRanges {
 		out[probe{r.Addr().Next().Next(), config.PodMark}] = true

@@ -109,6 +109,12 @@ func (p *planner) beneath(w Want) {
 			p.add(unreachable(table, r))
 		}
 	}
+	if slices.ContainsFunc(w.ClusterRanges, func(r netip.Prefix) bool { return r.Addr().Unmap().Is4() }) {
+		// No host has these. Without a route they would leave by the node's default route.
+		for _, a := range []string{config.PodGateway4, config.TunnelAddress4} {
+			p.add(unreachable(config.TablePod, single(netip.MustParseAddr(a))))
+		}
+	}
 	for _, r := range w.ClosedRanges {
 		p.add(unreachable(config.TablePod, r))
 	}

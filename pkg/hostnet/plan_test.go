@@ -22,7 +22,9 @@ func TestPlanIsGolden(t *testing.T) {
 		{"nothing", Want{}, "forwarding inet false inet6 false\n"},
 		{"before the first device and peer", Want{
 			ClusterRanges: prefixes("198.18.128.0/17"), ServiceRanges: prefixes("198.19.0.0/16"), NodeAddrs: addrs("198.18.0.2"),
-		}, golden4 + `route unreachable 198.18.0.2/32 table 30309 metric 1986330624
+		}, golden4 + `route unreachable 169.254.1.1/32 table 30309 metric 1986330624
+route unreachable 169.254.1.2/32 table 30309 metric 1986330624
+route unreachable 198.18.0.2/32 table 30309 metric 1986330624
 route unreachable 198.18.128.0/17 table 30309 metric 1986330624
 route unreachable 198.19.0.0/16 table 30309 metric 1986330624
 route unreachable 198.18.128.0/17 table main metric 1986330624
@@ -54,7 +56,9 @@ forwarding inet false inet6 false
 		{"reflected marks: answers to pods and nodes have a source", Want{
 			ClusterRanges: prefixes("198.18.128.0/17"), SelfAddrs: addrs("198.18.0.1"), ReflectMarks: true,
 			Peers: []Peer{{Name: "x", PodPrefixes: prefixes("198.18.130.0/24"), NodeAddrs: addrs("198.18.0.9"), Devices: []string{"veil3"}}},
-		}, golden4 + `route unreachable 198.18.0.1/32 table 30309 metric 1986330624
+		}, golden4 + `route unreachable 169.254.1.1/32 table 30309 metric 1986330624
+route unreachable 169.254.1.2/32 table 30309 metric 1986330624
+route unreachable 198.18.0.1/32 table 30309 metric 1986330624
 route 198.18.0.9/32 dev veil3 table 30309 metric 1024 src 198.18.0.1
 route unreachable 198.18.0.9/32 table 30309 metric 1986330624
 route unreachable 198.18.128.0/17 table 30309 metric 1986330624
@@ -73,7 +77,9 @@ fwmark_reflect inet 118 inet6 0
 	}
 }
 
-const routes4 = `route unreachable 198.18.0.1/32 table 30309 metric 1986330624
+const routes4 = `route unreachable 169.254.1.1/32 table 30309 metric 1986330624
+route unreachable 169.254.1.2/32 table 30309 metric 1986330624
+route unreachable 198.18.0.1/32 table 30309 metric 1986330624
 route 198.18.0.2/32 dev veil0 table 30309 metric 1024
 route unreachable 198.18.0.2/32 table 30309 metric 1986330624
 route 198.18.0.3/32 dev veil0 table 30309 metric 1024 mtu 1300
