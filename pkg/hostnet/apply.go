@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 )
 
 // ErrForeign matches the error of Apply for a place in which there is a route or
@@ -240,7 +241,7 @@ func (o ruleOp) apply(h *Host) error {
 	return h.nl.RuleAdd(r)
 }
 
-func (o settingOp) apply(*Host) error { return writeSetting(o.path, o.value) }
+func (o settingOp) apply(*Host) error { return sysctl.Write(o.path, o.value) }
 
 func (o tableOp) apply(*Host) error {
 	if !o.want {
@@ -262,7 +263,7 @@ func (o deviceOp) apply(h *Host) error {
 		}
 	}
 	if o.have.RPFilter != o.want.RPFilter {
-		if err := writeSetting(rpFilterPath(o.want.Name), fmt.Sprint(o.want.RPFilter)); err != nil {
+		if err := sysctl.Write(sysctl.RPFilter(o.want.Name), fmt.Sprint(o.want.RPFilter)); err != nil {
 			return err
 		}
 	}

@@ -6,15 +6,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 )
 
 // Host is the kernel's routing in one network namespace. It must be used from
@@ -104,7 +103,7 @@ func (h *Host) Read() (State, error) {
 		return s, err
 	}
 	for path, value := range map[string]*int{reflect4Path: &s.Reflect4, reflect6Path: &s.Reflect6} {
-		if *value, err = readNumber(path); err != nil && !errors.Is(err, os.ErrNotExist) { // A kernel without IPv6.
+		if *value, err = sysctl.ReadNumber(path); err != nil && !errors.Is(err, os.ErrNotExist) { // A kernel without IPv6.
 			return s, err
 		}
 	}
@@ -133,7 +132,7 @@ func (h *Host) readDevice(l nl.Link) (Device, error) {
 	a := l.Attrs()
 	d := Device{Name: a.Name, MTU: a.MTU, Group: a.Group, QueueLen: a.TxQLen, Up: a.Flags&net.FlagUp != 0}
 	var err error
-	if d.RPFilter, err = readNumber(rpFilterPath(a.Name)); err != nil {
+	if d.RPFilter, err = sysctl.ReadNumber(sysctl.RPFilter(a.Name)); err != nil {
 		return d, err
 	}
 	addrs, err := h.nl.AddrList(l, nl.FamilyV4)
@@ -216,12 +215,12 @@ func (h *Host) readRules(s *State, family int) error {
 }
 
 func (h *Host) readForwarding(s *State, names map[int]string) error {
-	v, err := readSetting(forward4Path)
+	v, err := sysctl.Read(forward4Path)
 	if err != nil {
 		return err
 	}
 	s.Forward4 = v != "0"
-	v, err = readSetting(forward6Path)
+	v, err = sysctl.Read(forward6Path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // A kernel without IPv6.
 	}
@@ -242,7 +241,7 @@ func (h *Host) readForwarding(s *State, names map[int]string) error {
 			continue
 		}
 		seen[name] = true
-		if v, err := readSetting(acceptRAPath(name)); err == nil && v == "1" {
+		if v, err := sysctl.Read(acceptRAPath(name)); err == nil && v == "1" {
 			s.RALinks = append(s.RALinks, name)
 		}
 	}
@@ -271,37 +270,4 @@ const (
 // ours to put back.
 const reflectOurs = config.RouteProtoNode
 
-func rpFilterPath(link string) string { return "ipv4/conf/" + link + "/rp_filter" }
 func acceptRAPath(link string) string { return "ipv6/conf/" + link + "/accept_ra" }
-
-func readSetting(path string) (string, error) {
-	b, err := os.ReadFile(filepath.Join("/proc/sys/net", path))
-	if err != nil {
-		return "", fmt.Errorf("read setting: %w", err)
-	}
-	return strings.TrimSpace(string(b)), nil
-}
-
-func readNumber(path string) (int, error) {
-	v, err := readSetting(path)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil {
-		return 0, fmt.Errorf("read setting %s: %q is not a number", path, v)
-	}
-	return n, nil
-}
-
-func writeSetting(path, value string) error {
-	err := os.WriteFile(filepath.Join("/proc/sys/net", path), []byte(value), 0o644)
-	if !errors.Is(err, unix.EROFS) {
-		return err
-	}
-	// In a container that is not privileged.
-	if e := os.WriteFile(filepath.Join(config.HostSysctlNet, path), []byte(value), 0o644); !errors.Is(e, os.ErrNotExist) {
-		return e
-	}
-	return fmt.Errorf("%w: mount the node's /proc/sys/net at %s, as the manifests do", err, config.HostSysctlNet)
-}

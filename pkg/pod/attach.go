@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
@@ -140,8 +141,22 @@ func (a *attachment) addLink() error {
 	if a.index == 0 {
 		return fmt.Errorf("%s: %w as soon as made", a.HostLink, ErrNotFound)
 	}
+	return filterSources(a.HostLink)
+}
+
+// filterSources turns the reverse path filter of a pod's link on. Without it the kernel
+// takes the sender of every ARP request into the node's neighbour table, which all links
+// share: a pod that forges senders fills it. (What a pod sends by IP, neighbour discovery
+// included, the table of pods judges.)
+func filterSources(link string) error {
+	if err := sysctl.Write(sysctl.RPFilter(link), rpFilterStrict); err != nil {
+		return fmt.Errorf("turn the reverse path filter of %s on: %w", link, err)
+	}
 	return nil
 }
+
+// Values of rp_filter. The loose one, 2, that distributions set keeps forged ARP out too.
+const rpFilterOff, rpFilterStrict = "0", "1"
 
 func (a *attachment) writeAddrs() error {
 	a.undo.Add(func() error { return unsetAddrs(a.HostLink) })

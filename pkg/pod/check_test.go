@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
@@ -62,6 +63,10 @@ var nodeTampers = []tamper{
 		node: func(n *node, r Record, i int) error { return n.h.LinkSetDown(linkOf(r.HostLink, i)) }},
 	{name: "group taken away", repaired: true, want: "group of vpod",
 		node: func(n *node, r Record, i int) error { return n.h.LinkSetGroup(linkOf(r.HostLink, i), 0) }},
+	{name: "reverse path filter off", repaired: true, want: "rp_filter of vpod",
+		node: func(n *node, r Record, _ int) error {
+			return n.Do(func() error { return sysctl.Write(sysctl.RPFilter(r.HostLink), rpFilterOff) })
+		}},
 	{name: "mtu of the host end", repaired: true, want: "is 1300, want 1420",
 		node: func(n *node, r Record, i int) error { return n.h.LinkSetMTU(linkOf(r.HostLink, i), 1300) }},
 	{name: "addresses taken out of the sets", repaired: true, want: "has addresses [] for vpod",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 )
 
 // end is one end of the veth as the kernel has it.
@@ -31,6 +33,8 @@ type end struct {
 type nodeEnd struct {
 	end
 	own []netip.Addr // in the sets, sorted
+	// rpFilter is the link's reverse path filter, "" when the link has gone meanwhile.
+	rpFilter string
 }
 
 func endOf(l nl.Link) end {
@@ -98,7 +102,15 @@ func readNode(h *nl.Handle, r Record) (nodeEnd, error) {
 	if n.own, err = addrsOf(r.HostLink, r.Addrs); err != nil {
 		return nodeEnd{}, unguarded(err)
 	}
-	return n, nil
+	return n, n.readFilter(r.HostLink)
+}
+
+func (n *nodeEnd) readFilter(link string) (err error) {
+	n.rpFilter, err = sysctl.Read(sysctl.RPFilter(link))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return err
 }
 
 // nodeEnds are the node's ends of attachments, by host link, without their links' own addresses. A link that
@@ -123,6 +135,9 @@ func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
 	for _, l := range links {
 		if _, recorded := ends[l.Attrs().Name]; recorded {
 			n := &nodeEnd{end: endOf(l)}
+			if err := n.readFilter(l.Attrs().Name); err != nil {
+				return nil, err
+			}
 			ends[l.Attrs().Name], byIndex[n.index] = n, n
 		}
 	}
@@ -214,6 +229,7 @@ func familiesOf(r Record) []int {
 type nodeDiff struct {
 	texts          []string
 	addrs, up, grp bool
+	unfiltered     bool
 	routes         []nl.Route
 	neighs         []nl.Neigh
 }
@@ -226,6 +242,9 @@ func (n nodeEnd) diff(r Record) nodeDiff {
 	var d nodeDiff
 	if d.addrs = !sameAddrs(n.own, r.Addrs); d.addrs {
 		d.say("nft table %s has addresses %v for %s, want %v", config.NFTPodTable, n.own, r.HostLink, r.Addrs)
+	}
+	if d.unfiltered = n.rpFilter == rpFilterOff; d.unfiltered {
+		d.say("rp_filter of %s is off", r.HostLink)
 	}
 	if d.grp = n.group != config.PodGroup; d.grp {
 		d.say("group of %s is %#x, want %#x", r.HostLink, n.group, config.PodGroup)

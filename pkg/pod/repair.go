@@ -193,6 +193,11 @@ func (ends nodeEnds) repair(h *nl.Handle, r Record) ([]string, error) {
 			return nil, unguarded(err)
 		}
 	}
+	if d.unfiltered {
+		if err := filterSources(r.HostLink); err != nil {
+			return nil, err
+		}
+	}
 	l := linkOf(r.HostLink, n.index)
 	if d.grp {
 		if err := h.LinkSetGroup(l, int(config.PodGroup)); err != nil {
