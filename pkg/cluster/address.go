@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// acceptAddrs is step 1 of Resolve: it gives each candidate the addresses that are its
+// acceptAddrs is step 2 of Resolve: it gives each candidate the addresses that are its
 // own, and names in Contested those that another has or lists too. Every address that
-// passed checkNode goes to NodeAddrs, whoever has it.
+// passed checkAddrs goes to NodeAddrs, whoever has it.
 //
 // An address goes to the first of these:
 //
 //  1. this node, if it lists the address;
-//  2. the node that has it in lastGood and still lists it;
+//  2. the node, accepted in step 1, that has it in lastGood and still lists it;
 //  3. nobody, if two nodes list it, or lastGood says that two did and not all nodes are
 //     listed yet;
 //  4. the one node that lists it.
@@ -22,8 +22,12 @@ import (
 func (r *resolver) acceptAddrs(candidates []*candidate) {
 	listing := map[netip.Addr][]*candidate{}
 	for _, c := range candidates {
+		r.checkAddrs(c)
 		r.addrs = append(r.addrs, c.Addresses...)
 		r.addrs = append(r.addrs, c.closed...)
+		if c.second {
+			c.Addresses = nil
+		}
 		for _, a := range c.Addresses {
 			listing[a] = append(listing[a], c)
 		}
@@ -55,7 +59,7 @@ func (r *resolver) isContested(a netip.Addr, listing []*candidate) bool {
 // holder returns the node that keeps the contested address a, nil for nobody.
 func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
 	own := func(c *candidate) bool { return c.Name == r.rules.Self }
-	had := func(c *candidate) bool { return slices.Contains(r.last[c.Name].Addresses, a) }
+	had := func(c *candidate) bool { return c.accepted && slices.Contains(r.last[c.Name].Addresses, a) }
 	yields := func(c *candidate) bool { return c.yields[a] }
 	for _, first := range []func(*candidate) bool{own, had} {
 		if i := slices.IndexFunc(listing, first); i >= 0 {

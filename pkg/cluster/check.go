@@ -16,8 +16,30 @@ const (
 	maxKeys      = 16
 )
 
-// check judges what the Node object of n says, without regard to other nodes, and
-// reports what may not be believed.
+// check judges the name and the prefixes of the Node object of n, without regard to other
+// nodes, and says what may not be believed.
+func (r *resolver) check(n Node) *candidate {
+	c := &candidate{Node: n}
+	if n.Name == "" {
+		c.problems = append(c.problems, "a node has no name; delete it")
+	}
+	c.PodPrefixes = nil
+	if len(n.PodPrefixes) > maxPrefixes {
+		c.problems = append(c.problems, fmt.Sprintf("it has %d pod prefixes, more than %d; remove some from Node.spec.podCIDRs", len(n.PodPrefixes), maxPrefixes))
+		n.PodPrefixes = nil
+	}
+	for _, p := range n.PodPrefixes {
+		if why := checkPrefix(p, c.PodPrefixes, r.rules); why != "" {
+			c.problems = append(c.problems, fmt.Sprintf("it has the pod prefix %s, %s", p, why))
+			continue
+		}
+		c.PodPrefixes = append(c.PodPrefixes, p)
+	}
+	return c
+}
+
+// checkAddrs leaves to c the addresses that may be its own, without regard to other nodes,
+// and refuses the others.
 //
 // An address that is ignored here never reaches Table.NodeAddrs, because being there
 // makes it unreachable for pods, and a kubelet may write what it likes into the
@@ -38,30 +60,11 @@ const (
 // What is left is some address that nobody known holds. When the node is
 // refused for something else it is still unreachable for pods: better a pod
 // that cannot reach it than bytes in clear to what is probably a node.
-func (r *resolver) check(n Node) *candidate {
-	c := &candidate{Node: n}
-	if n.Name == "" {
-		c.problems = append(c.problems, "a node has no name; delete it")
-	}
-	r.checkAddrs(c)
-	c.PodPrefixes = nil
-	if len(n.PodPrefixes) > maxPrefixes {
-		c.problems = append(c.problems, fmt.Sprintf("it has %d pod prefixes, more than %d; remove some from Node.spec.podCIDRs", len(n.PodPrefixes), maxPrefixes))
-		n.PodPrefixes = nil
-	}
-	for _, p := range n.PodPrefixes {
-		if why := checkPrefix(p, c.PodPrefixes, r.rules); why != "" {
-			c.problems = append(c.problems, fmt.Sprintf("it has the pod prefix %s, %s", p, why))
-			continue
-		}
-		c.PodPrefixes = append(c.PodPrefixes, p)
-	}
-	return c
-}
-
-// checkAddrs leaves to c the addresses that may be its own, and refuses the others.
 func (r *resolver) checkAddrs(c *candidate) {
-	had := slices.Concat(r.last[c.Name].Addresses, r.last[c.Name].Contested)
+	var had []netip.Addr
+	if c.accepted {
+		had = slices.Concat(r.last[c.Name].Addresses, r.last[c.Name].Contested)
+	}
 	listed := canonicalAddrs(slices.Concat(c.Addresses, c.Contested))
 	c.yields = map[netip.Addr]bool{}
 	for _, a := range c.Contested {

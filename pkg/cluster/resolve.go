@@ -13,6 +13,9 @@ type candidate struct {
 	Node              // canonical; addresses and prefixes that may be believed
 	problems []string // why the node, or its claim, may not be believed
 
+	second   bool // of its name
+	accepted bool // by step 1
+
 	closed []netip.Addr        // addresses that are refused and closed to pods
 	yields map[netip.Addr]bool // addresses that it listed as contested
 }
@@ -24,26 +27,27 @@ type candidate struct {
 //
 // In three steps:
 //
-//  1. Addresses, one by one (checkNode, acceptAddrs). One that is refused, or that
+//  1. Pod prefixes, node by node (check, acceptNodes). A node with a bad prefix, or with
+//     one that somebody accepted before it holds, is refused as a whole: no peer at all.
+//  2. Addresses, one by one (checkAddrs, acceptAddrs). One that is refused, or that
 //     another node has or lists too, is not the node's; the node stays.
-//  2. Pod prefixes, node by node. A node with a bad prefix, or with one that somebody
-//     accepted before it holds, is refused as a whole: no peer at all.
-//  3. Claims of the nodes accepted in 2. One that is bad in itself (checkClaim) or
+//  3. Claims of the nodes accepted in 1. One that is bad in itself (checkClaim) or
 //     repeats a key is refused: the node is as if it had none (Table.Keyless).
 //
-// In steps 2 and 3 this node comes first, then those who claim nothing that lastGood
+// In steps 1 and 3 this node comes first, then those who claim nothing that lastGood
 // gives to another who still claims it, the oldest first, then the rest. So a
 // node that only holds what it held can lose nothing to any other, and among
 // newcomers age decides, then name. What a refused node contests stays with its
-// holder; its addresses go to NodeAddrs (see checkNode).
+// holder; its addresses go to NodeAddrs (see checkAddrs).
 //
-// Until state is synced, what lastGood knows and state lacks is kept: nodes,
+// A node without a claim keeps the one that lastGood has of the same Node: deleting the
+// Node revokes its key. Until state is synced, what lastGood knows and state lacks is kept: nodes,
 // claims, addresses, API servers, and that an address is contested.
 func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 	if lastGood == nil {
 		lastGood = &Table{}
 	}
-	r := resolver{rules: rules, last: lastNodes(*lastGood), lastAddrs: canonicalAddrs(lastGood.NodeAddrs)}
+	r := resolver{rules: rules, kept: map[string]bool{}, last: lastNodes(*lastGood), lastAddrs: canonicalAddrs(lastGood.NodeAddrs)}
 	r.apiServers = canonicalAddrs(state.APIServers)
 	if !state.Synced || len(r.apiServers) == 0 {
 		// A cluster without an API server is one whose list has not arrived.
@@ -54,6 +58,7 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 	}
 	candidates := r.candidates(state)
 	accepted := r.acceptNodes(candidates)
+	r.acceptAddrs(candidates)
 	r.acceptClaims(accepted)
 
 	t := Table{Revision: state.Revision, APIServers: r.apiServers}
@@ -85,6 +90,7 @@ type resolver struct {
 	last       map[string]Node // what lastGood gives to whom
 	lastAddrs  []netip.Addr    // Table.NodeAddrs of lastGood
 	apiServers []netip.Addr
+	kept       map[string]bool     // nodes whose claim is that of lastGood
 	contested  map[netip.Addr]bool // nobody's until all nodes are listed
 	addrs      []netip.Addr        // what goes to NodeAddrs
 	refusals   []Refusal
@@ -114,14 +120,17 @@ func (r *resolver) bySeniority(a, b Node) int {
 	return compareAge(a, b)
 }
 
-// candidates gives one checked candidate for each name, by seniority.
+// candidates gives a checked candidate for each node, by seniority.
 func (r *resolver) candidates(state State) []*candidate {
 	var nodes []Node
 	named := map[string]bool{}
 	for _, n := range state.Nodes {
 		n = canonical(n)
-		if last, ok := r.last[n.Name]; ok && !state.Synced && n.Claim == nil {
+		// A key lives as long as its Node: whoever deletes a VeilNode, or all of them with
+		// their definition, takes no peer away.
+		if last, ok := r.last[n.Name]; ok && n.Claim == nil && (!state.Synced || n.Created.Equal(last.Created)) {
 			n.Claim = last.Claim
+			r.kept[n.Name] = true
 		}
 		named[n.Name] = true
 		nodes = append(nodes, n)
@@ -134,25 +143,17 @@ func (r *resolver) candidates(state State) []*candidate {
 		}
 	}
 	slices.SortFunc(nodes, r.bySeniority)
-	var known, out []*candidate
+	var out []*candidate
 	taken := map[string]bool{}
 	for _, n := range nodes {
 		c := r.check(n)
 		if taken[n.Name] {
+			c.second = true
 			c.problems = append(c.problems, "there is another node of this name, which is older; delete this one")
-			r.addrs = append(r.addrs, slices.Concat(c.Addresses, c.closed)...)
-			r.refuseAll(c)
-			continue
 		}
 		taken[n.Name] = true
 		r.refuseAll(c)
-		known = append(known, c)
-	}
-	r.acceptAddrs(known)
-	for _, c := range known {
-		if len(c.problems) == 0 || c.Name == r.rules.Self {
-			out = append(out, c)
-		}
+		out = append(out, c)
 	}
 	return out
 }
@@ -177,8 +178,11 @@ func (r *resolver) inOrder(candidates []*candidate, newcomer func(c *candidate) 
 	return append(before, after...)
 }
 
-// acceptNodes is step 2 of Resolve.
+// acceptNodes is step 1 of Resolve. This node is accepted with what is sound of it.
 func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
+	candidates = slices.DeleteFunc(slices.Clone(candidates), func(c *candidate) bool {
+		return c.second || len(c.problems) > 0 && c.Name != r.rules.Self
+	})
 	// This node comes first and so reserves all that it claims.
 	reserved := newHolding()
 	for _, c := range candidates {
@@ -205,6 +209,7 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 			held.takePrefix(p, c.Name)
 		}
 		ages[c.Name] = c.Node
+		c.accepted = true
 		accepted = append(accepted, c)
 	}
 	slices.SortFunc(accepted, func(a, b *candidate) int { return r.bySeniority(a.Node, b.Node) })
@@ -221,7 +226,9 @@ func (r *resolver) acceptClaims(nodes []*candidate) {
 		}
 		if c.Name != r.rules.Self {
 			if c.problems = checkClaim(c.Node); len(c.problems) > 0 {
-				r.refuseAll(c)
+				if !r.kept[c.Name] {
+					r.refuseAll(c)
+				}
 				c.Claim = nil
 				continue
 			}

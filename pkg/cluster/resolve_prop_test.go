@@ -290,7 +290,14 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 			own = n.Addresses
 		}
 	}
-	for _, n := range nodes {
+	for i, n := range nodes {
+		// A key lives as long as its Node, if what is claimed with it still fits.
+		was := before[n.Name]
+		if n.Claim == nil && was.Claim != nil && was.Created.Equal(n.Created) && (n.Name == "self" ||
+			slices.Equal(was.PodPrefixes, n.PodPrefixes) && slices.Contains(n.Addresses, was.Claim.Endpoints[0].Addr())) {
+			nodes[i].Claim = was.Claim
+			n = nodes[i]
+		}
 		// An endpoint that is this node's own address is nobody else's.
 		if n.Claim != nil && (n.Name == "self" || !slices.Contains(own, n.Claim.Endpoints[0].Addr())) {
 			claimed = append(claimed, n)

@@ -159,7 +159,7 @@ func TestUnsyncedStateForgetsNothing(t *testing.T) {
 		})
 	}
 	got, _ := cluster.Resolve(rules(), synced(self(), node(1), keyless(node(2))), &last)
-	if names(got.Peers) != "node-1" || names(got.Keyless) != "node-2" || !slices.Equal(got.NodeAddrs, addrs("198.18.0.10", "198.18.0.11", "198.18.0.12")) {
+	if names(got.Peers) != "node-1 node-2" || names(got.Keyless) != "" || !slices.Equal(got.NodeAddrs, addrs("198.18.0.10", "198.18.0.11", "198.18.0.12")) {
 		t.Errorf("synced: peers %q, keyless %q, node addresses %v", names(got.Peers), names(got.Keyless), got.NodeAddrs)
 	}
 }
@@ -213,6 +213,27 @@ func TestChangedKeyOfAPeerIsBelieved(t *testing.T) {
 	got, refusals := cluster.Resolve(rules(), synced(self(), changed, node(2)), last)
 	if p, ok := got.Peer("node-1"); !ok || p.Claim.Keys[0].Public != key(50) || len(refusals) > 0 {
 		t.Errorf("peer %+v, refusals %v", p, refusals)
+	}
+}
+
+// Whoever deletes VeilNodes, or their definition, takes no peer away; whoever deletes the
+// Node does.
+func TestKeyLivesAsLongAsItsNode(t *testing.T) {
+	last := table(t, self(), node(1), node(2))
+	got, refusals := cluster.Resolve(rules(), synced(self(), keyless(node(1)), keyless(node(2))), last)
+	if d := cmp.Diff(*last, got, compareNetip); d != "" || len(refusals) > 0 {
+		t.Errorf("without VeilNodes: refusals %v, difference:\n%s", refusals, d)
+	}
+	if got, _ = cluster.Resolve(rules(), synced(self(), keyless(node(1))), last); names(got.Peers) != "node-1" {
+		t.Errorf("a Node was deleted: peers %q", names(got.Peers))
+	}
+	again := with(keyless(node(1)), func(n *cluster.Node) { n.Created = n.Created.Add(time.Hour) })
+	if got, _ = cluster.Resolve(rules(), synced(self(), again), last); names(got.Peers) != "" || names(got.Keyless) != "node-1" {
+		t.Errorf("a Node of the same name: peers %q, keyless %q", names(got.Peers), names(got.Keyless))
+	}
+	moved := with(keyless(node(1)), func(n *cluster.Node) { n.PodPrefixes = prefixes("10.244.77.0/24") })
+	if got, refusals = cluster.Resolve(rules(), synced(self(), moved), last); names(got.Keyless) != "node-1" || len(refusals) > 0 {
+		t.Errorf("what was claimed does not fit any more: keyless %q, refusals %v", names(got.Keyless), refusals)
 	}
 }
 

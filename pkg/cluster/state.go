@@ -39,7 +39,7 @@ type Node struct {
 	Contested []netip.Addr `json:"contested,omitempty"`
 	// PodPrefixes are Node.spec.podCIDRs.
 	PodPrefixes []netip.Prefix `json:"podPrefixes"`
-	// Claim is the node's VeilNode, nil when there is none yet.
+	// Claim is the node's VeilNode, nil when there is none (yet).
 	Claim *Claim `json:"claim,omitempty"`
 }
 
