@@ -130,6 +130,9 @@ func New(o Options) (*Agent, error) {
 	if err := errors.Join(a.openKey(), a.openTable()); err != nil {
 		return nil, err
 	}
+	if a.kube != nil && a.lastGood != nil {
+		a.kube.Recall(*a.lastGood)
+	}
 	// Before the guard is touched: a second veild on the node ends here.
 	if err := a.listen(); err != nil {
 		return nil, err

@@ -39,12 +39,13 @@ type timing struct {
 	orphanTick  time.Duration // how often VeilNodes without Node are looked for
 	orphanGrace time.Duration // how long one is left alone; up to as much again is added by a hash of the names
 	lookup      time.Duration // how often the API server's host name is looked up
+	confirm     time.Duration // after which most of the nodes being lost is asked for again
 }
 
 var defaultTiming = timing{
 	coalesce: 20 * time.Millisecond, request: 10 * time.Second,
 	retryMin: 500 * time.Millisecond, retryMax: 8 * time.Second,
-	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute,
+	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute, confirm: 10 * time.Second,
 }
 
 // Client is the Kubernetes source of one node. Run it once; its other methods
@@ -58,17 +59,22 @@ type Client struct {
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	times  timing
 
+	recalled []cluster.Node // see Recall
+
 	nodes     *store[nodeEntry]
 	veilNodes *store[veilNodeEntry]
 	slices    *store[sliceEntry]
 	changed   chan struct{} // a store changed; capacity 1
 	publish   chan struct{} // the publisher should look; capacity 1
 	watched   chan struct{} // a watch began; capacity 1
+	doubted   chan struct{} // a doubt began; capacity 1
 
 	mu        sync.Mutex
 	desired   *cluster.Claim
 	hostAddrs []netip.Addr
 	looked    bool              // host was looked up once, found or not
+	doubt     bool              // most nodes were suddenly lost, see loss.go
+	second    map[string]bool   // names of the second list, nil for none
 	problems  map[string]string // by what they are about
 }
 
@@ -106,7 +112,7 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		},
-		changed: make(chan struct{}, 1), publish: make(chan struct{}, 1), watched: make(chan struct{}, 1), problems: map[string]string{},
+		changed: make(chan struct{}, 1), publish: make(chan struct{}, 1), watched: make(chan struct{}, 1), doubted: make(chan struct{}, 1), problems: map[string]string{},
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

@@ -340,5 +340,5 @@ func (f *fakeServer) change(method, path, name string, body map[string]any) (int
 // quick are times for tests.
 var quick = timing{
 	coalesce: 20 * time.Millisecond, request: 5 * time.Second, retryMin: 5 * time.Millisecond, retryMax: 20 * time.Millisecond,
-	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour,
+	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour, confirm: 50 * time.Millisecond,
 }

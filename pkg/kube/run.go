@@ -40,10 +40,11 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 	wg.Go(func() { c.reflect(ctx, veilNodeKind, c.veilNodes) })
 	wg.Go(func() { c.reflect(ctx, sliceKind, c.slices) })
 	wg.Go(func() { c.lookupHost(ctx) })
+	wg.Go(func() { c.confirmLoss(ctx) })
 	wg.Go(func() { c.keepPublished(ctx) })
 	wg.Go(func() { c.collectOrphans(ctx) })
 
-	var last cluster.State
+	last := cluster.State{Nodes: c.recalled}
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -54,6 +55,7 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 		}
 		poke(c.publish)
 		if next, ok := c.state(); ok {
+			next = c.keepSuddenlyLost(last.Nodes, next)
 			next.Revision = last.Revision
 			if last.Revision == 0 || !reflect.DeepEqual(next, last) {
 				next.Revision++

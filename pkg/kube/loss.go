@@ -1,0 +1,118 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+)
+
+// A server whose data was restored or emptied lists few Nodes, and the tunnels to all the
+// others would go at once. So a state that lacks more than half of the nodes of the last one
+// is not believed before a second list, some time later, lacks them too:
+//
+//	changed ─► state ─► keepSuddenlyLost ─► yield
+//	                      │ ▲
+//	               doubt  ▼ │ secondList
+//	                   confirmLoss: wait, list Nodes
+//
+// What is new in such a state counts at once.
+
+// Recall makes the nodes of the last good table those that a first list is compared with.
+// It is called before Run.
+func (c *Client) Recall(t cluster.Table) {
+	c.recalled = slices.Concat(t.Peers, t.Keyless)
+}
+
+// keepSuddenlyLost returns next with the nodes that it suddenly lacks of last, until a
+// second list lacks them too. Run's alone.
+func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) cluster.State {
+	lost := slices.DeleteFunc(slices.Clone(last), func(n cluster.Node) bool {
+		return slices.ContainsFunc(next.Nodes, func(m cluster.Node) bool { return m.Name == n.Name })
+	})
+	if 2*len(lost) <= len(last) {
+		c.setDoubt(false)
+		c.report("lose nodes", nil)
+		return next
+	}
+
+	c.setDoubt(true)
+	second := c.secondList()
+	kept := slices.DeleteFunc(lost, func(n cluster.Node) bool { return second != nil && !second[n.Name] })
+	if len(kept) == 0 {
+		c.setDoubt(false)
+		c.report("lose nodes", nil)
+		return next
+	}
+	c.report("lose nodes", fmt.Errorf("the API server suddenly lists %d Nodes, %d fewer than before: their tunnels stay until a second list says the same", len(next.Nodes), len(kept)))
+	next.Nodes = slices.Concat(next.Nodes, kept)
+	return next
+}
+
+// setDoubt begins or ends a doubt. The second list of an earlier one does not count.
+func (c *Client) setDoubt(doubt bool) {
+	c.mu.Lock()
+	begins := doubt && !c.doubt
+	c.doubt = doubt
+	if !doubt {
+		c.second = nil
+	}
+	c.mu.Unlock()
+	if begins {
+		poke(c.doubted)
+	}
+}
+
+// secondList returns the names of a second list, nil while there is none.
+func (c *Client) secondList() map[string]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.second
+}
+
+// confirmLoss lists the Nodes once more, some time after each doubt began, until it ends.
+func (c *Client) confirmLoss(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.doubted:
+		}
+		for c.inDoubt() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(c.times.confirm):
+			}
+			c.listAgain(ctx)
+		}
+	}
+}
+
+func (c *Client) inDoubt() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.doubt
+}
+
+// listAgain lists the Nodes as they are now, past every cache. An error leaves the doubt.
+func (c *Client) listAgain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 6*c.times.request)
+	defer cancel()
+	list := &objectList{}
+	if err := c.get(ctx, nodeKind, metav1.ListOptions{}, list); err != nil {
+		return // The reflector's own list says why.
+	}
+	second := map[string]bool{}
+	for _, o := range list.Items {
+		second[o.Name] = true
+	}
+	c.mu.Lock()
+	c.second = second
+	c.mu.Unlock()
+	c.wake()
+}
