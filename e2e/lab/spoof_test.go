@@ -174,23 +174,19 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 
 // linkLocal wants nothing that a pod sends to its gateway or to the tunnels' address, which
 // no other host has, to leave the node, though a host outside would answer there; and the
-// cloud's metadata address, which such a host has, to be reached.
+// cloud's metadata address, which such a host has, to be reached. The oracle knows only the
+// latter: a frame to another is a leak.
 func linkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	const metadata = "169.254.169.254"
+	l.Oracle.Update(func(r *oracle.Rules) { r.Outside = append(r.Outside, netip.MustParseAddr(metadata)) })
 	for _, a := range []string{config.PodGateway4, config.TunnelAddress4, metadata} {
-		addr := netip.MustParseAddr(a)
 		if err := l.Outside.IP(ctx, fmt.Sprintf("addr add %s/32 dev lo", a)); err != nil {
 			t.Fatal(err)
 		}
-		l.Oracle.Update(func(r *oracle.Rules) { r.Outside = append(r.Outside, addr) })
-		before := l.Oracle.Seen().Kinds[oracle.Egress]
+		_, err := lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(a), Egress: true, Timeout: 2 * time.Second})
 		// The tunnels' address is the node's own, where somebody may answer.
-		_, err := lab.Send(ctx, p, lab.Exchange{To: addr, Egress: true, Timeout: 2 * time.Second})
 		if (err == nil) != (a == metadata) && a != config.TunnelAddress4 {
 			t.Errorf("to %s: %v", a, err)
-		}
-		if left := l.Oracle.Seen().Kinds[oracle.Egress] > before; left != (a == metadata) {
-			t.Errorf("to %s: left the node: %t", a, left)
 		}
 	}
 }
