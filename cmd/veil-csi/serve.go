@@ -53,6 +53,8 @@ const (
 	yieldEvery = time.Second
 	// recordsEvery is how often the disks below mappings are asked whether another node has opened them.
 	recordsEvery = 5 * time.Second
+	// wipeEvery is how often disks are looked for that deleted volumes left.
+	wipeEvery = time.Minute
 )
 
 // check says what does not go together, and what to write instead.
@@ -303,6 +305,17 @@ func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Drive
 	every(recordsEvery, "read the records of disks that are mapped", func(ctx context.Context) error {
 		return metrics.CheckDisks(ctx, d)
 	})
+	for _, set := range d.Sets {
+		if disks, ok := set.Backend.(*backend.Disks); ok {
+			every(wipeEvery, "overwrite disks that deleted volumes left", func(ctx context.Context) error {
+				wiped, err := disks.Wipe(ctx)
+				for _, id := range wiped {
+					log.Info("disk of a deleted volume overwritten: it is offered again", "disk", id)
+				}
+				return err
+			})
+		}
+	}
 	every(o.rewrapEvery, "wrap keys anew", func(ctx context.Context) error { return metrics.Rewrap(ctx, d) })
 	every(o.trimEvery, "tell disks of free blocks", func(ctx context.Context) error { return metrics.Trim(ctx, d) })
 	if s.cache != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +21,7 @@ import (
 )
 
 // Disks gives each volume a whole disk or partition of its own. Which is kept, by the disk's stable id, in a file <volume>.json of
-// Claims. A disk that a volume gives back keeps its ciphertext, and so is found not to be empty when it is next given to one: wipe it by hand.
+// Claims. A disk that a volume gives back keeps its ciphertext: it is marked as used, and offered again only once Wipe has overwritten it.
 type Disks struct {
 	// Paths are the devices that may be taken, links such as /dev/disk/by-id/… included. Those that are not there are passed over.
 	Paths []string
@@ -31,6 +32,8 @@ type Disks struct {
 	// Size gives the size of a device, bytes, and Number its device number; nil asks the kernel.
 	Size   func(path string) (int64, error)
 	Number func(path string) (uint64, error)
+	// Open opens a disk that nobody uses; nil is blk.Open.
+	Open func(path string) (blk.Disk, error)
 
 	mu sync.Mutex
 	// looks are those that are under way.
@@ -89,7 +92,11 @@ func (d *Disks) take(volume string, free []room) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(free, func(r room) bool { return !claimed(claims, r.id) })
+	used, err := d.used()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(free, func(r room) bool { return !claimed(claims, r.id) && !slices.Contains(used, r.id) })
 	if i < 0 {
 		return ErrFull
 	}
@@ -150,7 +157,17 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 	if err != nil {
 		return nil, nil, err
 	}
-	disks = slices.DeleteFunc(disks, func(c Device) bool { return claimed(claims, c.ID) })
+	used, err := d.used()
+	if err != nil {
+		return nil, nil, err
+	}
+	disks = slices.DeleteFunc(disks, func(c Device) bool {
+		if slices.Contains(used, c.ID) {
+			dead = errors.Join(dead, fmt.Errorf("disk %s (%s) was a deleted volume's and is not overwritten yet", c.Path, c.ID))
+			return true
+		}
+		return claimed(claims, c.ID)
+	})
 	looks := make([]*look, len(disks))
 	for i, c := range disks {
 		looks[i] = d.look(question{c.Path, c.Number, true})
@@ -270,10 +287,19 @@ func (d *Disks) Copy(_ context.Context, dst, src string, _ int64) error {
 	return fmt.Errorf("copy volume %s to %s: %w: each volume has a whole disk", src, dst, ErrNoCopy)
 }
 
-// Delete implements Backend: it gives up the claim.
+// Delete implements Backend: it gives up the claim, and marks the disk as used before that.
 func (d *Disks) Delete(_ context.Context, volume string) error {
 	if err := CheckName(volume); err != nil {
 		return err
+	}
+	claims, err := d.claims()
+	if err != nil {
+		return err
+	}
+	if id, ok := claims[volume]; ok {
+		if err := d.markUsed(id); err != nil {
+			return err
+		}
 	}
 	return durable.Remove(d.path(volume))
 }
@@ -329,6 +355,14 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 			dead = errors.Join(dead, fmt.Errorf("%s and %s say that they are one disk, %s", other, c.Path, c.ID))
 		}
 		pathByID[c.ID] = c.Path
+	}
+	// A disk and its own partition hold the same bytes.
+	for id, path := range pathByID {
+		disk, _, ok := strings.Cut(id, blk.PartitionMark)
+		if of := pathByID[disk]; ok && of != "" {
+			twice[id], twice[disk] = true, true
+			dead = errors.Join(dead, fmt.Errorf("%s is a partition of %s: list one of them", path, of))
+		}
 	}
 	return slices.DeleteFunc(disks, func(c Device) bool { return c.ID == "" || twice[c.ID] }), dead, nil
 }

@@ -1,12 +1,14 @@
 package backend
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 )
 
 // newDisks gives three disks of 1, 2 and 3 times size; the middle one has two paths.
@@ -86,8 +89,86 @@ func TestDisks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := d.Provision(ctx, "x", 2*size); err != nil {
-		t.Errorf("took a disk that was given back: %v", err)
+	if err := d.Provision(ctx, "x", 2*size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "not overwritten yet") {
+		t.Errorf("took a disk that holds what a volume left: %v", err)
+	}
+}
+
+// What a volume leaves on its disk keeps nobody from using the others, and the disk is offered again once it is zeros.
+func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
+	d, _ := newDisks(t)
+	ctx := t.Context()
+	disks := map[string]*blktest.Disk{"a": blktest.New(size), "b": blktest.New(2 * size), "c": blktest.New(3 * size)}
+	d.Open = func(path string) (blk.Disk, error) { return disks[path], nil }
+	secret := bytes.Repeat([]byte{7}, blk.Align)
+	if err := d.Provision(ctx, "v", size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := disks["a"].WriteAt(secret, headSize); err != nil {
+		t.Fatal(err)
+	}
+	if wiped, err := d.Wipe(ctx); len(wiped) != 0 || err != nil || disks["a"].Writes() != 1 {
+		t.Errorf("while it is a volume's: %v, %v", wiped, err)
+	}
+	if err := d.Delete(ctx, "v"); err != nil {
+		t.Fatal(err)
+	}
+	// The smallest is used, so the next claim gets the next.
+	if err := d.Provision(ctx, "w", size); err != nil {
+		t.Fatal(err)
+	}
+	if dev, err := d.Attach(ctx, "w"); dev.Path != "b" || err != nil {
+		t.Errorf("offered %+v, %v", dev, err)
+	}
+	if n, err := d.Capacity(ctx); n != 3*size || err != nil {
+		t.Errorf("capacity %d, %v", n, err)
+	}
+	// Somebody has made a file system of it since: it is not ours to overwrite.
+	if _, err := disks["a"].WriteAt(secret, 0); err != nil {
+		t.Fatal(err)
+	}
+	before := disks["a"].Writes()
+	if wiped, err := d.Wipe(ctx); len(wiped) != 0 || err == nil || disks["a"].Writes() != before {
+		t.Errorf("one that holds something: %v, %v", wiped, err)
+	}
+	if _, err := disks["a"].WriteAt(make([]byte, blk.Align), 0); err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(ctx)
+	end()
+	if wiped, err := d.Wipe(ended); len(wiped) != 0 || err == nil {
+		t.Errorf("cut short: %v, %v", wiped, err)
+	}
+	if wiped, err := d.Wipe(ctx); err != nil || !slices.Equal(wiped, []string{"serial:S1"}) || len(disks["a"].Written()) != 0 {
+		t.Errorf("%v, %v, left at %v", wiped, err, disks["a"].Written())
+	}
+	if err := d.Provision(ctx, "x", size); err != nil {
+		t.Errorf("offered again: %v", err)
+	}
+	if dev, err := d.Attach(ctx, "x"); dev.Path != "a" || err != nil {
+		t.Errorf("offered again: %+v, %v", dev, err)
+	}
+}
+
+// A disk and its own partition are one.
+func TestDiskBesideItsOwnPartition(t *testing.T) {
+	d, number := newDisks(t)
+	sys := d.Sys.(fstest.MapFS)
+	number["c"] = 0x809
+	delete(sys, "dev/block/8:1/serial")
+	sys["dev/block/8:1"] = &fstest.MapFile{Data: []byte("../../devices/sda"), Mode: 0o777 | fs.ModeSymlink}
+	sys["dev/block/8:9"] = &fstest.MapFile{Data: []byte("../../devices/sda/sda9"), Mode: 0o777 | fs.ModeSymlink}
+	sys["devices/sda/serial"] = &fstest.MapFile{Data: []byte("S1")}
+	sys["devices/sda/sda9/partition"] = &fstest.MapFile{Data: []byte("9")}
+	sys["devices/sda/sda9/start"] = &fstest.MapFile{Data: []byte("2048")}
+	if err := d.Provision(t.Context(), "v", size); err != nil {
+		t.Fatal(err)
+	}
+	if dev, err := d.Attach(t.Context(), "v"); dev.Path != "b" || err != nil {
+		t.Errorf("claimed %+v, %v", dev, err)
+	}
+	if err := d.Provision(t.Context(), "w", size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "c is a partition of a") {
+		t.Errorf("claimed one of them: %v", err)
 	}
 }
 

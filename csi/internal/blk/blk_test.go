@@ -344,6 +344,12 @@ func TestID(t *testing.T) {
 		"devices/sda/sda1/start":          {Data: []byte("2048\n")},
 		"devices/vda/serial":              {Data: []byte("disk-7\n")},
 		"devices/loop0/loop/backing_file": {Data: []byte("/x\n")},
+		"dev/block/253:0":                 {Data: []byte("../../devices/dm-0"), Mode: 0o777 | os.ModeSymlink},
+		"dev/block/253:1":                 {Data: []byte("../../devices/dm-1"), Mode: 0o777 | os.ModeSymlink},
+		"dev/block/9:127":                 {Data: []byte("../../devices/md127"), Mode: 0o777 | os.ModeSymlink},
+		"devices/dm-0/dm/uuid":            {Data: []byte("LVM-oneVG2LV\n")},
+		"devices/dm-1/dm/uuid":            {Data: []byte("mpath-3600508b4\n")},
+		"devices/md127/md/uuid":           {Data: []byte("1fcf3df1-0000-4000-8000-000000000001\n")},
 	}
 	for name, c := range map[string]struct {
 		number uint64
@@ -351,6 +357,9 @@ func TestID(t *testing.T) {
 	}{
 		"hardware id before serial": {unix.Mkdev(8, 0), "wwid:t10.ATA_Disk_1"},
 		"partition":                 {unix.Mkdev(8, 1), "wwid:t10.ATA_Disk_1/part1@2048"},
+		"logical volume":            {unix.Mkdev(253, 0), "dm:LVM-oneVG2LV"},
+		"multipath":                 {unix.Mkdev(253, 1), "dm:mpath-3600508b4"},
+		"array":                     {unix.Mkdev(9, 127), "md:1fcf3df1-0000-4000-8000-000000000001"},
 		"virtio serial":             {unix.Mkdev(254, 0), "serial:disk-7"},
 	} {
 		if got, err := blk.ID(sys, c.number); got != c.want || err != nil {

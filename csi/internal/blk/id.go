@@ -14,9 +14,20 @@ import (
 // ErrNoID matches when a device has nothing that would tell it from another after a reboot.
 var ErrNoID = errors.New("device has no stable id")
 
+// PartitionMark is in the id of a partition, after the id of its disk.
+const PartitionMark = "/part"
+
 // idAttributes are where sysfs keeps what stays with a disk, best first: the World Wide Identifier of SCSI and NVMe, serial numbers of
-// virtio and others.
-var idAttributes = []string{"wwid", "device/wwid", "serial", "device/serial"}
+// virtio and others, and what device-mapper (LVM, multipath) and md say of an array.
+var idAttributes = []string{"wwid", "device/wwid", "serial", "device/serial", "dm/uuid", "md/uuid"}
+
+// nameOf returns the beginning of an id by an attribute: "dm" and "md" for the last two, which have one base name.
+func nameOf(attribute string) string {
+	if dir := path.Dir(attribute); dir == "dm" || dir == "md" {
+		return dir
+	}
+	return path.Base(attribute)
+}
 
 // ID gives a name of the block device with that number which stays with it over reboots and other disks' comings and goings: an
 // identifier of the hardware, and for a partition its number and start. sys is the root of sysfs ("/sys"). It is what the disk's owner
@@ -33,7 +44,7 @@ func ID(sys fs.FS, number uint64) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		suffix = "/part" + part + "@" + start
+		suffix = PartitionMark + part + "@" + start
 		// The entry is a symbolic link into the disk's folder: what .. is, only its target says.
 		parent, err := parentOf(sys, dir)
 		if err != nil {
@@ -47,7 +58,7 @@ func ID(sys fs.FS, number uint64) (string, error) {
 			return "", err
 		}
 		if v != "" {
-			return path.Base(name) + ":" + strings.Join(strings.Fields(v), "_") + suffix, nil
+			return nameOf(name) + ":" + strings.Join(strings.Fields(v), "_") + suffix, nil
 		}
 	}
 	return "", fmt.Errorf("device %d:%d: %w", unix.Major(number), unix.Minor(number), ErrNoID)

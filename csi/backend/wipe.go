@@ -1,0 +1,152 @@
+package backend
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/internal/durable"
+)
+
+const (
+	// usedSuffix ends the names of marks: files of Claims that say which disks hold what a deleted volume left.
+	usedSuffix = ".used"
+	// wipeChunk is how much is overwritten between two looks at whether it is still wanted, bytes.
+	wipeChunk = 8 << 20
+	// headSize is what is zeros on the disk of a volume that was shredded, and on no disk that somebody has made
+	// anything on since: partition tables, file systems and volume managers begin there. Bytes.
+	headSize = 4 << 20
+)
+
+func (d *Disks) usedPath(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return filepath.Join(d.Claims, hex.EncodeToString(sum[:16])+usedSuffix)
+}
+
+// markUsed says that the disk holds what a deleted volume left.
+func (d *Disks) markUsed(id string) error {
+	text, err := json.Marshal(claim{id})
+	if err != nil {
+		return err
+	}
+	return durable.Write(d.usedPath(id), text)
+}
+
+// used are the ids of disks that hold what deleted volumes left.
+func (d *Disks) used() ([]string, error) {
+	names, err := durable.Names(d.Claims, usedSuffix)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, name := range names {
+		path := filepath.Join(d.Claims, name+usedSuffix)
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // Wiped meanwhile.
+		}
+		var c claim
+		if err == nil {
+			err = json.Unmarshal(text, &c)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("mark %s cannot be read: %w", path, err)
+		}
+		ids = append(ids, c.ID)
+	}
+	return ids, nil
+}
+
+// Wipe overwrites the disks that deleted volumes left, one after the other, and offers them again. A disk whose
+// first 4 MiB are not zeros is left: it was not shredded, or somebody has made something of it since. wiped are
+// the ids of those that are done. It takes hours for a large disk, and may be called again after it was cut short.
+func (d *Disks) Wipe(ctx context.Context) (wiped []string, err error) {
+	used, err := d.used()
+	if err != nil || len(used) == 0 {
+		return nil, err
+	}
+	disks, _, err := d.candidates(ctx)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, id := range used {
+		i := slices.IndexFunc(disks, func(c Device) bool { return c.ID == id })
+		if i < 0 {
+			continue // It is not there now.
+		}
+		if err := d.wipe(ctx, disks[i]); err != nil {
+			errs = append(errs, fmt.Errorf("wipe disk %s (%s): %w", disks[i].Path, id, err))
+			continue
+		}
+		wiped = append(wiped, id)
+	}
+	return wiped, errors.Join(errs...)
+}
+
+func (d *Disks) wipe(ctx context.Context, c Device) error {
+	claims, err := d.claims()
+	if err != nil {
+		return err
+	}
+	if claimed(claims, c.ID) {
+		return errors.New("a volume has claimed it; its mark is left from before, and nothing was overwritten")
+	}
+	open := d.Open
+	if open == nil {
+		open = blk.Open
+	}
+	disk, err := open(c.Path)
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	if err := blk.CheckNumber(disk, c.Number); err != nil {
+		return err
+	}
+	size, err := disk.Size()
+	if err != nil {
+		return err
+	}
+	if err := headIsZero(disk, size); err != nil {
+		return err
+	}
+	zeros := blk.Buffer(wipeChunk)
+	for at := int64(0); at < size; at += wipeChunk {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n := min(wipeChunk, size-at) &^ (blk.Align - 1)
+		if _, err := disk.WriteAt(zeros[:n], at); err != nil {
+			return err
+		}
+	}
+	if err := disk.Sync(); err != nil {
+		return err
+	}
+	return durable.Remove(d.usedPath(c.ID))
+}
+
+// headIsZero refuses a disk that says that it holds something.
+func headIsZero(disk blk.Disk, size int64) error {
+	head := blk.Buffer(int(min(headSize, size&^(blk.Align-1))))
+	if n, err := disk.ReadAt(head, 0); n < len(head) {
+		return fmt.Errorf("read its beginning: %w", err)
+	}
+	if i := slices.IndexFunc(head, func(b byte) bool { return b != 0 }); i >= 0 {
+		return fmt.Errorf("it has something at byte %d, and so is left: when that is of no use to anybody, "+
+			"overwrite its beginning by hand (blkdiscard -z, or dd if=/dev/zero bs=4M count=1)", i)
+	}
+	return nil
+}
