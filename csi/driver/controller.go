@@ -18,8 +18,9 @@ import (
 const (
 	// defaultSize is that of a volume for which none is asked, bytes.
 	defaultSize = 1 << 30
-	// maxSize is more than a disk has, and far from where sums overflow, bytes.
-	maxSize = 1 << 50
+	// maxSize is how much one XTS key encrypts at most, bytes. IEEE P1619 wants about 1 TiB for a key and allows no
+	// more than 256 TiB.
+	maxSize = 16 << 40
 )
 
 // ControllerGetCapabilities implements csi.ControllerServer. Volumes are expanded by the node service alone.
@@ -87,6 +88,11 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 		return volume.State{}, err
 	}
 	id, set := r.GetName(), d.Sets[p.Backend]
+	// One that was expanded since it was asked for is the same, if it fits what is asked for.
+	limit := r.GetCapacityRange().GetLimitBytes()
+	if have, err := d.any.Get(ctx, id); err == nil && have.Phase == volume.Ready && have.Payload > size && (limit == 0 || have.Payload <= limit) {
+		size = have.Payload
+	}
 	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
 	st, err := set.CreateFor(ctx, id, size, request)
 	if errors.Is(err, volume.ErrDeleted) && st.Request.Node == d.Node {

@@ -106,6 +106,18 @@ func (d *Driver) unused(ctx context.Context, set *volume.Set, st volume.State, e
 	return nil
 }
 
+// otherUse refuses a volume that is in use in the other way: a device below a mounted file system, or the reverse.
+func otherUse(id string, all []mount.Mount, device uint64, c capability) error {
+	for _, m := range all {
+		if m.Device == device && m.Node != c.block {
+			ways := map[bool]string{true: "a block device", false: "a file system"}
+			return failed("volume %s is in use as %s at %s, and is asked for as %s: do two PersistentVolumes have its handle? "+
+				"End what uses it first", id, ways[m.Node], m.Target, ways[c.block])
+		}
+	}
+	return nil
+}
+
 // targets are where a device is mounted or bound.
 func targets(all []mount.Mount, device uint64, except ...string) []string {
 	var at []string

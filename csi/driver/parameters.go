@@ -109,10 +109,13 @@ func (p Parameters) String() string {
 	return strings.Join(parts, ",")
 }
 
-// kept reads what String wrote. A text of another origin gives the defaults for what it does not say. What is no longer configured is no error here: a
+// absent is what it means that the state of a volume does not say a parameter. It never changes: a volume must not take what this node's flags say today.
+var absent = Parameters{Tuning: crypt.Throughput, Discard: DiscardNever, Fsck: FsckPreen, Backend: BackendFile, Keys: keyring.NameKMS}
+
+// kept reads what String wrote. What is no longer configured is no error here: a
 // volume can be unmounted and deleted all the same.
 func (d *Driver) kept(text string) (Parameters, error) {
-	m := d.Defaults.Map()
+	m := absent.Map()
 	for part := range strings.SplitSeq(text, ",") {
 		if name, value, ok := strings.Cut(part, "="); ok && values[name] != nil {
 			m[name] = value

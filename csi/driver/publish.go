@@ -50,6 +50,9 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 		return err
 	}
 	device, source := o.Mapping.Number, o.Mapping.Path
+	if err := otherUse(id, all, device, c); err != nil {
+		return err
+	}
 	if !c.block {
 		source = staging
 		if m, ok := mount.At(all, staging); !ok || m.Node || m.Device != device {

@@ -51,6 +51,15 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if st.Request.Snapshot {
 		return invalid("%s is a snapshot: make a volume from it", st.Volume)
 	}
+	if now, err := d.look(ctx, st.Volume); err == nil {
+		all, err := d.Mounts.List()
+		if err == nil {
+			err = otherUse(st.Volume, all, now.Mapping.Number, c)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	p, err := d.kept(st.Request.Parameters)
 	if err != nil {
 		return err
