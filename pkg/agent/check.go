@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/firewall"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
@@ -48,7 +49,7 @@ func checkMachine(cfg config.Config) error {
 // DescribeHost says what veild would build on: the link between nodes and what pods get of its MTU, and the kind of WireGuard. An error is a
 // link that cannot carry a tunnel. It changes nothing.
 func DescribeHost(cfg config.Config) ([]string, error) {
-	notes := []string{wireGuardNote()}
+	notes := append([]string{wireGuardNote()}, firewallNotes()...)
 	h, err := hostnet.Open()
 	if err != nil {
 		return notes, err
@@ -73,6 +74,26 @@ func DescribeHost(cfg config.Config) ([]string, error) {
 		notes = append(notes, "warning: "+wide)
 	}
 	return notes, nil
+}
+
+// firewallNotes are warnings about filters of others that may drop what pods send.
+func firewallNotes() (notes []string) {
+	filters, err := firewall.Foreign()
+	if err != nil {
+		notes = append(notes, "warning: "+err.Error())
+	}
+	for _, f := range filters {
+		notes = append(notes, "warning: "+f.String())
+	}
+	legacy, err := firewall.Legacy("/proc")
+	switch {
+	case err != nil:
+		notes = append(notes, "warning: "+err.Error())
+	case legacy:
+		notes = append(notes, "warning: iptables-legacy has a filter that is not read here: see iptables-legacy -S FORWARD and ip6tables-legacy -S FORWARD, "+
+			"whose policy must not be DROP for pods")
+	}
+	return notes
 }
 
 // wideMTU says that configured, bytes, is more than the link between nodes has; empty is that it is not, or that there is no link.
