@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// flapLimit is how long the link between nodes may be away, or too narrow, before the
-// node is closed to new pods. Carriers, DHCP clients and restarts of network managers
+// flapLimit is how long the link between nodes may be away before the node is closed to
+// new pods. Carriers, DHCP clients and restarts of network managers
 // take an address or a route away for seconds; runtimes that ask CNI STATUS make the
 // Node NotReady at once, and its pods are evicted.
 const flapLimit = time.Minute
@@ -18,6 +18,9 @@ type linkInputs struct {
 	wideMTU                string
 	localAddrs, otherAddrs []netip.Addr
 }
+
+// away reports whether the link between nodes has no route or none of its addresses.
+func (in inputs) away() bool { return in.underlayMTU == 0 || len(in.localAddrs) == 0 }
 
 func (in inputs) link() linkInputs {
 	return linkInputs{in.underlayMTU, in.wideMTU, in.localAddrs, in.otherAddrs}
@@ -33,9 +36,10 @@ type flap struct {
 	since time.Time   // when it was lost; zero while it is there
 }
 
-// hold returns d, the decision for in, while the link is fit. When it is not, hold returns
-// for flapLimit the decision for the last link that was: the marker stays, no MTU changes
-// and nothing narrower is published. Then, and when no link ever was fit, it returns d.
+// hold returns d, the decision for in, while the link is there. When it is away, hold returns
+// for flapLimit the decision for the last link that was fit: the marker stays and no MTU
+// changes. Then, and when no link ever was fit, it returns d. A link that is there but too
+// narrow is no flap: the MTU is that of its configuration, and packets of pods do not fit.
 func (f *flap) hold(now time.Time, in inputs, d decision) (inputs, decision) {
 	if d.linkProblem == "" {
 		// Without tunnels the link has not been judged.
@@ -45,7 +49,7 @@ func (f *flap) hold(now time.Time, in inputs, d decision) (inputs, decision) {
 		}
 		return in, d
 	}
-	if f.fit == nil {
+	if f.fit == nil || !in.away() {
 		return in, d
 	}
 	if f.since.IsZero() {

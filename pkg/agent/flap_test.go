@@ -15,7 +15,6 @@ import (
 var lost = map[string]func(*inputs){
 	"no underlay":         func(in *inputs) { in.underlayMTU, in.localAddrs, in.otherAddrs = 0, nil, nil },
 	"no route, addresses": func(in *inputs) { in.underlayMTU = 0 },
-	"too narrow":          func(in *inputs) { in.underlayMTU = 552 },
 	"addresses are away":  func(in *inputs) { in.localAddrs = nil },
 }
 
@@ -76,6 +75,17 @@ func TestOnlyAFitLinkIsHeld(t *testing.T) {
 	bare.table.Self = nil
 	if _, d := f.hold(time.Unix(1001, 0), bare, decide(bare)); len(d.problems) == 0 {
 		t.Error("a node that is not in the cluster is held ready")
+	}
+}
+
+// The MTU of a link is its configuration, so a link that is too narrow closes the node at once.
+func TestALinkThatIsTooNarrowClosesTheNode(t *testing.T) {
+	var f flap
+	in := two(t)
+	f.hold(time.Unix(1000, 0), in, decide(in))
+	in.underlayMTU = 552
+	if _, d := f.hold(time.Unix(1001, 0), in, decide(in)); len(d.problems) == 0 {
+		t.Errorf("held, notes %q", d.notes)
 	}
 }
 
