@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -355,11 +356,12 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 func TestRecordsOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := two(t)
-		goOn, reads := make(chan struct{}), 0
+		goOn := make(chan struct{})
+		var reads atomic.Int32
 		hung := m.numbers[restored]
 		d.any.OpenBelow = func(number uint64) (blk.Reader, error) {
 			if number == hung {
-				reads++
+				reads.Add(1)
 				<-goOn
 			}
 			return m.below(number)
@@ -371,8 +373,8 @@ func TestRecordsOfADiskThatHangs(t *testing.T) {
 		for range 2 {
 			began := time.Now()
 			err := d.CheckDisks(t.Context())
-			if (err == nil) != (reads == 1 && time.Since(began) == 0) || len(m.live(pvc)) != 0 || reads != 1 {
-				t.Errorf("%v after %v, %d reads, mappings %v", err, time.Since(began), reads, m.engine.Live())
+			if n := reads.Load(); (err == nil) != (n == 1 && time.Since(began) == 0) || len(m.live(pvc)) != 0 || n != 1 {
+				t.Errorf("%v after %v, %d reads, mappings %v", err, time.Since(began), n, m.engine.Live())
 			}
 		}
 		close(goOn)

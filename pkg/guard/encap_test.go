@@ -59,15 +59,21 @@ func TestRoutesThatEncapsulateServeHosts(t *testing.T) {
 	})
 }
 
-// encapsulate makes a route by u0 of the host, if the kernel has such ones.
+// encapsulate makes a route by u0 of the host, and skips where the kernel has no such ones.
 func (n *node) encapsulate(t *testing.T, to, encap string) {
 	t.Helper()
 	args := append([]string{"route", "add", to, "encap"}, strings.Fields(encap)...)
 	args = append(args, "via", "inet6", "fd42:9::2", "dev", "u0")
 	err := n.Do(func() error { return command("ip", args...) })
-	if err != nil {
-		nettest.Skip(t, nettest.NoKernelFeature, "a route with encap "+encap+": "+err.Error())
+	if err == nil {
+		return
 	}
+	kind, _, _ := strings.Cut(encap, " ")
+	lacks, optional := map[string]nettest.Reason{"ioam6": nettest.NoIOAM6, "rpl": nettest.NoRPL}[kind]
+	if !optional {
+		t.Fatal(err)
+	}
+	nettest.Skip(t, lacks, err.Error())
 }
 
 // TestTunnelsOfIPsecCarryNothingOut: without encryption such a tunnel is clear text.
@@ -98,6 +104,6 @@ func TestTunnelsOfIPsecCarryNothingOut(t *testing.T) {
 func (n *node) needXFRM(t *testing.T, args []string) {
 	t.Helper()
 	if err := n.Do(func() error { return command("ip", append([]string{"xfrm"}, args...)...) }); err != nil {
-		nettest.Skip(t, nettest.NoKernelFeature, "IPsec: "+err.Error())
+		nettest.Skip(t, nettest.NoESP, err.Error())
 	}
 }

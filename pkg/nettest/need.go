@@ -29,6 +29,12 @@ const (
 	NoWireGuard Reason = "no-kernel-wireguard"
 	// NoFlowtable: the kernel has no flow tables for nftables (CONFIG_NF_FLOW_TABLE_INET).
 	NoFlowtable Reason = "no-flowtable"
+	// NoIOAM6, NoRPL: the kernel has no routes that encapsulate so (CONFIG_IPV6_IOAM6_LWTUNNEL,
+	// CONFIG_IPV6_RPL_LWTUNNEL).
+	NoIOAM6 Reason = "no-ioam6"
+	NoRPL   Reason = "no-rpl"
+	// NoESP: the kernel has no IPsec (CONFIG_INET_ESP).
+	NoESP Reason = "no-esp"
 	// NoProgram: a program that the test runs is not installed.
 	NoProgram Reason = "no-program"
 	// NoKernelFeature: another thing that this kernel does not have.
