@@ -3,7 +3,10 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -12,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/firewall"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/rootfs"
 )
 
 // capNetAdmin is CAP_NET_ADMIN of capabilities(7).
@@ -49,7 +53,7 @@ func checkMachine(cfg config.Config) error {
 // DescribeHost says what veild would build on: the link between nodes and what pods get of its MTU, and the kind of WireGuard. An error is a
 // link that cannot carry a tunnel. It changes nothing.
 func DescribeHost(cfg config.Config) ([]string, error) {
-	notes := append([]string{wireGuardNote()}, firewallNotes()...)
+	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes(), storageNotes(cfg.CNI.ConfDir))
 	h, err := hostnet.Open()
 	if err != nil {
 		return notes, err
@@ -94,6 +98,37 @@ func firewallNotes() (notes []string) {
 			"whose policy must not be DROP for pods")
 	}
 	return notes
+}
+
+// storageNotes are warnings about storage whose owner can replace what Kubeveil relies on,
+// one for each kind of storage. Paths that are not there are passed over.
+func storageNotes(confDir string) (notes []string) {
+	paths := map[rootfs.Protection][]string{}
+	for _, path := range []string{config.CNIBinDir, confDir, "/etc/kubeveil", "/var/lib/containerd"} {
+		switch p, err := rootfs.Below(path); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			notes = append(notes, "warning: "+err.Error())
+		case !p.Holds():
+			paths[p] = append(paths[p], path)
+		}
+	}
+	for _, p := range []rootfs.Protection{rootfs.Clear, rootfs.Encrypted, rootfs.Unknown} {
+		if len(paths[p]) > 0 {
+			notes = append(notes, "warning: "+storageNote(paths[p], p))
+		}
+	}
+	return notes
+}
+
+// storageNote says of paths on storage that does not hold what its owner can do.
+func storageNote(paths []string, p rootfs.Protection) string {
+	const cure = "Kubeveil's promise needs a root file system that is verified: dm-verity, or LUKS2 with --integrity"
+	list := strings.Join(paths, ", ")
+	if p == rootfs.Unknown {
+		return fmt.Sprintf("what protects %s cannot be told (in a container, ask on the node itself): %s", list, cure)
+	}
+	return fmt.Sprintf("the owner of the disk can change %s, which is on %s: %s", list, p, cure)
 }
 
 // wideMTU says that configured, bytes, is more than the link between nodes has; empty is that it is not, or that there is no link.

@@ -1,0 +1,12 @@
+// Package rootfs reports how the storage below a path is protected against whoever owns
+// the disk. Kubeveil's own programs, the CNI configuration and container images lie in
+// the root file system, so the promise of docs/security.md holds only on one whose
+// content is verified: dm-verity, dm-crypt over dm-integrity, or memory.
+//
+// It reads the mount table and sysfs, changes nothing and needs no privilege. It trusts
+// the names that cryptsetup and veritysetup give to their mappings (the prefix CRYPT-
+// of dm/uuid); it does not verify the mappings. What it cannot tell is Unknown, never
+// Verified.
+//
+// Start reading at Below.
+package rootfs
