@@ -43,6 +43,7 @@ func TestKernel(t *testing.T) {
 		}
 	})
 	m := c.Machines[0]
+	t.Run("networkd", func(t *testing.T) { keepsForeignRoutes(ctx, t, m) })
 	for _, pkg := range packages {
 		t.Run(path.Base(pkg), func(t *testing.T) {
 			binary := filepath.Join(t.TempDir(), "tests")
@@ -62,3 +63,40 @@ func TestKernel(t *testing.T) {
 		})
 	}
 }
+
+// keepsForeignRoutes restarts systemd-networkd without the drop-in of manifests/systemd, which is the control, and
+// with it. The rule and the route stand for those of veild.
+func keepsForeignRoutes(ctx context.Context, t *testing.T, m *vm.Machine) {
+	const dropIn = "/etc/systemd/networkd.conf.d/kubeveil.conf"
+	for _, step := range []struct{ line, want string }{
+		{"mkdir -p /etc/systemd/networkd.conf.d && ip link add dummy7 type dummy && " +
+			"printf '[Match]\\nName=dummy7\\n[Network]\\nAddress=198.18.97.1/24\\nConfigureWithoutCarrier=yes\\n' >/etc/systemd/network/dummy7.network", ""},
+		{restartNetworkd, "rules 0 routes 0"},
+		{"", "drop-in"},
+		{restartNetworkd, "rules 1 routes 1"},
+		{"rm /etc/systemd/network/dummy7.network " + dropIn +
+			" && ip link delete dummy7 && ip rule delete pref 30309 && systemctl restart systemd-networkd", ""},
+	} {
+		if step.want == "drop-in" {
+			if err := m.PutFile(ctx, dropIn, "../../manifests/systemd/networkd-kubeveil.conf"); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		out, err := m.Exec(ctx, step.line)
+		if err != nil || !strings.Contains(string(out), step.want) {
+			t.Fatalf("%s\n%s\n%v; want %q", step.line, out, err, step.want)
+		}
+	}
+}
+
+// restartNetworkd adds what is not there of a foreign rule and route, restarts systemd-networkd, waits until it has
+// configured its link, and counts them.
+const restartNetworkd = `ip link set dummy7 up
+ip rule show pref 30309 | grep -q . || ip rule add pref 30309 lookup 30309
+ip route replace 198.18.98.0/24 dev dummy7 table 30309
+ip address flush dev dummy7
+systemctl restart systemd-networkd || exit 1
+for i in $(seq 100); do networkctl --no-pager status dummy7 | grep -q '(configured)' && break; sleep 0.2; done
+networkctl --no-pager status dummy7 | head -12
+echo rules $(ip rule show pref 30309 | wc -l) routes $(ip route show table 30309 2>/dev/null | wc -l)`
