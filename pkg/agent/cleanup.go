@@ -20,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/passage"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -51,6 +52,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 	step(func() ([]string, error) { return removeConflist(cfg.CNI.ConfDir) })
 	step(func() ([]string, error) { return removeFile("marker", config.ReadyFile) })
 	step(removePods)
+	step(func() ([]string, error) { return nil, passage.Remove() })
 	step(removeServices)
 	step(func() ([]string, error) { return removeTunnels(ctx, log) })
 	if err := errors.Join(errs...); err != nil {

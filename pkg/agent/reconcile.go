@@ -40,6 +40,9 @@ func (a *Agent) turn(ctx context.Context) error {
 		return a.finish(in, d, refusals, errors.Join(a.base(d), otherErr))
 	}
 	err = errors.Join(a.apply(ctx, in, d), otherErr)
+	if err == nil {
+		a.provePassage(ctx, &d)
+	}
 	if a.seen.guard != nil {
 		a.pods.begin(d.podMTU)
 	}

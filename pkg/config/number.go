@@ -97,6 +97,8 @@ const (
 	NFTPodTable = "kubeveil_pods"
 	// NFTOuterTable keeps outer packets whole.
 	NFTOuterTable = "kubeveil_outer"
+	// NFTProbeTable counts the packets of a probe, for as long as it takes.
+	NFTProbeTable = "kubeveil_probe"
 	// NFTFlowTableTCP and NFTFlowTableUDP let packets of flows between pods and tunnels take the kernel's short way.
 	NFTFlowTableTCP = "kubeveil_flows_tcp"
 	NFTFlowTableUDP = "kubeveil_flows_udp"

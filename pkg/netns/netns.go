@@ -14,6 +14,40 @@ import (
 // is no longer a namespace.
 var ErrNotFound = fs.ErrNotExist
 
+// New makes a network namespace that nothing is mounted on: it lives as long as the file
+// is open or something is in it. It needs CAP_SYS_ADMIN.
+func New() (f *os.File, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f, err = fork()
+	}()
+	<-done
+	return f, err
+}
+
+// fork makes a namespace on the calling thread and leaves it again. Where that fails, the
+// thread ends with its goroutine.
+func fork() (*os.File, error) {
+	runtime.LockOSThread()
+	back, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("open own network namespace: %w", err)
+	}
+	defer back.Close()
+
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("make network namespace: %w", err)
+	}
+	made, err := os.Open("/proc/thread-self/ns/net")
+	if e := unix.Setns(int(back.Fd()), unix.CLONE_NEWNET); e == nil {
+		runtime.UnlockOSThread()
+	}
+	return made, err
+}
+
 // Do runs fn on a thread of its own inside the network namespace at path (a
 // bind mount such as /run/netns/x, or /proc/PID/ns/net) and returns its error.
 // fn must not start goroutines that rely on the namespace.

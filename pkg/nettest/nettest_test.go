@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 func TestMain(m *testing.M) { os.Exit(Run(m)) }
@@ -238,7 +240,7 @@ func TestSettleFindsWhatIsLeft(t *testing.T) {
 	}
 	quit := make(chan struct{})
 	go func() { <-quit }()
-	ns, err := newNetNS()
+	ns, err := netns.New()
 	if err != nil {
 		t.Fatal(err)
 	}

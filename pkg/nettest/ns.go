@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
@@ -28,9 +26,9 @@ type NS struct {
 func NewNS(t testing.TB) *NS {
 	t.Helper()
 	NeedRoot(t)
-	f, err := newNetNS()
+	f, err := netns.New()
 	if err != nil {
-		t.Fatalf("make network namespace: %v", err)
+		t.Fatal(err)
 	}
 	ns := &NS{t: t, f: f}
 	t.Cleanup(func() { f.Close() })
@@ -47,26 +45,6 @@ func asNew() error {
 		}
 	}
 	return linkUp("lo")
-}
-
-// newNetNS makes the namespace on a thread that ends with it.
-func newNetNS() (*os.File, error) {
-	type result struct {
-		f   *os.File
-		err error
-	}
-	ch := make(chan result)
-	go func() {
-		runtime.LockOSThread() // Never unlocked: the thread ends with this goroutine.
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			ch <- result{nil, fmt.Errorf("unshare: %w", err)}
-			return
-		}
-		f, err := os.Open("/proc/thread-self/ns/net")
-		ch <- result{f, err}
-	}()
-	r := <-ch
-	return r.f, r.err
 }
 
 // Path is a path of the namespace that works in every process of this PID

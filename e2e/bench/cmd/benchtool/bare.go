@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -32,7 +31,7 @@ func (n *node) tunnel(_ context.Context, a remote.Tunnel) (any, error) {
 		return nil, err
 	}
 	var err error
-	if n.bare, err = newNetNS(); err != nil {
+	if n.bare, err = netns.New(); err != nil {
 		return nil, err
 	}
 	attrs := netlink.NewLinkAttrs()
@@ -83,27 +82,6 @@ func (n *node) dropBare() error {
 		return errors.Join(removeLink(remote.BareDevice), removeLink(remote.HostBareLink))
 	})
 	return errors.Join(links, f.Close())
-}
-
-// newNetNS makes a network namespace that lives while the file is open.
-func newNetNS() (*os.File, error) {
-	type made struct {
-		file *os.File
-		err  error
-	}
-	done := make(chan made, 1)
-	go func() {
-		// Never unlocked: the thread ends with this goroutine.
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- made{nil, fmt.Errorf("make a network namespace: %w", err)}
-			return
-		}
-		f, err := os.Open("/proc/thread-self/ns/net")
-		done <- made{f, err}
-	}()
-	m := <-done
-	return m.file, m.err
 }
 
 func configure(c wgtypes.Config) error {

@@ -78,7 +78,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	}
 	n := &node{}
 	var err error
-	if n.bare, err = newNetNS(); err != nil {
+	if n.bare, err = netns.New(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.close)

@@ -1,0 +1,50 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/firewall"
+	"github.com/kubeveil/kubeveil/pkg/passage"
+)
+
+// provePassage lets a pod of veild's own send into the tunnel, once there are peers, until
+// a datagram has passed once in this life. That a filter of others drops it is a problem of
+// d, so that the node is not ready; that it could not be found out is a note.
+func (a *Agent) provePassage(ctx context.Context, d *decision) {
+	if a.passed || len(d.host.Peers) == 0 {
+		return
+	}
+	var prefixes []netip.Prefix
+	for _, p := range d.host.Peers {
+		if len(p.Devices) == 0 {
+			continue // It is unreachable.
+		}
+		prefixes = append(prefixes, p.PodPrefixes...)
+	}
+	switch err := passage.Probe(ctx, config.RunDir, passage.Ways(d.podPrefixes, prefixes)); {
+	case err == nil:
+		a.passed = true
+	case errors.Is(err, passage.ErrDropped):
+		d.problems = append(slices.Clip(d.problems), dropped(err))
+	default:
+		d.notes = append(slices.Clip(d.notes), err.Error())
+	}
+}
+
+// dropped says what may drop what pods send, and what to do.
+func dropped(err error) string {
+	suspects := []string{"no filter is known that does: look at `nft list ruleset` and `iptables-legacy -S FORWARD`"}
+	if filters, readErr := firewall.Foreign(); readErr == nil && len(filters) > 0 {
+		suspects = nil
+		for _, f := range filters {
+			suspects = append(suspects, f.String())
+		}
+	}
+	return fmt.Sprintf("%v; %s", err, strings.Join(suspects, "; "))
+}
