@@ -65,38 +65,38 @@ func TestKernel(t *testing.T) {
 }
 
 // keepsForeignRoutes restarts systemd-networkd without the drop-in of manifests/systemd, which is the control, and
-// with it. The rule and the route stand for those of veild.
+// with it. A rule, an unreachable route and a route by a link stand for those of veild.
 func keepsForeignRoutes(ctx context.Context, t *testing.T, m *vm.Machine) {
 	const dropIn = "/etc/systemd/networkd.conf.d/kubeveil.conf"
-	for _, step := range []struct{ line, want string }{
-		{"mkdir -p /etc/systemd/networkd.conf.d && ip link add dummy7 type dummy && " +
-			"printf '[Match]\\nName=dummy7\\n[Network]\\nAddress=198.18.97.1/24\\nConfigureWithoutCarrier=yes\\n' >/etc/systemd/network/dummy7.network", ""},
-		{restartNetworkd, "rules 0 routes 0"},
-		{"", "drop-in"},
-		{restartNetworkd, "rules 1 routes 1"},
-		{"rm /etc/systemd/network/dummy7.network " + dropIn +
-			" && ip link delete dummy7 && ip rule delete pref 30309 && systemctl restart systemd-networkd", ""},
-	} {
-		if step.want == "drop-in" {
-			if err := m.PutFile(ctx, dropIn, "../../manifests/systemd/networkd-kubeveil.conf"); err != nil {
-				t.Fatal(err)
-			}
-			continue
+	restart := func(want string) {
+		t.Helper()
+		out, err := m.Exec(ctx, restartNetworkd)
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Fatalf("%s\n%v; want %q", out, err, want)
 		}
-		out, err := m.Exec(ctx, step.line)
-		if err != nil || !strings.Contains(string(out), step.want) {
-			t.Fatalf("%s\n%s\n%v; want %q", step.line, out, err, step.want)
-		}
+	}
+	restart("rules 0 unreachable 0 by link 1\n")
+	if _, err := m.Exec(ctx, "mkdir -p "+path.Dir(dropIn)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.PutFile(ctx, dropIn, "../../manifests/systemd/networkd-kubeveil.conf"); err != nil {
+		t.Fatal(err)
+	}
+	restart("rules 1 unreachable 1 by link 1\n")
+	if out, err := m.Exec(ctx, "rm "+dropIn+" && systemctl restart systemd-networkd && ip link delete dummy7"); err != nil {
+		t.Fatalf("%s: %v", out, err)
 	}
 }
 
-// restartNetworkd adds what is not there of a foreign rule and route, restarts systemd-networkd, waits until it has
+// restartNetworkd adds what is not there of a foreign rule and routes, restarts systemd-networkd, waits until it has
 // configured its link, and counts them.
-const restartNetworkd = `ip link set dummy7 up
+const restartNetworkd = `ip link show dummy7 >/dev/null 2>&1 || ip link add dummy7 type dummy
+ip link set dummy7 up
 ip rule show pref 30309 | grep -q . || ip rule add pref 30309 lookup 30309
-ip route replace 198.18.98.0/24 dev dummy7 table 30309
-ip address flush dev dummy7
+ip route replace unreachable 198.18.98.0/24 table 30309
+ip route replace 198.18.99.0/24 dev dummy7 table 30309
 systemctl restart systemd-networkd || exit 1
-for i in $(seq 100); do networkctl --no-pager status dummy7 | grep -q '(configured)' && break; sleep 0.2; done
-networkctl --no-pager status dummy7 | head -12
-echo rules $(ip rule show pref 30309 | wc -l) routes $(ip route show table 30309 2>/dev/null | wc -l)`
+for i in $(seq 100); do networkctl --no-pager status eth0 | grep -q '(configured)' && break; sleep 0.2; done
+networkctl --no-pager
+count() { ip "$@" 2>/dev/null | wc -l; }
+echo rules $(count rule show pref 30309) unreachable $(count route show table 30309 type unreachable) by link $(count route show table 30309 dev dummy7)`
