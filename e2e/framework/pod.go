@@ -151,6 +151,7 @@ func (p *Pod) WaitReady(ctx context.Context, patience time.Duration) error {
 		if err := readiness(got); err != nil {
 			return err
 		}
+		observe(ctx, got)
 		p.Node, p.Addrs = got.Spec.NodeName, nil
 		for _, ip := range got.Status.PodIPs {
 			addr, err := netip.ParseAddr(ip.IP)

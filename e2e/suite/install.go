@@ -222,10 +222,10 @@ func (s *Session) applyAll(ctx context.Context) error {
 	}
 	s.note("apply to all nodes Ready in %.1f s", time.Since(began).Seconds())
 	// A node is Ready when its CNI configuration is there; the daemons of the others may still be starting.
-	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/"+veildSet, "--timeout="+installing.String()); err != nil {
+	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/"+veildSet, "--timeout="+framework.Patience(ctx, installing).String()); err != nil {
 		return err
 	}
-	_, err = s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kube-proxy", "--timeout="+installing.String())
+	_, err = s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kube-proxy", "--timeout="+framework.Patience(ctx, installing).String())
 	return err
 }
 

@@ -55,6 +55,8 @@ type Report struct {
 	Leaks *bench.Leaks
 	// Kernel is the release of the workers' Linux, all of them where they differ.
 	Kernel string
+	// Pace is by how much longer than usual the run waited, at its end.
+	Pace float64
 
 	parts parts
 }
@@ -120,5 +122,9 @@ func (r *Report) Tests() bench.Tests {
 // Summary is the closing line.
 func (r *Report) Summary() string {
 	t := r.Tests()
-	return fmt.Sprintf("%d passed, %d failed, %d skipped", t.Passed, t.Failed, len(t.Skipped))
+	line := fmt.Sprintf("%d passed, %d failed, %d skipped", t.Passed, t.Failed, len(t.Skipped))
+	if r.Pace > 1 {
+		line += fmt.Sprintf(" (slow machines: waits were up to %.1f times as long as usual)", r.Pace)
+	}
+	return line
 }

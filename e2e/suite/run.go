@@ -45,6 +45,8 @@ func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
 		return nil, err
 	}
 	r := &Report{Kernel: kernels(nodes)}
+	var pace framework.Pace
+	ctx = framework.WithPace(ctx, &pace)
 	have := s.have(nodes)
 	for i, c := range cases {
 		if reason := s.reasonToSkip(c, have); reason != "" {
@@ -67,7 +69,7 @@ func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
 	}
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
 	defer cancel()
-	r.parts = s.parts
+	r.parts, r.Pace = s.parts, pace.Factor()
 	return r, s.close(after)
 }
 
@@ -138,7 +140,8 @@ func (s *Session) one(ctx context.Context, c Case) Outcome {
 	s.notes = nil
 	s.Log.Info("case begins", "case", c.Name)
 	leaked := s.leaks()
-	limit, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("its limit of %s is over", c.Limit))
+	patience := framework.Patience(ctx, c.Limit)
+	limit, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("its limit of %s is over", patience))
 	err := c.Run(limit, s)
 	if cause := context.Cause(limit); err != nil && cause != nil {
 		err = fmt.Errorf("%w: %w", cause, err)

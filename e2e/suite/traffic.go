@@ -43,7 +43,7 @@ func meet(ctx context.Context, from *framework.Pod, targets ...string) error {
 	if len(targets) == 0 {
 		return fmt.Errorf("from %s: nothing to talk to", from.Name)
 	}
-	_, err := from.Exec(ctx, append([]string{"labtool", "meet", "-timeout", meeting.String()}, targets...)...)
+	_, err := from.Exec(ctx, append([]string{"labtool", "meet", "-timeout", framework.Patience(ctx, meeting).String()}, targets...)...)
 	return err
 }
 
