@@ -77,8 +77,17 @@ type flow struct {
 	Sent         uint64  `json:"sent"`
 	Answered     uint64  `json:"answered"`
 	MaxGapMillis float64 `json:"maxGapMillis"`
+	Gaps         []gap   `json:"gaps"`
 	Broken       string  `json:"broken"`
 }
+
+// gap is a time in which records of a flow were not answered.
+type gap struct {
+	At   float64 `json:"atMillis"`
+	Took float64 `json:"tookMillis"`
+}
+
+func (g gap) String() string { return fmt.Sprintf("%.1f s at %.0f s", g.Took/1e3, g.At/1e3) }
 
 // flows are connections and UDP flows that a pod keeps to echo servers, and how they were when last looked at.
 type flows struct {
@@ -141,25 +150,32 @@ func (f *flows) live(ctx context.Context) error {
 	})
 }
 
-// held is live, and no flow was without an answer for longer than gap. It notes the longest gap and what UDP lost.
-func (f *flows) held(ctx context.Context, s *Session, gap time.Duration) error {
+// held is live, and no flow was without an answer for longer than limit. It notes the longest gap and what UDP lost.
+func (f *flows) held(ctx context.Context, s *Session, limit time.Duration) error {
 	if err := f.live(ctx); err != nil {
 		return err
 	}
 	var errs []error
 	var longest time.Duration
 	var lost, sent uint64
+	var whose []string
 	for _, flow := range f.last {
 		took := time.Duration(flow.MaxGapMillis * float64(time.Millisecond))
 		longest = max(longest, took)
-		if took > gap {
-			errs = append(errs, fmt.Errorf("%s to %s: no answer for %s, at most %s allowed", flow.Proto, flow.To, took.Round(time.Millisecond), gap))
+		if took > limit {
+			errs = append(errs, fmt.Errorf("%s to %s: no answer for %s, at most %s allowed", flow.Proto, flow.To, took.Round(time.Millisecond), limit))
 		}
 		if flow.Proto == "udp" {
 			lost += flow.Sent - flow.Answered
 			sent += flow.Sent
 		}
+		if lost := flow.Sent - flow.Answered; lost > 1 {
+			whose = append(whose, fmt.Sprintf("%s to %s: %d of %d not answered, silent for %v", flow.Proto, flow.To, lost, flow.Sent, flow.Gaps))
+		}
 	}
 	s.note("%d flows of %s live; longest gap %s; UDP %d of %d not answered", len(f.last), f.pod.Name, longest.Round(time.Millisecond), lost, sent)
+	for _, w := range whose {
+		s.note("%s", w)
+	}
 	return errors.Join(errs...)
 }

@@ -21,15 +21,32 @@ type flowState struct {
 	Answered uint64 `json:"answered"`
 	// MaxGap is the longest time without an answer, the one that lasts included.
 	MaxGap float64 `json:"maxGapMillis"`
+	// Gaps are times without an answer of at least gapRecords records, the first of them.
+	Gaps []gap `json:"gaps,omitempty"`
 	// Broken is why a TCP connection ended; it is not opened again.
 	Broken string `json:"broken,omitempty"`
 }
 
+// gap is a time without an answer.
+type gap struct {
+	// At is when it began, since the flow's start; Took is how long it was.
+	At   float64 `json:"atMillis"`
+	Took float64 `json:"tookMillis"`
+}
+
+const (
+	// gapRecords is how many records may be without an answer before it is a gap.
+	gapRecords = 4
+	// maxGaps bounds the list.
+	maxGaps = 32
+)
+
 // carrier is one flow while it runs.
 type carrier struct {
-	mu    sync.Mutex
-	state flowState
-	last  time.Time
+	mu          sync.Mutex
+	state       flowState
+	interval    time.Duration
+	start, last time.Time
 }
 
 func (f *carrier) sent() uint64 {
@@ -43,7 +60,11 @@ func (f *carrier) answered() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.state.Answered++
-	f.state.MaxGap = max(f.state.MaxGap, millis(time.Since(f.last)))
+	took := time.Since(f.last)
+	f.state.MaxGap = max(f.state.MaxGap, millis(took))
+	if took > gapRecords*f.interval && len(f.state.Gaps) < maxGaps {
+		f.state.Gaps = append(f.state.Gaps, gap{millis(f.last.Sub(f.start)), millis(took)})
+	}
 	f.last = time.Now()
 }
 
@@ -83,7 +104,8 @@ func flow(ctx context.Context, args []string) (any, error) {
 				return nil, err
 			}
 			defer c.Close()
-			f := &carrier{state: flowState{Proto: proto, To: addr}, last: time.Now()}
+			now := time.Now()
+			f := &carrier{state: flowState{Proto: proto, To: addr}, interval: *interval, start: now, last: now}
 			flows = append(flows, f)
 			if proto == "tcp" {
 				go f.carryTCP(ctx, c, *interval, *size)
