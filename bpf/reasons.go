@@ -45,6 +45,7 @@ var Reasons = []Reason{
 	{27, "inner_depth", "The packet has more headers behind its IP header than are read."},
 	{28, "routed_by_range", "A routing header lists an address of a cluster or service range."},
 	{29, "neighbour_in_range", "ARP or neighbour discovery for an address of a cluster or service range was about to leave."},
+	{30, "tunnel_to_outside", "A packet that came out of a tunnel, and that this node did not translate for a service, was about to leave the cluster."},
 }
 
 // Files that Header and Document are written to, relative to this directory.

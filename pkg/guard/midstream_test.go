@@ -71,12 +71,13 @@ func TestForgottenConnectionsAreNotTranslatedToOutside(t *testing.T) {
 	}
 }
 
-// What others' pods send by this node is held to the same.
+// What others' pods send by this node, to a service with an endpoint outside, is held to the same.
 func TestForgottenConnectionsOutOfTunnelsDoNotLeave(t *testing.T) {
 	n := newLeaving(t)
 	onWire := n.wire(t)
+	n.serve(t, outsideOf)
 	for _, e := range leavingEnds {
-		c, _ := n.connect(t, n.far, e.far, e.outside)
+		c, _ := n.connect(t, n.far, e.far, e.service)
 		n.forget(t)
 		secret := "secret over " + e.name
 		n.counts(t, "a segment over "+e.name, func() { write(t, c, secret) })

@@ -56,6 +56,7 @@ func newLeaving(t *testing.T) leaving {
 		nettest.AddRoute(t, n.NS, host(e.far), addrs("198.19.9.2", "fd42:99::2")[i], "t0")
 		nettest.AddRoute(t, n.far, host([]string{"198.18.5.5", "fd42:1::5"}[i]), gw, "t0")
 		nettest.AddRoute(t, n.far, host(e.outside), gw, "t0")
+		nettest.AddRoute(t, n.far, host(e.service), gw, "t0")
 		nettest.AddAddr(t, n.peer, "u0", host(e.outside), host(e.service))
 	}
 	n.Run(t, func() error {

@@ -170,7 +170,7 @@ func TestRulesCountWhatTheCountersHave(t *testing.T) {
 			}
 		}
 	}
-	if n := len(chains()); n != 14 {
+	if n := len(chains()); n != 15 {
 		t.Errorf("%d chains", n)
 	}
 }

@@ -43,7 +43,7 @@ var mapNames = []string{setSelf4, setSelf6, setSource4, setSource6}
 // tableCounters are the reasons for which the table drops, and MarksRestored.
 var tableCounters = []string{
 	"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error",
-	translated, unmarked, untranslated, midstream, MarksRestored,
+	translated, unmarked, untranslated, midstream, tunnelToOutside, MarksRestored,
 }
 
 // chain is a chain of the table. One without a hook is what rules of others go to.
@@ -64,6 +64,7 @@ const (
 	chainQuotes4   = "quotes4"
 	chainQuotes6   = "quotes6"
 	chainAnswers   = "of_pods_outside"
+	chainOutside   = "from_tunnels_outside"
 )
 
 // rule is a rule and its text, which is kept with it in the kernel as its comment.
@@ -106,7 +107,9 @@ func chains() []chain {
 	return append(all,
 		chain{name: chainTunnel, rules: enterTunnel()},
 		chain{name: chainMarked, rules: dropMarked()},
-		chain{name: chainAnswers, rules: append(markAnswers(), dropUntranslated()...)},
+		chain{name: chainOutside, rules: dropOutside()},
+		chain{name: chainAnswers, rules: slices.Concat(markAnswers(),
+			[]rule{ruleOf(inGroup(config.TunnelGroup), expr.VerdictJump, chainOutside)}, dropUntranslated())},
 		chain{name: chainInside, rules: judgeInside(quotes)},
 		chain{name: chainTunnelled, rules: judgeTunnelled()},
 		chain{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
