@@ -33,6 +33,7 @@ are left. A node that cannot reach its key service leaves the request in the Vei
 veilctl volume rewrap -all -wait 10m`,
 	},
 	recoverVerb,
+	destroyVerb,
 	benchStorageVerb,
 }
 

@@ -314,7 +314,7 @@ func TestRecoverRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", situation, err, c.want)
 		}
 	}
-	if err := run(t.Context(), []string{"volume"}, io.Discard, io.Discard); !errors.Is(err, errUsage) || !strings.Contains(err.Error(), "list, show, rewrap, recover") {
+	if err := run(t.Context(), []string{"volume"}, io.Discard, io.Discard); !errors.Is(err, errUsage) || !strings.Contains(err.Error(), "list, show, rewrap, recover, destroy") {
 		t.Errorf("veilctl volume: %v", err)
 	}
 	if err := run(t.Context(), []string{"volume", "rewrap"}, io.Discard, io.Discard); !errors.Is(err, errUsage) {

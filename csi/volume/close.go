@@ -211,9 +211,7 @@ func (o *op) destroyKey(ctx context.Context) error {
 	if err := o.unmap(ctx); err != nil {
 		return err
 	}
-	next := o.State
-	next.Phase, next.Key, next.Writer = Deleted, keyring.Wrapped{}, ""
-	if err := o.swap(ctx, next); err != nil {
+	if err := o.swap(ctx, o.State.Destroyed()); err != nil {
 		return err
 	}
 	o.log.Info("volume deleted: its key is destroyed")

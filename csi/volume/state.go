@@ -206,4 +206,10 @@ func (s State) checkOrigin() bool {
 	return known || s.Phase == Deleted
 }
 
+// Destroyed returns s in phase DELETED, without its wrapped key.
+func (s State) Destroyed() State {
+	s.Phase, s.Key, s.Writer = Deleted, keyring.Wrapped{}, ""
+	return s
+}
+
 func (s State) hasKey() bool { return s.Phase == Formatting || s.Phase == Ready }

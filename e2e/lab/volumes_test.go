@@ -103,6 +103,7 @@ func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Run("what is not in the schema is refused", func(t *testing.T) { storeStrict(ctx, t, l, s) })
 	t.Run("states only go on", func(t *testing.T) { storeGoesOn(ctx, t, l, s) })
 	t.Run("requests", func(t *testing.T) { storeRequests(ctx, t, l, s) })
+	t.Run("veilctl volume destroy", func(t *testing.T) { volumeDestroyed(ctx, t, l, s) })
 	t.Run("snapshots", func(t *testing.T) {
 		// Definitions first: what uses them is refused before.
 		dir := filepath.Join(root(t), "manifests/components/snapshots")

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
+	"github.com/kubeveil/kubeveil/csi/kubestore"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+var destroyVerb = verb{
+	name: "volume destroy", args: "VOLUME...", short: "destroy volumes whose node is gone for good, keys first", register: volumeDestroy,
+	about: `It removes the wrapped key from the VeilVolume: no copy of the disk opens any more, and nothing brings the data back. Then it
+deletes the PersistentVolume or VolumeSnapshotContent and takes the finalizer that only the side-car of that node would take, and last
+the VeilVolume. It may be repeated. The claim or snapshot is left, and the output says how to delete it.
+
+It refuses while a node is there that has the volume or may open it: delete the claim, and that node destroys the volume. A node is gone
+when its Node object is. -gone NODE says so of one whose object is still there and not Ready. Switch the machine off first: nothing
+here can check that it is, and where it runs the volume stays open.`,
+	examples: `veilctl volume destroy pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
+veilctl volume destroy -gone node-1 pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
+veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node-1 -o name | cut -d/ -f2)`,
+}
+
+// belonging is a kind of object that Kubernetes has for a volume or a snapshot.
+type belonging struct {
+	resource schema.GroupVersionResource
+	// name is what kubectl calls the kind.
+	name string
+	// finalizer is what the node's side-car takes when its driver has deleted the volume or snapshot.
+	finalizer string
+	// driver, handle and user are paths of fields; user is the reference to the claim or snapshot of a person.
+	driver, handle, user []string
+	users                schema.GroupVersionResource
+	// userName is what kubectl calls the kind of those.
+	userName string
+}
+
+var belongings = []belonging{
+	{
+		resource: schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumes"}, name: "persistentvolume",
+		finalizer: "external-provisioner.volume.kubernetes.io/finalizer",
+		driver:    []string{"spec", "csi", "driver"}, handle: []string{"spec", "csi", "volumeHandle"}, user: []string{"spec", "claimRef"},
+		users: schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}, userName: "pvc",
+	},
+	{
+		resource: snapshotContents, name: "volumesnapshotcontent",
+		finalizer: "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
+		driver:    []string{"spec", "driver"}, handle: []string{"status", "snapshotHandle"}, user: []string{"spec", "volumeSnapshotRef"},
+		users: schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"}, userName: "volumesnapshot",
+	},
+}
+
+// destroyReport is what became of a volume.
+type destroyReport struct {
+	Volume string `json:"volume"`
+	// KeyDestroyed is whether the wrapped key is gone, by this call or one before.
+	KeyDestroyed bool `json:"keyDestroyed"`
+	// Released are the objects that may go now, as kind/name.
+	Released []string `json:"released,omitempty"`
+	// Left are the commands that delete what its users have of it.
+	Left  []string `json:"left,omitempty"`
+	Error string   `json:"error,omitempty"`
+}
+
+func volumeDestroy(fs *flag.FlagSet) func(call) error {
+	var access remote.Access
+	access.Register(fs)
+	gone := fs.String("gone", "", "`node` that is gone for good though its Node object is still there")
+	return func(c call) error {
+		if len(c.args) == 0 {
+			return fmt.Errorf("name volumes, as veilctl volume list does: %w", errUsage)
+		}
+		cluster, store, err := volumesOf(&access)
+		if err != nil {
+			return err
+		}
+		d := destroyer{cluster: cluster, store: store, gone: *gone}
+		var reports []destroyReport
+		for _, name := range c.args {
+			reports = append(reports, d.destroy(c.ctx, name))
+		}
+		return showDestroyed(c, reports)
+	}
+}
+
+// destroyer destroys volumes whose nodes are gone.
+type destroyer struct {
+	cluster *remote.Cluster
+	store   *kubestore.Store
+	// gone is a node that a person says is gone; empty when none is named.
+	gone string
+}
+
+// destroy goes on where a call before was cut short: the VeilVolume goes last.
+func (d *destroyer) destroy(ctx context.Context, name string) destroyReport {
+	r := destroyReport{Volume: name}
+	err := d.store.Destroy(ctx, name, func(o kubestore.Object) error { return d.mayDestroy(ctx, o) })
+	if err == nil {
+		r.KeyDestroyed = true
+		err = d.release(ctx, &r)
+	}
+	if err == nil {
+		err = d.store.Forget(ctx, name)
+	}
+	if errors.Is(err, volume.ErrNotFound) {
+		err = errors.New("there is no such volume: see veilctl volume list")
+	}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	return r
+}
+
+// mayDestroy refuses a volume that a node which is there has, or may open.
+func (d *destroyer) mayDestroy(ctx context.Context, o kubestore.Object) error {
+	nodes := []string{o.State.Request.Node, o.State.Writer}
+	if t := o.Asked.TakeOver; t != nil {
+		nodes = append(nodes, t.To)
+	}
+	nodes = slices.DeleteFunc(nodes, func(n string) bool { return n == "" })
+	if len(nodes) == 0 {
+		return errors.New("its VeilVolume names no node, so none is known to be gone")
+	}
+	if d.gone != "" && !slices.Contains(nodes, d.gone) {
+		return fmt.Errorf("it is of node %s, not of %s", strings.Join(slices.Compact(nodes), " and "), d.gone)
+	}
+	for _, node := range slices.Compact(nodes) {
+		if err := d.checkGone(ctx, node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *destroyer) checkGone(ctx context.Context, node string) error {
+	n, err := d.cluster.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("node %s: %w", node, err)
+	case ready(n):
+		return fmt.Errorf("node %[1]s is Ready: delete the claim or snapshot, and node %[1]s destroys the volume with its disk", node)
+	case node != d.gone:
+		return fmt.Errorf("node %[1]s is not Ready, and its Node object is there: if it is switched off for good, kubectl delete node %[1]s, or say -gone %[1]s", node)
+	}
+	return nil
+}
+
+func ready(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// release lets the objects go that Kubernetes has for the volume, and finds what its users have left of it.
+func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
+	for _, b := range belongings {
+		list, err := d.cluster.Dynamic.Resource(b.resource).List(ctx, metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			continue // A cluster without the definitions of snapshots.
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", b.resource.Resource, err)
+		}
+
+		for _, o := range list.Items {
+			text := func(path ...string) string { s, _, _ := unstructured.NestedString(o.Object, path...); return s }
+			if text(b.driver...) != csiDriver || text(b.handle...) != r.Volume {
+				continue
+			}
+			if err := d.letGo(ctx, b, &o); err != nil {
+				return fmt.Errorf("let %s %s go: %w", b.name, o.GetName(), err)
+			}
+			r.Released = append(r.Released, b.name+"/"+o.GetName())
+			user, _, _ := unstructured.NestedStringMap(o.Object, b.user...)
+			left, err := d.cluster.Dynamic.Resource(b.users).Namespace(user["namespace"]).Get(ctx, user["name"], metav1.GetOptions{})
+			if err == nil && string(left.GetUID()) == user["uid"] {
+				r.Left = append(r.Left, fmt.Sprintf("kubectl delete -n %s %s %s", user["namespace"], b.userName, user["name"]))
+			}
+		}
+	}
+	return nil
+}
+
+// letGo deletes an object, and then takes the side-car's finalizer: taken before, a side-car of another node might put it back.
+func (d *destroyer) letGo(ctx context.Context, b belonging, o *unstructured.Unstructured) error {
+	objects, uid := d.cluster.Dynamic.Resource(b.resource), o.GetUID()
+	err := objects.Delete(ctx, o.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	if err == nil {
+		err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			now, err := objects.Get(ctx, o.GetName(), metav1.GetOptions{})
+			if err != nil || now.GetUID() != uid || !slices.Contains(now.GetFinalizers(), b.finalizer) {
+				return err
+			}
+			now.SetFinalizers(slices.DeleteFunc(now.GetFinalizers(), func(f string) bool { return f == b.finalizer }))
+			_, err = objects.Update(ctx, now, metav1.UpdateOptions{})
+			return err
+		})
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func showDestroyed(c call, reports []destroyReport) error {
+	wrong := false
+	var rows [][]string
+	for _, r := range reports {
+		result := "destroyed"
+		switch {
+		case r.Error != "" && r.KeyDestroyed:
+			result = "its key is destroyed; repeat this for the rest: " + r.Error
+		case r.Error != "":
+			result = "REFUSED: " + r.Error
+		case len(r.Left) > 0:
+			result = "destroyed; left is: " + strings.Join(r.Left, "; ")
+		}
+		wrong = wrong || r.Error != ""
+		rows = append(rows, []string{r.Volume, result})
+	}
+	var err error
+	if c.json {
+		err = printJSON(c.out, reports)
+	} else {
+		err = table(c.out, "VOLUME | RESULT", rows)
+	}
+	if err == nil && wrong {
+		err = errWrong
+	}
+	return err
+}

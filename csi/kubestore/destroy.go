@@ -1,0 +1,48 @@
+package kubestore
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// Destroy removes the wrapped key of a volume whose node cannot, and takes it to DELETED. may decides by the object as it is
+// read, and again where somebody changed it meanwhile. A volume that is DELETED already is no error.
+func (s *Store) Destroy(ctx context.Context, name string, may func(Object) error) error {
+	var err error
+	for range tries {
+		if err = s.destroy(ctx, name, may); !errors.Is(err, volume.ErrConflict) {
+			return err
+		}
+	}
+	return err
+}
+
+func (s *Store) destroy(ctx context.Context, name string, may func(Object) error) error {
+	o, err := s.get(ctx, name)
+	if err != nil {
+		return err
+	}
+	seen := newObject(o)
+	if seen.Err != nil {
+		return seen.Err
+	}
+	if err := may(seen); err != nil || seen.State.Phase == volume.Deleted {
+		return err
+	}
+	_, err = s.Update(ctx, seen.State.Destroyed(), volume.Revision(o.GetResourceVersion()))
+	return err
+}
+
+// Forget removes the VeilVolume of a volume that Destroy has destroyed.
+func (s *Store) Forget(ctx context.Context, name string) error {
+	st, r, err := s.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	if st.Phase != volume.Deleted {
+		return errors.New("forget volume " + name + ": it is not deleted")
+	}
+	return s.Remove(ctx, name, r)
+}
