@@ -125,6 +125,7 @@ func (a *Agent) forget(p part) {
 	case partGuard:
 		a.seen.guard = nil
 	case partTunnels:
+		a.tunnels.Forget()
 	}
 }
 

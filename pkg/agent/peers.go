@@ -9,7 +9,8 @@ import (
 )
 
 // watchPeers reads the counters of peers until ctx ends, often enough to tell a
-// peer that does not answer from one that has nothing to say.
+// peer that does not answer from one that has nothing to say. It asks for a turn
+// when somebody else changed a device.
 func (a *Agent) watchPeers(ctx context.Context) error {
 	tick := time.NewTicker(tunnel.WatchEvery)
 	defer tick.Stop()
@@ -21,7 +22,9 @@ func (a *Agent) watchPeers(ctx context.Context) error {
 		}
 		limited, cancel := context.WithTimeout(ctx, statusLimit)
 		// Status shows what keeps tunnels from being read.
-		_, _ = a.tunnels.Status(limited)
+		if differs, _ := a.tunnels.Watch(limited); differs {
+			a.poke()
+		}
 		cancel()
 	}
 }

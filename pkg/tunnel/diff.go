@@ -46,7 +46,8 @@ type PeerChange struct {
 	ClearPreshared bool
 }
 
-// Diff decides what makes have match want, and no more. It is pure; now judges handshakes.
+// Diff decides what makes have match want, and no more. It is pure; now judges handshakes, and the
+// zero Time none of them: there may have been others since have was read.
 func Diff(want Spec, have State, now time.Time) Changes {
 	var c Changes
 	haveByName := map[string]DeviceState{}
@@ -184,5 +185,5 @@ func resetEndpoint(p Peer, st PeerState, now time.Time) bool {
 	case st.Claimed.IsValid() && st.Claimed != p.Endpoint:
 		return true
 	}
-	return HealthAt(st.LastHandshake, now) != Up
+	return !now.IsZero() && HealthAt(st.LastHandshake, now) != Up
 }

@@ -93,6 +93,7 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 			}
 			if tc.edit != nil {
 				tc.edit(f)
+				m.Forget()
 			}
 			c, err := m.Sync(t.Context(), tc.want)
 			if err != nil {
@@ -105,8 +106,11 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 			if diff := cmp.Diff(tc.peers, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{})); diff != "" {
 				t.Errorf("peers in the configuration (-want +got):\n%s", diff)
 			}
-			if again, err := m.Sync(t.Context(), tc.want); err != nil || !again.Empty() {
-				t.Errorf("second sync: %+v, %v", again, err)
+			for _, forget := range []func(){func() {}, m.Forget} {
+				forget()
+				if again, err := m.Sync(t.Context(), tc.want); err != nil || !again.Empty() {
+					t.Errorf("second sync: %+v, %v", again, err)
+				}
 			}
 		})
 	}
@@ -137,6 +141,13 @@ func TestAnySpecIsReachedFromAny(t *testing.T) {
 			same(t, want, have)
 			if c, err := m.Sync(context.Background(), want); err != nil || !c.Empty() {
 				t.Fatalf("second sync: %+v, %v", c, err)
+			}
+			// Half of the steps begin with what Sync remembers, half with what is read.
+			if rapid.Bool().Draw(t, "forget") {
+				m.Forget()
+				if c, err := m.Sync(context.Background(), want); err != nil || !c.Empty() {
+					t.Fatalf("sync after a reading: %+v, %v", c, err)
+				}
 			}
 		}
 	})

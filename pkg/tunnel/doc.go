@@ -9,7 +9,8 @@
 //   - Several devices a node pair (key epochs, lanes) from the first day: a Spec
 //     lists devices, and nothing outside this package may assume one.
 //   - Only what differs is touched: a changed peer is the only one in the
-//     configuration that is sent. Syncing twice changes nothing.
+//     configuration that is sent, and no other is read for it. Syncing twice changes nothing.
+//   - What others change on a device is found by Watch, or after Forget, and mended.
 //   - The kernel's WireGuard is used where it can be made, else veil-wg is asked
 //     for a TUN. A device that exists is kept whatever its kind, so that nothing is lost.
 //   - An endpoint that moved (an authenticated packet came from elsewhere) is kept

@@ -160,7 +160,9 @@ func (n *testNode) killChild(sig syscall.Signal) {
 	}
 }
 
+// sync compares with what the device has; what the Manager remembers is not relied on.
 func (n *testNode) sync(spec tunnel.Spec) (tunnel.Changes, error) {
+	n.m.Forget()
 	var c tunnel.Changes
 	var err error
 	n.Do(func() error {

@@ -29,11 +29,25 @@ type System interface {
 }
 
 // Manager keeps a System at the last Spec. It is safe for concurrent use.
+//
+// Its memory is what makes a change cheap: Sync compares the Spec with what was read last and
+// configured since, and reads the devices only when it knows nothing. A thousand peers are not
+// read, nor waited for while somebody else reads them, to change one.
 type Manager struct {
 	sys System
 	now func() time.Time
 
-	mu      sync.Mutex
+	syncing sync.Mutex // held while devices are changed; taken before the others
+	reading sync.Mutex // held while they are read for their counters; taken before mu
+
+	mu sync.Mutex // guards what follows, and is held for no call of sys
+	// have is how the devices were last read, and what Sync has made of them since; nil makes
+	// the next Sync read them. What it points to is never changed.
+	have *State
+	// want is the Spec of the last Sync if that succeeded, else nil.
+	want *Spec
+	// writes counts the Syncs: a reading that began before the end of one is older than have.
+	writes  uint64
 	claims  map[peerID]netip.AddrPort
 	nameFor map[wgkey.Public]string
 	// contacts are of the peers that were last read.
@@ -55,19 +69,20 @@ func NewManager(sys System, now func() time.Time) *Manager {
 	return &Manager{sys: sys, now: now}
 }
 
-// Sync makes the devices match want and says what it changed. After an error
-// what was done stays; the next Sync does the rest.
+// Sync makes the devices match want and says what it changed. It reads them only if Forget was
+// called or the last Sync failed, and it is the first. After an error what was done stays; the
+// next Sync does the rest. What want holds is kept and must not be changed.
 func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.syncing.Lock()
+	defer m.syncing.Unlock()
 	if err := want.Check(); err != nil {
 		return Changes{}, err
 	}
-	have, err := m.readLocked(ctx)
+	have, now, err := m.known(ctx)
 	if err != nil {
 		return Changes{}, err
 	}
-	c := Diff(want, have, m.now())
+	c := Diff(want, have, now)
 	created := c.Create
 	var errs []error
 	for _, d := range created {
@@ -76,10 +91,11 @@ func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 		}
 	}
 	if len(created) > 0 {
-		if have, err = m.readLocked(ctx); err != nil {
+		m.Forget()
+		if have, now, err = m.known(ctx); err != nil {
 			return Changes{Create: created}, errors.Join(append(errs, err)...)
 		}
-		c = Diff(want, have, m.now())
+		c = Diff(want, have, now)
 		c.Create = created
 	}
 	for _, dc := range c.Configure {
@@ -92,48 +108,34 @@ func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 			errs = append(errs, fmt.Errorf("remove tunnel device %s: %w", name, err))
 		}
 	}
-	if len(errs) == 0 {
-		m.rememberLocked(want)
-	}
+	m.remember(want, have, c, len(errs) == 0)
 	return c, errors.Join(errs...)
 }
 
-// Status is the present State with the names of the peers and what is known of
-// them. Contact is as good as Status is called often: once in WatchEvery at least.
-func (m *Manager) Status(ctx context.Context) (State, error) {
+// known returns the devices as far as they are known, else as they are. now is when handshakes
+// may be judged by: those that are remembered may have been followed by others.
+func (m *Manager) known(ctx context.Context) (have State, now time.Time, err error) {
+	m.mu.Lock()
+	known := m.have
+	m.mu.Unlock()
+	if known != nil {
+		return *known, time.Time{}, nil
+	}
+	have, _, err = m.read(ctx)
+	return have, m.now(), err
+}
+
+// remember notes what a Sync came to.
+func (m *Manager) remember(want Spec, have State, c Changes, whole bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.readLocked(ctx)
-}
-
-// RemoveAll removes every device and request of ours and says what it took.
-func (m *Manager) RemoveAll(ctx context.Context) ([]string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.claims, m.nameFor = nil, nil
-	return m.sys.RemoveAll(ctx)
-}
-
-func (m *Manager) readLocked(ctx context.Context) (State, error) {
-	st, err := m.sys.Read(ctx)
-	if err != nil {
-		return State{}, fmt.Errorf("read tunnel devices: %w", err)
+	m.writes++
+	m.have, m.want = nil, nil
+	if !whole {
+		return
 	}
-	for _, d := range st.Devices {
-		for i := range d.Peers {
-			p := &d.Peers[i]
-			p.Name = m.nameFor[p.PublicKey]
-			p.Claimed = m.claims[peerID{d.Name, p.PublicKey}]
-		}
-	}
-	m.observeLocked(st)
-	return st, nil
-}
-
-// WatchEvery is how often the counters of peers are to be read.
-const WatchEvery = 5 * time.Second
-
-func (m *Manager) rememberLocked(want Spec) {
+	after := have.after(want, c)
+	m.have, m.want = &after, &want
 	m.claims, m.nameFor = map[peerID]netip.AddrPort{}, map[wgkey.Public]string{}
 	for _, d := range want.Devices {
 		for _, p := range d.Peers {
@@ -142,3 +144,74 @@ func (m *Manager) rememberLocked(want Spec) {
 		}
 	}
 }
+
+// Forget makes the next Sync read the devices. Call it when somebody else may have changed them.
+func (m *Manager) Forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.have = nil
+}
+
+// Status is the present State with the names of the peers and what is known of
+// them. Contact is as good as Status is called often: once in WatchEvery at least.
+func (m *Manager) Status(ctx context.Context) (State, error) {
+	st, _, err := m.read(ctx)
+	return st, err
+}
+
+// Watch reads the devices as Status does, and reports whether they are not as the last Sync left
+// them, for which the kernel has no message: the next Sync then reads them and mends it.
+func (m *Manager) Watch(ctx context.Context) (differs bool, err error) {
+	st, current, err := m.read(ctx)
+	if err != nil || !current {
+		return false, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	differs = m.want != nil && !Diff(*m.want, st, m.now()).Empty()
+	if differs {
+		m.have = nil
+	}
+	return differs, nil
+}
+
+// RemoveAll removes every device and request of ours and says what it took.
+func (m *Manager) RemoveAll(ctx context.Context) ([]string, error) {
+	m.syncing.Lock()
+	defer m.syncing.Unlock()
+	took, err := m.sys.RemoveAll(ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.writes++
+	m.have, m.want, m.claims, m.nameFor = nil, nil, nil, nil
+	return took, err
+}
+
+// read reads the devices. current is whether no Sync ended meanwhile; have is then what was read.
+func (m *Manager) read(ctx context.Context) (st State, current bool, err error) {
+	m.reading.Lock()
+	defer m.reading.Unlock()
+	m.mu.Lock()
+	writes := m.writes
+	m.mu.Unlock()
+	if st, err = m.sys.Read(ctx); err != nil {
+		return State{}, false, fmt.Errorf("read tunnel devices: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range st.Devices {
+		for i := range d.Peers {
+			p := &d.Peers[i]
+			p.Name = m.nameFor[p.PublicKey]
+			p.Claimed = m.claims[peerID{d.Name, p.PublicKey}]
+		}
+	}
+	m.observeLocked(st)
+	if current = m.writes == writes; current {
+		m.have = &st
+	}
+	return st, current, nil
+}
+
+// WatchEvery is how often the counters of peers are to be read.
+const WatchEvery = 5 * time.Second

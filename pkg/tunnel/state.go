@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -64,6 +65,71 @@ type PeerState struct {
 	Contact    Contact   `json:"contact"`
 	Heard      time.Time `json:"heard"`
 	Unanswered time.Time `json:"unanswered"`
+}
+
+// after returns st as it is once c made it match want. What st holds is not changed.
+func (st State) after(want Spec, c Changes) State {
+	wanted := map[string]Device{}
+	for _, d := range want.Devices {
+		wanted[d.Name] = d
+	}
+	endpoints := map[peerID]netip.AddrPort{}
+	for _, dc := range c.Configure {
+		for _, p := range dc.Peers {
+			if p.Endpoint != nil {
+				endpoints[peerID{dc.Name, p.PublicKey}] = *p.Endpoint
+			}
+		}
+	}
+	var out State
+	for _, d := range st.Devices {
+		if slices.Contains(c.Remove, d.Name) {
+			continue
+		}
+		if w, ok := wanted[d.Name]; ok {
+			d.PublicKey, d.ListenPort, d.Mark = w.PrivateKey.Public(), w.ListenPort, w.Mark
+			d.Peers = peersAfter(d, w, want.Prune, endpoints)
+		}
+		out.Devices = append(out.Devices, d)
+	}
+	return out
+}
+
+// peersAfter returns the peers of st once it matches want; endpoints are those that were set.
+func peersAfter(st DeviceState, want Device, prune bool, endpoints map[peerID]netip.AddrPort) []PeerState {
+	left := make(map[wgkey.Public]PeerState, len(st.Peers))
+	for _, p := range st.Peers {
+		left[p.PublicKey] = p
+	}
+	out := make([]PeerState, 0, len(want.Peers))
+	taken := map[netip.Prefix]bool{}
+	for _, w := range want.Peers {
+		p := left[w.PublicKey]
+		delete(left, w.PublicKey)
+		p.Name, p.PublicKey, p.Claimed = w.Name, w.PublicKey, w.Endpoint
+		p.AllowedIPs, p.Keepalive, p.HasPreshared = w.AllowedIPs, w.Keepalive, false
+		if e, ok := endpoints[peerID{st.Name, w.PublicKey}]; ok {
+			p.Endpoint = e
+		}
+		out = append(out, p)
+		if !prune {
+			for _, ip := range w.AllowedIPs {
+				taken[ip] = true
+			}
+		}
+	}
+	if prune {
+		return out
+	}
+	for _, p := range st.Peers {
+		if _, ok := left[p.PublicKey]; !ok {
+			continue
+		}
+		// Giving a peer an allowed IP takes it from any other.
+		p.AllowedIPs = slices.DeleteFunc(slices.Clone(p.AllowedIPs), func(ip netip.Prefix) bool { return taken[ip] })
+		out = append(out, p)
+	}
+	return out
 }
 
 // Health says how a peer is doing.

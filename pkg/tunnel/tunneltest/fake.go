@@ -23,6 +23,31 @@ type Fake struct {
 	devices []tunnel.DeviceState
 	fail    map[string]error
 	calls   []string
+	reads   int
+	// held, when not nil, keeps Read from returning what it has read until it is closed.
+	held chan struct{}
+}
+
+// Hold makes calls of Read that begin from now on wait, with what they have read, until release
+// is called.
+func (f *Fake) Hold() (release func()) {
+	held := make(chan struct{})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.held = held
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.held = nil
+		close(held)
+	}
+}
+
+// Reads is how often the devices were read.
+func (f *Fake) Reads() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reads
 }
 
 // Fail makes every later call of that name ("read", "create", "configure",
@@ -59,12 +84,20 @@ func (f *Fake) index(name string) int {
 
 // Read gives a copy of the devices.
 func (f *Fake) Read(context.Context) (tunnel.State, error) {
+	st, held, err := f.read()
+	if held != nil {
+		<-held
+	}
+	return st, err
+}
+
+func (f *Fake) read() (st tunnel.State, held chan struct{}, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.reads++
 	if err := f.fail["read"]; err != nil {
-		return tunnel.State{}, err
+		return tunnel.State{}, nil, err
 	}
-	var st tunnel.State
 	for _, d := range f.devices {
 		d.Peers = slices.Clone(d.Peers)
 		for i := range d.Peers {
@@ -73,7 +106,7 @@ func (f *Fake) Read(context.Context) (tunnel.State, error) {
 		st.Devices = append(st.Devices, d)
 	}
 	slices.SortFunc(st.Devices, func(a, b tunnel.DeviceState) int { return strings.Compare(a.Name, b.Name) })
-	return st, nil
+	return st, f.held, nil
 }
 
 // Create makes a device, or serves one that was not.
