@@ -70,6 +70,10 @@ type Agent struct {
 
 	wake   chan struct{}
 	kernel kernelChanges
+	// showGuard shows the guard; a test has its own.
+	showGuard func() (telemetry.Guard, error)
+	// marks has a lock of its own.
+	marks lostMarks
 	// pace is the loop's alone.
 	pace pace
 	// based is whether base routes were seen to in this life. The loop's alone.
@@ -82,7 +86,12 @@ type Agent struct {
 	// recalled is whether the path MTU of an earlier veild was looked for.
 	recalled bool
 
-	mu       sync.Mutex // guards what follows
+	mu sync.Mutex // guards what follows, and is held for no look at the kernel
+	view
+}
+
+// view is what is known at one moment. A copy stays true: what it points to is replaced, never changed.
+type view struct {
 	cfg      config.Config
 	state    cluster.State
 	changed  time.Time // when the source last yielded
@@ -95,7 +104,6 @@ type Agent struct {
 	underlay hostnet.Underlay
 	refusals []cluster.Refusal
 	problems []string
-	marks    lostMarks
 	// flowtable is what telemetry.Status says of it.
 	flowtable string
 	// configProblem is what is wrong with the configuration's file while another is in force; empty is nothing.
@@ -117,12 +125,13 @@ type seen struct {
 // that is wrong is reported at once, of what changes nothing and then of the files.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
-		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload, cfg: o.Config,
-		health:  telemetry.NewHealth(loopLimit, stepGuard, stepApply),
-		wake:    make(chan struct{}, 1),
-		kernel:  kernelChanges{told: make(chan struct{}, 1)},
-		pathMTU: map[string]int{},
+		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload,
+		health: telemetry.NewHealth(loopLimit, stepGuard, stepApply),
+		wake:   make(chan struct{}, 1),
+		kernel: kernelChanges{told: make(chan struct{}, 1)},
+		view:   view{cfg: o.Config, pathMTU: map[string]int{}},
 	}
+	a.showGuard = a.guardStatus
 	a.metrics = telemetry.NewMetrics(a.Status, o.Config.MetricsPeers)
 	a.pods = newPodKeeper(pod.DefaultPaths(), o.Log, a.metrics.ObserveAdd)
 	// What only looks comes first: a machine that is not fit is left as it is, without a key.

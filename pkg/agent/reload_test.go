@@ -14,7 +14,7 @@ import (
 func TestTakeConfig(t *testing.T) {
 	var log bytes.Buffer
 	in := two(t)
-	a := &Agent{cfg: in.cfg, log: slog.New(slog.NewTextHandler(&log, nil)), wake: make(chan struct{}, 1)}
+	a := &Agent{view: view{cfg: in.cfg}, log: slog.New(slog.NewTextHandler(&log, nil)), wake: make(chan struct{}, 1)}
 	ranged := in.cfg
 	ranged.NodeRanges = prefixes("198.18.0.0/24")
 	both := ranged

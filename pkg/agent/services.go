@@ -287,13 +287,13 @@ func tunnelEndpoints(t cluster.Table, port uint16) []netip.AddrPort {
 }
 
 // serviceStatus gives what is shown of the table, and what is wrong with it.
-func (a *Agent) serviceStatus() (*telemetry.Services, []string) {
+func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string) {
 	if a.services == nil {
 		return nil, nil
 	}
 	s := a.services.proxy.Status()
 	out := &telemetry.Services{
-		Listed: s.Listed, HostRouting: a.cfg.Services.HostRouting, Known: s.Services, Failures: s.Failures, Problems: len(s.Problems),
+		Listed: s.Listed, HostRouting: hostRouting, Known: s.Services, Failures: s.Failures, Problems: len(s.Problems),
 		Tables: []telemetry.ServiceTable{
 			{Limit: "fronts", Used: s.Used.Fronts, Size: s.Limits.Fronts},
 			{Limit: "slots", Used: s.Used.Slots, Size: s.Limits.Slots},

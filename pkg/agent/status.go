@@ -16,31 +16,27 @@ import (
 // statusLimit bounds how long a status may take.
 const statusLimit = 2 * time.Second
 
-// Status is what is shown of this node now. Any goroutine may call it.
+// Status is what is shown of this node now. Any goroutine may call it. A slow kernel makes it
+// slow, and nobody else.
 func (a *Agent) Status() telemetry.Status {
+	a.mu.Lock()
+	v := a.view
+	a.mu.Unlock()
+
 	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
 	defer cancel()
 	tunnels, tunnelErr := a.tunnels.Status(ctx)
+	shownGuard, guardErr := a.showGuard()
+	services, serviceProblems := a.serviceStatus(v.cfg.Services.HostRouting)
 	pods := a.pods.seen.Load()
 
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := telemetry.Status{
-		Node: a.cfg.Node, Version: a.version, Started: a.started,
-		Source: telemetry.Source{Kind: a.cfg.Source.Kind, Synced: a.state.Synced, Changed: a.changed},
-		Table: telemetry.Table{
-			Revision: a.state.Revision, Applied: a.applied, Waiting: a.waiting,
-			Prefixes: len(a.last.guard.Ranges), NodeAddrs: len(a.last.guard.NodeAddrs),
-		},
-		Pods:      pods.count,
-		MTU:       a.mtuStatus(),
-		Flowtable: a.flowtable,
-		Refused:   slices.Clone(a.refusals),
-		InClear:   inClear(a.cfg),
-		Problems:  slices.Concat(a.problems, pods.problems),
-	}
-	if a.configProblem != "" {
-		s.Problems = append(s.Problems, a.configProblem)
+	s := v.status()
+	s.Version, s.Started = a.version, a.started
+	s.Pods, s.Guard, s.Services = pods.count, shownGuard, services
+	s.Devices, s.Peers = v.peerStatus(tunnels)
+	s.Problems = append(s.Problems, pods.problems...)
+	if v.configProblem != "" {
+		s.Problems = append(s.Problems, v.configProblem)
 	}
 	if a.kube != nil {
 		s.Problems = append(s.Problems, a.kube.Problems()...)
@@ -48,17 +44,30 @@ func (a *Agent) Status() telemetry.Status {
 	if tunnelErr != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("the tunnels cannot be read: %v", tunnelErr))
 	}
-	var problems []string
-	s.Services, problems = a.serviceStatus()
-	s.Problems = append(s.Problems, problems...)
-	s.Devices, s.Peers = a.peerStatus(tunnels)
-	var err error
-	if s.Guard, err = a.guardStatus(); err != nil {
-		s.Problems = append(s.Problems, fmt.Sprintf("the guard cannot be read: %v", err))
+	s.Problems = append(s.Problems, serviceProblems...)
+	if guardErr != nil {
+		s.Problems = append(s.Problems, fmt.Sprintf("the guard cannot be read: %v", guardErr))
 	} else if p := a.marks.problem(s.Guard.MarksRestored, time.Now()); p != "" {
 		s.Problems = append(s.Problems, p)
 	}
 	return s
+}
+
+// status is what v alone shows.
+func (v *view) status() telemetry.Status {
+	return telemetry.Status{
+		Node:   v.cfg.Node,
+		Source: telemetry.Source{Kind: v.cfg.Source.Kind, Synced: v.state.Synced, Changed: v.changed},
+		Table: telemetry.Table{
+			Revision: v.state.Revision, Applied: v.applied, Waiting: v.waiting,
+			Prefixes: len(v.last.guard.Ranges), NodeAddrs: len(v.last.guard.NodeAddrs),
+		},
+		MTU:       v.mtuStatus(),
+		Flowtable: v.flowtable,
+		Refused:   slices.Clone(v.refusals),
+		InClear:   inClear(v.cfg),
+		Problems:  slices.Clone(v.problems),
+	}
 }
 
 // inClear names what crosses the network in clear as configured.
@@ -70,26 +79,26 @@ func inClear(cfg config.Config) []string {
 	return out
 }
 
-func (a *Agent) mtuStatus() telemetry.MTU {
-	underlay := a.underlay.MTU
-	m := telemetry.MTU{Pod: a.last.podMTU}
-	if a.cfg.MTU > 0 {
-		m.Explanation = append(m.Explanation, fmt.Sprintf("%6d  set by `mtu` in the configuration; %s has %d", a.cfg.MTU, a.underlay.Name, underlay))
-		underlay = a.cfg.MTU
+func (v *view) mtuStatus() telemetry.MTU {
+	underlay := v.underlay.MTU
+	m := telemetry.MTU{Pod: v.last.podMTU}
+	if v.cfg.MTU > 0 {
+		m.Explanation = append(m.Explanation, fmt.Sprintf("%6d  set by `mtu` in the configuration; %s has %d", v.cfg.MTU, v.underlay.Name, underlay))
+		underlay = v.cfg.MTU
 	}
 	m.Underlay = underlay
-	outer6 := len(a.last.host.SelfAddrs) > 0 && !cluster.Node{Addresses: a.last.host.SelfAddrs}.AddressFamilies().V4
+	outer6 := len(v.last.host.SelfAddrs) > 0 && !cluster.Node{Addresses: v.last.host.SelfAddrs}.AddressFamilies().V4
 	for _, l := range cluster.ExplainMTU(underlay, outer6) {
 		m.Explanation = append(m.Explanation, fmt.Sprintf("%6d  %s", l.Bytes, l.What))
 	}
 	return m
 }
 
-func (a *Agent) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetry.Peer) {
+func (v *view) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetry.Peer) {
 	var devices []telemetry.Device
 	var peers []telemetry.Peer
 	mtus := map[string]int{}
-	for _, p := range a.last.host.Peers {
+	for _, p := range v.last.host.Peers {
 		mtus[p.Name] = p.MTU
 	}
 	seen := map[string]bool{}
@@ -109,13 +118,13 @@ func (a *Agent) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetr
 			}
 		}
 	}
-	if a.lastGood != nil {
-		for _, n := range a.lastGood.Keyless {
+	if v.lastGood != nil {
+		for _, n := range v.lastGood.Keyless {
 			peers = append(peers, telemetry.Peer{Name: n.Name, State: telemetry.PeerKeyless})
 			seen[n.Name] = true
 		}
 	}
-	for _, r := range a.refusals {
+	for _, r := range v.refusals {
 		if !seen[r.Node] {
 			seen[r.Node] = true
 			peers = append(peers, telemetry.Peer{Name: r.Node, State: telemetry.PeerRefused})

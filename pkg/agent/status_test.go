@@ -1,0 +1,41 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
+)
+
+// A scrape asks the kernel for much. A turn and the source must not wait for the answer.
+func TestStatusLooksAtTheKernelWithoutTheLock(t *testing.T) {
+	in := two(t)
+	a := &Agent{
+		tunnels: tunnel.NewManager(&tunneltest.Fake{}, time.Now),
+		pods:    newPodKeeper(pod.DefaultPaths(), slog.New(slog.DiscardHandler), nil),
+		view:    view{cfg: in.cfg, last: decide(in), problems: []string{"one"}},
+	}
+	a.showGuard = func() (telemetry.Guard, error) {
+		if !a.mu.TryLock() {
+			t.Error("the guard is read under the agent's lock")
+			return telemetry.Guard{}, nil
+		}
+		a.problems = nil // What a turn does meanwhile is not shown yet.
+		a.mu.Unlock()
+		return telemetry.Guard{}, errors.New("the kernel is slow")
+	}
+	s := a.Status()
+	if s.Node != in.cfg.Node || len(s.Problems) != 2 || s.Problems[0] != "one" || !strings.Contains(s.Problems[1], "slow") {
+		t.Errorf("status of %q with problems %q", s.Node, s.Problems)
+	}
+	if again := a.Status(); slices.Contains(again.Problems, "one") {
+		t.Errorf("problems %q afterwards", again.Problems)
+	}
+}
