@@ -31,9 +31,16 @@ func (c *Client) Recall(t cluster.Table) {
 // keepSuddenlyLost returns next with the nodes that it suddenly lacks of last, until a
 // second list lacks them too. Run's alone.
 func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) cluster.State {
-	lost := slices.DeleteFunc(slices.Clone(last), func(n cluster.Node) bool {
-		return slices.ContainsFunc(next.Nodes, func(m cluster.Node) bool { return m.Name == n.Name })
-	})
+	listed := make(map[string]bool, len(next.Nodes))
+	for _, n := range next.Nodes {
+		listed[n.Name] = true
+	}
+	var lost []cluster.Node
+	for _, n := range last {
+		if !listed[n.Name] {
+			lost = append(lost, n)
+		}
+	}
 	if 2*len(lost) <= len(last) {
 		c.setDoubt(false)
 		c.report("lose nodes", nil)

@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -75,5 +77,19 @@ func TestHalfTheNodesAreDroppedAtOnce(t *testing.T) {
 	_, r := restored(t, time.Hour, "a", "b", "c")
 	if s := r.until("the first state", synced); namesOf(s) != "a b c" {
 		t.Errorf("it has %s", namesOf(s))
+	}
+}
+
+// BenchmarkNoNodeOfAThousandLost is what each state of a thousand nodes pays for the comparison.
+func BenchmarkNoNodeOfAThousandLost(b *testing.B) {
+	c := &Client{problems: map[string]string{}, log: slog.New(slog.DiscardHandler)}
+	var s cluster.State
+	for i := range 1000 {
+		s.Nodes = append(s.Nodes, cluster.Node{Name: fmt.Sprintf("node-%04d", i)})
+	}
+	for b.Loop() {
+		if got := c.keepSuddenlyLost(s.Nodes, s); len(got.Nodes) != len(s.Nodes) {
+			b.Fatalf("%d nodes", len(got.Nodes))
+		}
 	}
 }
