@@ -245,7 +245,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	a.serve(ctx, g)
-	g.Go(func() error { return a.guard.Watch(ctx) })
+	g.Go(func() error { return a.guard.Watch(ctx, a.poke) })
 	g.Go(func() error { return a.watchKernel(ctx) })
 	g.Go(func() error { return a.pods.run(ctx) })
 	g.Go(func() error { return a.watchConfig(ctx) })
@@ -277,7 +277,9 @@ func (a *Agent) guardFirst() error {
 	if err != nil {
 		return fmt.Errorf("put the guard in force: %w", err)
 	}
-	a.health.Done(stepGuard)
+	if len(a.guard.Unguarded()) == 0 {
+		a.health.Done(stepGuard)
+	}
 	return nil
 }
 

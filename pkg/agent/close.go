@@ -13,7 +13,7 @@ import (
 // else: for a unit that runs at boot before the network does, when no veild has
 // run yet and processes of the host could reach pods of other nodes in clear.
 // It needs no API server, and changes nothing on a node where veild has run
-// since boot.
+// since boot. It closes what it can: the error may be about a link alone.
 func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
 	if err := checkMachine(cfg); err != nil {
 		return err
@@ -31,6 +31,11 @@ func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
 	if _, err := g.Apply(d.guard); err != nil {
 		return err
 	}
+	defer func() {
+		for _, link := range g.Unguarded() {
+			err = errors.Join(err, errors.New(link))
+		}
+	}()
 	h, err := hostnet.Open()
 	if err != nil {
 		return err

@@ -37,9 +37,10 @@ func (a *Agent) turn(ctx context.Context) error {
 	otherErr := a.shutForOtherCNI(in.cfg.CNI.ConfDir, &d)
 	if !in.complete {
 		// A restart that does not know its peers yet must not lose them.
-		return a.finish(in, d, refusals, errors.Join(a.base(d), otherErr))
+		err = errors.Join(a.base(d), otherErr, a.shutForLinks(&d))
+		return a.finish(in, d, refusals, err)
 	}
-	err = errors.Join(a.apply(ctx, in, d), otherErr)
+	err = errors.Join(a.apply(ctx, in, d), otherErr, a.shutForLinks(&d))
 	if err == nil {
 		a.provePassage(ctx, &d)
 	}
@@ -121,17 +122,31 @@ func (a *Agent) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) 
 // applyGuard puts the guard in force where it may differ. New links are not its
 // matter: guard.Watch sees to them.
 func (a *Agent) applyGuard(want guard.Settings) error {
-	if a.seen.guard != nil && reflect.DeepEqual(*a.seen.guard, want) {
+	if a.seen.guard == nil || !reflect.DeepEqual(*a.seen.guard, want) {
+		a.seen.guard = nil
+		if _, err := a.guard.Apply(want); err != nil {
+			a.health.Undone(stepGuard)
+			return fmt.Errorf("guard: %w", err)
+		}
+		a.seen.guard = &want
+	}
+	if len(a.guard.Unguarded()) == 0 {
+		a.health.Done(stepGuard)
+	}
+	return nil
+}
+
+// shutForLinks makes each link without a guard of its own a problem of d, and shuts the node for as
+// long as there is one. Tunnels and routes do not wait for that: they only take traffic from the
+// link.
+func (a *Agent) shutForLinks(d *decision) error {
+	links := a.guard.Unguarded()
+	if len(links) == 0 {
 		return nil
 	}
-	a.seen.guard = nil
-	if _, err := a.guard.Apply(want); err != nil {
-		a.health.Undone(stepGuard)
-		return fmt.Errorf("guard: %w", err)
-	}
-	a.health.Done(stepGuard)
-	a.seen.guard = &want
-	return nil
+	a.health.Undone(stepGuard)
+	d.problems = slices.Concat(d.problems, links)
+	return a.shut()
 }
 
 // withOwnKey puts this node's real key in the place of what is published for
@@ -264,20 +279,24 @@ func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err er
 }
 
 // publish writes the last good table, then this node's claim, then opens the
-// node for pods.
+// node for pods. With a problem that others need not know of, such as a link
+// without a guard, it does not open the node.
 func (a *Agent) publish(in inputs, d decision) error {
 	if a.lastGood == nil || !reflect.DeepEqual(*a.lastGood, in.table) {
 		if err := a.table.Write(in.table); err != nil {
 			return err
 		}
 	}
-	if d.claim == nil || len(d.problems) > 0 {
+	if d.claim == nil {
 		return nil
 	}
 	if a.kube != nil {
 		if err := a.kube.Publish(*d.claim); err != nil {
 			return err
 		}
+	}
+	if len(d.problems) > 0 {
+		return nil
 	}
 	return a.open(in.cfg, d)
 }

@@ -148,6 +148,7 @@ func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
 		if !l.Guarded {
 			continue
 		}
+		// A link that could not be read has no points.
 		ingress, egress := state.Points[guard.Point{Index: l.Index, Hook: guard.Ingress}], state.Points[guard.Point{Index: l.Index, Hook: guard.Egress}]
 		if len(ingress.Ours) == 0 || len(egress.Ours) == 0 {
 			out.InForce = false

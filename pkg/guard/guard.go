@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -58,6 +59,8 @@ type Guard struct {
 
 	mu       sync.Mutex // held while the kernel is changed
 	settings *Settings  // last given to Apply
+	// unguarded says of links, by index, why they do not have what they should.
+	unguarded map[int]string
 }
 
 // Open loads the programs and maps and pins them in dir, which must be on a
@@ -82,7 +85,7 @@ func Open(dir string, log *slog.Logger) (*Guard, error) {
 
 // openWith opens a guard of these programs in a directory that is there.
 func openWith(dir string, log *slog.Logger, hooks hooks, all []*ebpf.CollectionSpec) (*Guard, error) {
-	g := &Guard{dir: dir, log: log, hooks: hooks}
+	g := &Guard{dir: dir, log: log, hooks: hooks, unguarded: make(map[int]string)}
 	if err := g.load(all); err != nil {
 		g.Close()
 		return nil, fmt.Errorf("open guard in %s: %w", dir, err)
@@ -102,9 +105,9 @@ func (g *Guard) Close() error {
 	return errors.Join(errs...)
 }
 
-// Apply makes the kernel match s and returns what it changed. It does as much as
-// it can: on an error what could be put in force is. A link that goes
-// meanwhile is no error.
+// Apply makes the kernel match s and returns what it changed. It does as much as it can: on an
+// error what could be put in force is. What is wrong with one link is no error of Apply, and
+// Unguarded names it. A link that goes meanwhile is nothing at all.
 func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
@@ -128,7 +131,28 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if s.SelfAddrs == nil {
 		want.Table.keep(have.Table, setOwn4, setOwn6, setSource4, setSource6)
 	}
-	return g.do(h, Diff(have, want))
+	done, odd, err := g.do(h, Diff(have, want))
+	g.unguarded = unguarded(have.Links, odd)
+	return done, err
+}
+
+// Unguarded returns a sentence about each link that does not have its programs, or has one that it
+// should not have, as the last Apply and Watch left it. There the nftables table alone drops.
+func (g *Guard) Unguarded() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Sorted(maps.Values(g.unguarded))
+}
+
+// unguarded returns the sentences about those of links that could not be read, or changed.
+func unguarded(links []Link, odd map[int]error) map[int]string {
+	sentences := make(map[int]string)
+	for _, l := range links {
+		if err := errors.Join(l.Err, odd[l.Index]); err != nil {
+			sentences[l.Index] = fmt.Sprintf("link %s has no guard of its own: %v", l.Name, err)
+		}
+	}
+	return sentences
 }
 
 // Read looks at the kernel.
@@ -141,10 +165,11 @@ func (g *Guard) Read() (*State, error) {
 	return g.read(h)
 }
 
-// do performs ops in order and returns those that were performed.
-func (g *Guard) do(h *nl.Handle, ops []Op) ([]Op, error) {
-	var done []Op
+// do performs ops in order and returns those that were performed. odd is what is wrong with links,
+// by index; err is everything else.
+func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err error) {
 	var errs []error
+	odd = make(map[int]error)
 	failed := make(map[any]bool)
 	for _, op := range ops {
 		if failed[op.scope] {
@@ -156,13 +181,18 @@ func (g *Guard) do(h *nl.Handle, ops []Op) ([]Op, error) {
 			op.fail(failed)
 		case err != nil:
 			op.fail(failed)
-			errs = append(errs, fmt.Errorf("%s: %w", op, err))
+			err = fmt.Errorf("%s: %w", op, err)
+			if index, of := op.link(); of {
+				odd[index] = errors.Join(odd[index], err)
+			} else {
+				errs = append(errs, err)
+			}
 		default:
 			done = append(done, op)
 			g.log.Info("guard changed", "op", op.String())
 		}
 	}
-	return done, errors.Join(errs...)
+	return done, odd, errors.Join(errs...)
 }
 
 // Counters gives the packets dropped since the guard was first loaded, by the

@@ -264,7 +264,7 @@ func TestWatchGuardsLinksThatAppear(t *testing.T) {
 		n.g.log = slog.New(slog.NewTextHandler(&log, nil))
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
-		go func() { ended <- n.NS.Do(func() error { return n.g.Watch(ctx) }) }()
+		go func() { ended <- n.NS.Do(func() error { return n.g.Watch(ctx, func() {}) }) }()
 		t.Cleanup(func() {
 			cancel()
 			if err := <-ended; err != nil {

@@ -31,6 +31,8 @@ type Link struct {
 	Guarded bool
 	// Ethernet is whether its packets begin with an Ethernet header.
 	Ethernet bool
+	// Err is why it is not known what is attached to the link; nothing is changed there then.
+	Err error
 }
 
 // Point is a hook of a link.
@@ -147,6 +149,17 @@ func (o Op) fail(failed map[any]bool) {
 	}
 }
 
+// link returns the index of the link that o is about, if it is about one.
+func (o Op) link() (index int, of bool) {
+	switch scope := o.scope.(type) {
+	case Point:
+		return scope.Index, true
+	case linkScope:
+		return int(scope), true
+	}
+	return 0, false
+}
+
 // linkScope is the scope of what needs both hooks of a link.
 type linkScope int
 
@@ -205,15 +218,16 @@ func minus[T comparable](a, b []T) []T {
 func diffLinks(have *State, want map[Point]Attached) []Op {
 	var before, after []Op
 	for _, l := range have.Links {
+		mark := opMark(linkScope(l.Index), l.Index, l.Guarded)
 		switch {
-		case l.Guarded == have.Marked[l.Index]:
+		case l.Err != nil, l.Guarded == have.Marked[l.Index]:
 		case !l.Guarded:
-			before = append(before, opMark(l.Index, false))
+			before = append(before, mark)
 		case len(have.Points[Point{l.Index, Ingress}].Ours) > 0 &&
 			len(have.Points[Point{l.Index, Egress}].Ours) > 0:
-			before = append(before, opMark(l.Index, true))
+			before = append(before, mark)
 		default:
-			after = append(after, opMark(l.Index, true))
+			after = append(after, mark)
 		}
 	}
 	return slices.Concat(before, diffPoints(have, want), after)
@@ -224,15 +238,15 @@ func staleMarks(have *State) []Op {
 	var ops []Op
 	for _, index := range slices.Sorted(maps.Keys(have.Marked)) {
 		if !slices.ContainsFunc(have.Links, func(l Link) bool { return l.Index == index }) {
-			ops = append(ops, opMark(index, false))
+			ops = append(ops, opMark(config.PinLinks, index, false))
 		}
 	}
 	return ops
 }
 
-func opMark(index int, add bool) Op {
+func opMark(scope any, index int, add bool) Op {
 	text := fmt.Sprintf("%s guarded link %d", verb(add), index)
-	return Op{text, linkScope(index), func(g *Guard, _ *nl.Handle) error {
+	return Op{text, scope, func(g *Guard, _ *nl.Handle) error {
 		return set(g.maps[config.PinLinks], uint32(index), add)
 	}}
 }
@@ -241,6 +255,9 @@ func opMark(index int, add bool) Op {
 func diffPoints(have *State, want map[Point]Attached) []Op {
 	var ops []Op
 	for _, l := range have.Links {
+		if l.Err != nil {
+			continue
+		}
 		for _, hook := range []Hook{Ingress, Egress} {
 			p := Point{l.Index, hook}
 			ops = append(ops, diffPoint(l, p, have.Points[p], want[p])...)

@@ -41,7 +41,8 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 	return s, nil
 }
 
-// readLinks reads what is attached to these links; those that are gone are left out.
+// readLinks reads what is attached to these links; those that are gone are left out, and of one that
+// cannot be read its Err is set.
 func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 	marked, err := readMarked(g.maps[config.PinLinks])
 	if err != nil {
@@ -56,7 +57,7 @@ func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("list programs of %s: %w", view.Name, err)
+			view.Err = fmt.Errorf("list its programs: %w", err)
 		}
 		s.Links = append(s.Links, view)
 		for p, a := range points {

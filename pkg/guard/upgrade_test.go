@@ -150,15 +150,19 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 				}
 			}
 			w := n.upgrade(t, hk, all, failAt)
-			err := n.Do(func() error { _, err := n.g.Apply(lab()); return err })
-			if err != nil && !errors.Is(err, errInjected) {
-				t.Fatal(err)
+			n.Run(t, func() error {
+				_, err := n.g.Apply(lab())
+				return err
+			})
+			injected := w.changes >= failAt
+			if odd := n.g.Unguarded(); len(odd) > 0 != injected {
+				t.Fatalf("failed at change %d of %d: unguarded are %q", failAt, w.changes, odd)
 			}
 			n.apply(t)
 			if ops := n.apply(t); len(ops) != 0 || len(w.gaps) > 0 {
 				t.Fatalf("failed at change %d: afterwards %v, gaps %v", failAt, ops, w.gaps)
 			}
-			if err == nil {
+			if !injected {
 				if failAt < 5 { // the setting is only in the program for egress
 					t.Fatalf("an upgrade of two links has only %d changes", failAt-1)
 				}

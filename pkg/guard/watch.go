@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
@@ -10,9 +11,13 @@ import (
 // Watch gives a link its programs as soon as it appears or changes, with the
 // settings last given to Apply, until ctx is done; it then returns nil. It must
 // run on a thread in the namespace that is guarded. When the kernel lost
-// changes it looks at all links again.
-func (g *Guard) Watch(ctx context.Context) error {
-	err := nl.WatchLinks(ctx, g.guardLink, func(err error) {
+// changes it looks at all links again. It calls changed when Unguarded says something else.
+func (g *Guard) Watch(ctx context.Context, changed func()) error {
+	err := nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
+		if g.guardLink(h, l) {
+			changed()
+		}
+	}, func(err error) {
 		g.log.Warn("link changes were lost, looking at all links again", "error", err)
 	})
 	if err != nil {
@@ -21,18 +26,24 @@ func (g *Guard) Watch(ctx context.Context) error {
 	return nil
 }
 
-// guardLink makes what is attached to one link right.
-func (g *Guard) guardLink(h *nl.Handle, l nl.Link) {
+// guardLink makes what is attached to one link right. It reports whether Unguarded changed.
+func (g *Guard) guardLink(h *nl.Handle, l nl.Link) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.settings == nil {
-		return // Apply has not been called: its first call sees every link
+		return false // Apply has not been called: its first call sees every link
 	}
 	have, err := g.readLinks(h, []nl.Link{l})
-	if err == nil {
-		_, err = g.do(h, diffLinks(have, planPoints(have.Links)))
-	}
 	if err != nil {
-		g.log.Warn("link has no guard of its own; the nftables table still drops", "link", l.Attrs().Name, "error", err)
+		view := linkOf(l)
+		view.Err = err
+		have = &State{Links: []Link{view}}
 	}
+	_, odd, _ := g.do(h, diffLinks(have, planPoints(have.Links))) // all of it is about the link
+
+	index := l.Attrs().Index
+	was := g.unguarded[index]
+	delete(g.unguarded, index)
+	maps.Copy(g.unguarded, unguarded(have.Links, odd))
+	return g.unguarded[index] != was
 }

@@ -51,6 +51,9 @@ func (n *node) apply(t *testing.T) []Op {
 		ops, err = n.g.Apply(lab())
 		return err
 	})
+	if odd := n.g.Unguarded(); len(odd) > 0 {
+		t.Fatalf("unguarded: %q", odd)
+	}
 	return ops
 }
 

@@ -1,0 +1,205 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// mprogMax is how many programs a hook of tcx can have (bpf_mprog_max, include/linux/bpf_mprog.h).
+const mprogMax = 63
+
+// crowd leaves no room for the guard at egress of a link: tcx has all the programs that it can have,
+// and clsact a filter of another kind at the guard's priority. The func it returns makes room again.
+func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
+	t.Helper()
+	if _, ok := hk.(clsact); ok {
+		tc := nettest.NeedProgram(t, "tc")
+		n.Run(t, func() error {
+			return errors.Join(command(tc, "qdisc", "add", "dev", link, "clsact"),
+				command(tc, strings.Fields("filter add dev "+link+" egress prio 1 u32 match u32 0 0")...))
+		})
+		return func() {
+			n.Run(t, func() error { return command(tc, "filter", "del", "dev", link, "egress", "prio", "1") })
+		}
+	}
+	n.Run(t, func() error {
+		ifi, err := net.InterfaceByName(link)
+		if err != nil {
+			return err
+		}
+		for i := range mprogMax {
+			prog, err := foreign("crowd", asm.Mov.Imm(asm.R0, -1), asm.Mov.Imm(asm.R1, int32(i)))
+			if err != nil {
+				return err
+			}
+			err = attachTCX(ifi.Index, Egress, prog)
+			prog.Close()
+			if err != nil {
+				return fmt.Errorf("attach program %d: %w", i, err)
+			}
+		}
+		return nil
+	})
+	return func() {
+		n.Run(t, func() error {
+			ifi, err := net.InterfaceByName(link)
+			if err != nil {
+				return err
+			}
+			p := Point{ifi.Index, Egress}
+			ids, err := hk.list(nil, p)
+			for _, id := range ids {
+				err = errors.Join(err, hk.detach(nil, p, id))
+			}
+			return err
+		})
+	}
+}
+
+// expectUnguarded wants these links to be named, each in a sentence of its own.
+func (n *node) expectUnguarded(t *testing.T, links ...string) {
+	t.Helper()
+	odd := n.g.Unguarded()
+	if len(odd) != len(links) {
+		t.Fatalf("unguarded: %q, want %v", odd, links)
+	}
+	for i, link := range links {
+		if !strings.HasPrefix(odd[i], "link "+link+" ") {
+			t.Errorf("%q does not name %s", odd[i], link)
+		}
+	}
+}
+
+// expectPins wants a link to have these programs.
+func (n *node) expectPins(t *testing.T, link string, ingress, egress []string) {
+	t.Helper()
+	s := n.read(t)
+	for hook, want := range map[Hook][]string{Ingress: ingress, Egress: egress} {
+		if got := pins(s, link, hook); !slices.Equal(got, want) {
+			t.Errorf("%s %s has %v, want %v", link, hook, got, want)
+		}
+	}
+}
+
+var bothIn, bothOut = []string{config.PinGuardIngress}, []string{config.PinGuardEgress}
+
+func TestLinkWithoutRoomForTheGuardIsNamedAndStopsNothing(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
+		n.cable(t, "u2", "198.19.2.1/24", "198.19.2.2/24", "fd42:b::1/64", "fd42:b::2/64")
+		uncrowd := n.crowd(t, hk, "u1")
+
+		more := lab()
+		more.Ranges = append(more.Ranges, prefixes("198.19.112.0/24")...)
+		for range 2 {
+			n.Run(t, func() error {
+				_, err := n.g.Apply(more)
+				return err
+			})
+			n.expectUnguarded(t, "u1")
+			n.expectPins(t, "u1", bothIn, nil)
+			n.expectPins(t, "u2", bothIn, bothOut)
+			s := n.read(t)
+			if ops := Diff(s, Plan(more, s.Links)); len(ops) != 2 {
+				t.Errorf("left to do is %v, want u1's program and mark", ops)
+			}
+		}
+		nettest.AddRoute(t, n.NS, netip.MustParsePrefix("198.18.5.0/24"), netip.MustParseAddr("198.19.1.2"), "u1")
+		n.loses(t, "what leaves by u1 to a range", "dst_in_range", n, "198.18.5.5", 0)
+
+		uncrowd()
+		n.apply(t)
+		n.expectPins(t, "u1", bothIn, bothOut)
+	})
+}
+
+// unreadable does not tell what is attached to a link.
+type unreadable struct {
+	hooks
+	index int
+}
+
+var errUnreadable = errors.New("unreadable")
+
+func (u unreadable) list(h *nl.Handle, p Point) ([]ebpf.ProgramID, error) {
+	if p.Index == u.index {
+		return nil, errUnreadable
+	}
+	return u.hooks.list(h, p)
+}
+
+func TestLinkThatCannotBeReadIsNamedAndStopsNothing(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
+		u0, err := n.Handle().LinkByName("u0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.g.hooks = unreadable{hk, u0.Attrs().Index}
+		var ops []Op
+		n.Run(t, func() (err error) {
+			ops, err = n.g.Apply(lab())
+			return err
+		})
+		n.expectUnguarded(t, "u0")
+		if s := n.read(t); !s.Marked[u0.Attrs().Index] || len(ops) != 3 {
+			t.Errorf("marked: %v, done: %v, want the mark of u0 to stay and u1 to be guarded", s.Marked, ops)
+		}
+
+		n.g.hooks = hk
+		if ops := n.apply(t); len(ops) > 0 {
+			t.Errorf("it was changed: then Apply did %v", ops)
+		}
+	})
+}
+
+func TestWatchTellsOfLinksWithoutAGuard(t *testing.T) {
+	bothHooks(t, func(t *testing.T, hk hooks) {
+		n := newNode(t, hk)
+		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
+		n.Run(t, func() error { return setGroup("u1", config.PodGroup) })
+		uncrowd := n.crowd(t, hk, "u1")
+		ctx, cancel := context.WithCancel(context.Background())
+		changed, ended := make(chan struct{}, 16), make(chan error, 1)
+		go func() {
+			ended <- n.NS.Do(func() error { return n.g.Watch(ctx, func() { changed <- struct{}{} }) })
+		}()
+		t.Cleanup(func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+		tells := func(what string, links int) {
+			t.Helper()
+			nettest.Until(t, patience, what, func() bool { return len(n.g.Unguarded()) == links })
+			nettest.Until(t, patience, what+" is told", func() bool { return len(changed) > 0 })
+			<-changed
+			if len(changed) > 0 {
+				t.Errorf("%s is told again", what)
+			}
+		}
+		n.Run(t, func() error { return setGroup("u1", 0) })
+		tells("a link without room", 1)
+		n.expectUnguarded(t, "u1")
+		uncrowd()
+		n.Run(t, func() error { return setMTU("u1", 1400) })
+		tells("one that got room", 0)
+		n.expectPins(t, "u1", bothIn, bothOut)
+	})
+}
