@@ -58,7 +58,7 @@ type Driver struct {
 
 	mu   sync.Mutex
 	busy map[string]bool
-	// reads are those of mappings that are under way, by name.
+	// reads are the questions to disks that are under way, by what is asked.
 	reads map[string]*reading
 	// records are the mappings whose disk's records are being read, by name.
 	records map[string]bool

@@ -40,7 +40,26 @@ func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolume
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
+// isPublished reports whether the volume is at target already, as it is asked for: by what the cache says, since nothing is to be changed then. It may be false
+// where it is.
+func (d *Driver) isPublished(ctx context.Context, id, target string, c capability) bool {
+	o, err := d.any.FindIn(ctx, d.reader(), id)
+	if err != nil {
+		return false
+	}
+	all, err := d.Mounts.List()
+	if err != nil || otherUse(id, all, o.Mapping.Number, c) != nil {
+		return false
+	}
+	m, ok := mount.At(all, target)
+	return ok && m.Device == o.Mapping.Number && m.Node == c.block && m.ReadOnly == c.readOnly
+}
+
 func (d *Driver) publish(ctx context.Context, id, staging, target string, c capability) error {
+	if d.isPublished(ctx, id, target, c) {
+		// Asked again, as by a kubelet that was restarted: it has bound folders of the volume elsewhere since, for subPaths of the pod.
+		return nil
+	}
 	o, _, err := d.find(ctx, id)
 	if err != nil {
 		return err
@@ -62,7 +81,6 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	m, taken := mount.At(all, target)
 	switch ours := taken && m.Device == device && m.Node == c.block; {
 	case ours && m.ReadOnly == c.readOnly:
-		// Asked again, as by a kubelet that was restarted: it has bound folders of the volume elsewhere since, for subPaths of the pod.
 		return nil
 	case ours:
 		return &coded{codes.AlreadyExists, "volume " + id + " is published at " + target + ", and not with this read-only flag: unpublish it first"}

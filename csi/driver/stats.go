@@ -34,11 +34,13 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSta
 	if _, err := d.volumeAt(o, r.GetVolumePath()); err != nil {
 		return nil, err
 	}
-	u, err := d.Mounts.Usage(r.GetVolumePath())
-	if errors.Is(err, fs.ErrNotExist) {
-		err = notFound("volume %s is no more at %s", r.GetVolumeId(), r.GetVolumePath())
-	}
-	if err != nil {
+	u, err := d.usage(ctx, o, r.GetVolumePath())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, notFound("volume %s is no more at %s", r.GetVolumeId(), r.GetVolumePath())
+	case errors.Is(err, errHangs):
+		return nil, fmt.Errorf("statistics of volume %s at %s: %w", r.GetVolumeId(), r.GetVolumePath(), err)
+	case err != nil:
 		return nil, err
 	}
 	bytes := &csi.VolumeUsage{Unit: csi.VolumeUsage_BYTES, Total: u.Total}
@@ -104,35 +106,61 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHe
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
 }
 
-// reading is a read of a mapping that is under way; err is set when done is closed.
+// errHangs matches when a disk did not answer within probePatience.
+var errHangs = fmt.Errorf("its disk does not answer: %w", context.DeadlineExceeded)
+
+// reading is a question to a disk that is under way; usage and err are set when done is closed.
 type reading struct {
-	done chan struct{}
-	err  error
+	done  chan struct{}
+	usage mount.Usage
+	err   error
 }
 
-// probe reads the mapping. A disk that hangs does not make the caller hang, and has one read hang, however often it is asked for: each takes a thread.
+// probe reads the mapping.
 func (d *Driver) probe(ctx context.Context, o volume.Opened) error {
 	name, lasting := o.Mapping.Name, context.WithoutCancel(ctx)
+	r, err := d.read(ctx, name, func(r *reading) { r.err = d.any.Engine.Probe(lasting, name) })
+	if err != nil {
+		return err
+	}
+	return r.err
+}
+
+// usage measures what is at path, where the volume is. A mapping's name is never given to another.
+func (d *Driver) usage(ctx context.Context, o volume.Opened, path string) (mount.Usage, error) {
+	r, err := d.read(ctx, o.Mapping.Name+" at "+path, func(r *reading) { r.usage, r.err = d.Mounts.Usage(path) })
+	if err != nil {
+		return mount.Usage{}, err
+	}
+	return r.usage, r.err
+}
+
+// read has a disk asked by do, and returns what it answered; who asks the same meanwhile gets the same answer. A disk that hangs does not make the caller
+// hang (errHangs), and has one question hang, however often it is asked: each takes a thread.
+func (d *Driver) read(ctx context.Context, question string, do func(*reading)) (*reading, error) {
 	d.mu.Lock()
-	r := d.reads[name]
+	r := d.reads[question]
 	if r == nil {
 		r = &reading{done: make(chan struct{})}
-		d.reads[name] = r
+		d.reads[question] = r
 		go func() {
-			r.err = d.any.Engine.Probe(lasting, name)
+			do(r)
 			d.mu.Lock()
-			delete(d.reads, name)
+			delete(d.reads, question)
 			d.mu.Unlock()
 			close(r.done)
 		}()
 	}
 	d.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, probePatience)
-	defer cancel()
+
+	patience := time.NewTimer(probePatience)
+	defer patience.Stop()
 	select {
 	case <-r.done:
-		return r.err
+		return r, nil
+	case <-patience.C:
+		return nil, errHangs
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 }
