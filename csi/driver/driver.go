@@ -52,6 +52,8 @@ type Driver struct {
 	Config
 	// any is one of the Sets, for what is the same with each.
 	any *volume.Set
+	// fromSecrets is keyring.FromSecrets.
+	fromSecrets func(map[string]string) (keyring.Provider, error)
 	// ending is closed when copies are to be given up.
 	ending  chan struct{}
 	endOnce sync.Once
@@ -70,7 +72,10 @@ type Driver struct {
 
 // New checks c and gives a driver. It touches nothing.
 func New(c Config) (*Driver, error) {
-	d := &Driver{Config: c, busy: map[string]bool{}, reads: map[string]*reading{}, records: map[string]bool{}, strays: newStrays(), ending: make(chan struct{})}
+	d := &Driver{
+		Config: c, fromSecrets: keyring.FromSecrets, ending: make(chan struct{}),
+		busy: map[string]bool{}, reads: map[string]*reading{}, records: map[string]bool{}, strays: newStrays(),
+	}
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}

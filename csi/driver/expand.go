@@ -43,16 +43,14 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 			return nil, err
 		}
 	}
-	keys, err := d.provider(p, r.GetSecrets())
-	if err != nil {
-		return nil, err
-	}
-	if payload > o.State.Payload && keys == nil {
-		keys, err = d.needProvider(p, r.GetSecrets(), "node-expand-secret")
+	keys, giveBack, err := d.provider(p, r.GetSecrets())
+	if err == nil && keys == nil && payload > o.State.Payload {
+		_, _, err = d.needProvider(p, nil, "node-expand-secret")
 	}
 	if err != nil {
 		return nil, err
 	}
+	defer giveBack()
 	set, err := d.set(o.State)
 	if err != nil {
 		return nil, err

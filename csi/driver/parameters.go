@@ -165,21 +165,26 @@ func (d *Driver) complete(p Parameters) (Parameters, error) {
 	return p, nil
 }
 
-// provider gives the provider for a volume with these parameters; nil when there is none, because the request would have
-// to bring it or because it is not configured any more.
-func (d *Driver) provider(p Parameters, secrets map[string]string) (keyring.Provider, error) {
+// provider gives the provider for a volume with these parameters, which the caller gives back when the call ends: a key that came with the request
+// is wiped then. The provider is nil when there is none, because the request would have to bring it or because it is not configured any more.
+func (d *Driver) provider(p Parameters, secrets map[string]string) (keys keyring.Provider, giveBack func(), err error) {
+	nothing := func() {}
 	if p.Keys != keyring.NameSecret {
-		return d.Keys[p.Keys], nil
+		return d.Keys[p.Keys], nothing, nil
 	}
 	if len(secrets) == 0 {
-		return nil, nil
+		return nil, nothing, nil
 	}
-	return keyring.FromSecrets(secrets)
+	keys, err = d.fromSecrets(secrets)
+	if w, ok := keys.(keyring.Wiper); ok && err == nil {
+		return keys, w.Wipe, nil
+	}
+	return keys, nothing, err
 }
 
 // needProvider is provider for a call that cannot do without; names is which secret of the class the call brings.
-func (d *Driver) needProvider(p Parameters, secrets map[string]string, names string) (keyring.Provider, error) {
-	keys, err := d.provider(p, secrets)
+func (d *Driver) needProvider(p Parameters, secrets map[string]string, names string) (keys keyring.Provider, giveBack func(), err error) {
+	keys, giveBack, err = d.provider(p, secrets)
 	switch {
 	case err != nil || keys != nil:
 	case p.Keys != keyring.NameSecret:
@@ -187,5 +192,5 @@ func (d *Driver) needProvider(p Parameters, secrets map[string]string, names str
 	default:
 		err = invalid("the class has keys: %s, and this request brings none: set %s%s-name and -namespace in the class", keyring.NameSecret, reserved, names)
 	}
-	return keys, err
+	return keys, giveBack, err
 }

@@ -49,10 +49,11 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	if err != nil {
 		return nil, err
 	}
-	keys, err := d.needProvider(p, r.GetSecrets(), "snapshotter-secret")
+	keys, giveBack, err := d.needProvider(p, r.GetSecrets(), "snapshotter-secret")
 	if err != nil {
 		return nil, err
 	}
+	defer giveBack()
 	request := volume.Request{Node: d.Node, Backend: st.Request.Backend, Parameters: st.Request.Parameters}
 	snap, err := d.copy(ctx, set, r.GetName(), src, volume.CopyOptions{Snapshot: true, Request: request, Keys: d.chain(keys)})
 	if err != nil {
@@ -223,10 +224,11 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	if err != nil {
 		return from, err
 	}
-	keys, err := d.needProvider(p, r.GetSecrets(), "provisioner-secret")
+	keys, giveBack, err := d.needProvider(p, r.GetSecrets(), "provisioner-secret")
 	if err != nil {
 		return from, err
 	}
+	defer giveBack()
 	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
 	return d.copy(ctx, d.Sets[p.Backend], r.GetName(), src, volume.CopyOptions{Size: size, Request: request, Keys: d.chain(keys)})
 }

@@ -67,10 +67,11 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if err := checkContext(st, p, r.GetVolumeContext()); err != nil {
 		return err
 	}
-	keys, err := d.needProvider(p, r.GetSecrets(), "node-stage-secret")
+	keys, giveBack, err := d.needProvider(p, r.GetSecrets(), "node-stage-secret")
 	if err != nil {
 		return err
 	}
+	defer giveBack()
 	from, err := d.TakeOver(ctx, st.Volume)
 	if err == nil && from != st.Writer {
 		err = d.yield(ctx, st)
@@ -293,7 +294,7 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	}
 	// A request to unstage brings no secrets: a volume whose key needs them is sealed by what Open kept. In a process that did not open it, it is closed without,
 	// which Close logs.
-	keys, err := d.provider(p, nil)
+	keys, _, err := d.provider(p, nil)
 	if err != nil {
 		return err
 	}

@@ -62,6 +62,12 @@ type Provider interface {
 	Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error)
 }
 
+// Wiper is a Provider that holds keys itself. Wipe overwrites them; the provider must not be used meanwhile, and wraps and unwraps nothing afterwards.
+type Wiper interface {
+	Provider
+	Wipe()
+}
+
 // WrapChecked wraps key by p and unwraps it again, so that what it returns is known to open.
 func WrapChecked(ctx context.Context, p Provider, b Binding, key *Secret) (Wrapped, error) {
 	w, err := p.Wrap(ctx, b, key)

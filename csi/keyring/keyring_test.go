@@ -93,6 +93,31 @@ func TestProviders(t *testing.T) {
 	}
 }
 
+// A key that came with a request does not outlive it.
+func TestProviderThatIsWipedOpensNothing(t *testing.T) {
+	p, err := FromSecrets(map[string]string{SecretKey: kekText(1), SecretPreviousKey: kekText(2)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := secret(t, bytes.Repeat([]byte{7}, 64))
+	w, err := p.Wrap(t.Context(), here, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.(Wiper).Wipe()
+	for _, k := range p.(*local).keys {
+		if k.key.Len() != 0 {
+			t.Errorf("%d bytes are left of key %s", k.key.Len(), k.id)
+		}
+	}
+	if _, err := p.Unwrap(t.Context(), here, w); err == nil {
+		t.Error("it still unwraps")
+	}
+	if _, err := p.Wrap(t.Context(), here, key); err == nil {
+		t.Error("it still wraps")
+	}
+}
+
 func TestRewrap(t *testing.T) {
 	for name, p := range providers(t) {
 		t.Run(name, func(t *testing.T) {

@@ -62,7 +62,7 @@ func newKEK(key *Secret) kek {
 	return kek{"sha256:" + hex.EncodeToString(h.Sum(nil)[:8]), key}
 }
 
-// FromSecrets is a Provider whose key came with a CSI request. An unknown entry is an error: it would be one that is misspelt.
+// FromSecrets is a Provider whose key came with a CSI request: Wipe it when that ends. An unknown entry is an error: it would be one that is misspelt.
 func FromSecrets(secrets map[string]string) (Provider, error) {
 	p := &local{name: NameSecret}
 	for name := range secrets {
@@ -77,6 +77,7 @@ func FromSecrets(secrets map[string]string) (Provider, error) {
 		}
 		key, err := parseKEK([]byte(text))
 		if err != nil {
+			p.Wipe()
 			return nil, fmt.Errorf("%w: entry %q of the secret %w", ErrSecret, name, err)
 		}
 		p.keys = append(p.keys, newKEK(key))
@@ -142,6 +143,13 @@ func parseKEK(text []byte) (*Secret, error) {
 		return nil, errors.New("repeats one byte: it is not random")
 	}
 	return NewSecret(b[:n])
+}
+
+// Wipe implements Wiper.
+func (p *local) Wipe() {
+	for _, k := range p.keys {
+		k.key.Wipe()
+	}
 }
 
 // Name is secret or file.
