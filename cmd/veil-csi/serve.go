@@ -347,15 +347,26 @@ func (o *options) serveMetrics(ctx context.Context, registry *prometheus.Registr
 	if err != nil {
 		return err
 	}
+	return telemetry.Serve(ctx, l, o.handler(registry, r.Registered), log)
+}
+
+// handler answers what is asked by HTTP.
+func (o *options) handler(registry *prometheus.Registry, registered func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		if err := driver.Ask(r.Context(), o.endpoint); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if o.registration != "" && !r.Registered() {
+		if o.registration != "" && !registered() {
 			http.Error(w, "the kubelet has not registered the driver", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	return telemetry.Serve(ctx, l, mux, log)
+	return mux
 }

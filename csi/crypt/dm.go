@@ -22,6 +22,7 @@ const (
 	dmNameLen    = 128
 	dmUUIDLen    = 129
 
+	dmVersion     = 0
 	dmListDevices = 2
 	dmDevCreate   = 3
 	dmDevRemove   = 4

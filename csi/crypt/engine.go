@@ -52,6 +52,8 @@ var tuning = append(Throughput.flags(), Latency.flags()...)
 
 // Engine makes mappings. Its methods may be called from several goroutines, for different names.
 type Engine interface {
+	// Answer reports whether there is a device-mapper that mappings can be made by, ErrNotSupported where there is none. It waits for no disk and no other call.
+	Answer(ctx context.Context) error
 	// Create makes the mapping of t live, with key, and gives it. On error there is none. A mapping of that name is ErrExists.
 	Create(ctx context.Context, t Table, key *keyring.Secret) (Mapping, error)
 	// Lookup gives the mapping of that name; ErrNoMapping when there is none.

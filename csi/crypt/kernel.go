@@ -41,6 +41,12 @@ func LatencyIsSafe(release string) bool {
 	return major > fixedMajor || major == fixedMajor && minor >= fixedMinor
 }
 
+// Answer implements Engine. The kernel answers this request alone before it takes a lock (ctl_ioctl in drivers/md/dm-ioctl.c).
+func (Kernel) Answer(context.Context) error {
+	_, err := dmRequest{command: dmVersion}.call()
+	return err
+}
+
 // Create implements Engine.
 func (k Kernel) Create(_ context.Context, t Table, key *keyring.Secret) (Mapping, error) {
 	if _, err := (dmRequest{command: dmDevCreate, name: t.Name, uuid: t.UUID}).call(); err != nil {

@@ -2,10 +2,32 @@ package driver
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
+
+// askPatience is how long a driver may take to say whether it serves.
+const askPatience = 4 * time.Second
+
+// Ask asks the driver at the socket endpoint whether it serves, as others would. Nil is that it does.
+func Ask(ctx context.Context, endpoint string) error {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	conn, err := grpc.NewClient("unix:"+endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := csi.NewIdentityClient(conn).Probe(ctx, &csi.ProbeRequest{}); err != nil {
+		return fmt.Errorf("driver at %s: %w", endpoint, err)
+	}
+	return nil
+}
 
 // GetPluginInfo implements csi.IdentityServer.
 func (d *Driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
@@ -27,7 +49,11 @@ func (d *Driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabiliti
 	return r, nil
 }
 
-// Probe implements csi.IdentityServer. A key service that is away makes the driver no less ready: what is open stays open.
-func (d *Driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+// Probe implements csi.IdentityServer: whether device-mapper answers. It waits for no disk, since a driver that is restarted mends none. A key service
+// that is away makes the driver no less ready: what is open stays open.
+func (d *Driver) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	if err := d.any.Engine.Answer(ctx); err != nil {
+		return nil, err
+	}
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }

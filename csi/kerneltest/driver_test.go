@@ -155,6 +155,9 @@ func (p *plugin) healthy(id string) {
 	if err != nil || len(r.VolumeHealth.HealthStatuses) != 0 {
 		p.t.Errorf("health of %s: %v, %v", id, r, err)
 	}
+	if r, err := p.Probe(p.t.Context(), &csi.ProbeRequest{}); err != nil || !r.GetReady().GetValue() {
+		p.t.Errorf("health of the driver: %v, %v", r, err)
+	}
 }
 
 func TestDriverWithFileSystems(t *testing.T) {

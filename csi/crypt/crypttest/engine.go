@@ -20,7 +20,7 @@ type Engine struct {
 	mappings map[string]*mapping
 	created  int
 
-	// Hook, when set, is asked before each method ("create", "lookup", "list", "probe", "load" and "resize", "suspend", "resume", "fence", "remove") of a name; an error of it is the method's.
+	// Hook, when set, is asked before each method ("answer", "create", "lookup", "list", "probe", "load" and "resize", "suspend", "resume", "fence", "remove") of a name; an error of it is the method's.
 	Hook func(op, name string) error
 }
 
@@ -68,6 +68,15 @@ func (e *Engine) need(op, name string) (*mapping, func(), error) {
 		err = fmt.Errorf("mapping %s: %w", name, crypt.ErrNoMapping)
 	}
 	return m, end, err
+}
+
+// Answer implements crypt.Engine.
+func (e *Engine) Answer(context.Context) error {
+	_, end, err := e.begin("answer", "")
+	if err == nil {
+		end()
+	}
+	return err
 }
 
 // Create implements crypt.Engine.

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/driver"
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// The liveness probe is answered by the driver itself: by who serves its socket, and by device-mapper.
+func TestHealthIsTheDriversAnswer(t *testing.T) {
+	engine := crypttest.New()
+	var missing error
+	engine.Hook = func(op, _ string) error {
+		if op == "answer" {
+			return missing
+		}
+		return nil
+	}
+	set := volume.NewSet(volume.Config{
+		Cluster: "c", Node: "n", Store: &volume.FileStore{Dir: t.TempDir()}, Engine: engine, Backend: &backend.Files{Dir: t.TempDir()},
+	})
+	d, err := driver.New(driver.Config{Node: "n", Sets: map[string]*volume.Set{driver.BackendFile: set}, Mounts: mount.Host{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options{endpoint: filepath.Join(t.TempDir(), "csi.sock")}
+	handler := o.handler(prometheus.NewRegistry(), func() bool { return true })
+	healthy := func(want int, because string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil))
+		if w.Code != want || !strings.Contains(w.Body.String(), because) {
+			t.Errorf("%d %q, want %d and %q", w.Code, w.Body, want, because)
+		}
+	}
+	healthy(http.StatusServiceUnavailable, o.endpoint)
+	l, err := driver.Listen(o.endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := driver.NewServer(slog.New(slog.DiscardHandler), nil)
+	d.Register(server)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- driver.Serve(ctx, server, l) }()
+	healthy(http.StatusOK, "ok")
+	missing = fmt.Errorf("%w: test", crypt.ErrNotSupported)
+	healthy(http.StatusServiceUnavailable, crypt.ErrNotSupported.Error())
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
