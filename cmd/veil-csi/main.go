@@ -52,7 +52,7 @@ type options struct {
 	endpoint, registration, run           string
 	files, disks, claims                  string
 	sparse                                bool
-	reserve                               int
+	reserve, checkMemory                  int
 	kmsSocket, keyFile, previousKeyFile   string
 	metrics, logLevel, logFormat          string
 	latencyTuning                         string
@@ -143,6 +143,8 @@ func (o *options) flags() *flag.FlagSet {
 	fs.DurationVar(&o.trimEvery, "trim-every", 24*time.Hour, "how often volumes with discard: batch say which blocks are free")
 	fs.BoolVar(&o.privateMounts, "private-mounts", false, "do not require that mounts reach the host: "+
 		"for a veil-csi in the kubelet's own mount namespace, not in a container")
+	fs.IntVar(&o.checkMemory, "check-memory", 384, "the most memory that one check of an ext4 takes, `MiB`; 0: all there is. "+
+		"Keep it below the limit of the container")
 	fs.StringVar(&o.latencyTuning, "latency-tuning", tuningAuto, "whether tuning: latency has dm-crypt's flags: "+
 		"`auto` by the kernel's release (6.8 or newer), on where its vendor has fixed CVE-2024-26718, off")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")

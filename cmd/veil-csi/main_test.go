@@ -47,6 +47,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		"previous key alone":      {[]string{"-node", "n", "-previous-key-file", "/x"}, "-key-file"},
 		"unknown tuning":          {[]string{"-node", "n", "-latency-tuning", "yes"}, "auto, on or off"},
 		"all in reserve":          {[]string{"-node", "n", "-reserve", "100"}, "0 to 90"},
+		"less than no memory":     {[]string{"-node", "n", "-check-memory", "-1"}, "-check-memory"},
 		"relative endpoint":       {[]string{"-node", "n", "-endpoint", "csi.sock"}, "absolute"},
 		"never re-wrap":           {[]string{"-node", "n", "-rewrap-every", "0"}, "-rewrap-every"},
 		"word too many":           {[]string{"-node", "n", "serve"}, `unexpected argument "serve"`},

@@ -75,6 +75,8 @@ func (o *options) check() error {
 		return errors.New("-previous-key-file wants the new one, too: -key-file")
 	case o.reserve < 0 || o.reserve > maxReserve:
 		return fmt.Errorf("-reserve %d: want 0 to %d, percent", o.reserve, maxReserve)
+	case o.checkMemory < 0:
+		return fmt.Errorf("-check-memory %d: want MiB, or 0 for no limit", o.checkMemory)
 	case min(o.rewrapEvery, o.trimEvery, o.requestsEvery) <= 0:
 		return errors.New("-rewrap-every, -trim-every and -requests-every want a time such as 10m")
 	case !slices.Contains([]string{tuningAuto, tuningOn, tuningOff}, o.latencyTuning):
@@ -225,8 +227,8 @@ func (o *options) serve(ctx context.Context) error {
 		return err
 	}
 	d, err := driver.New(driver.Config{
-		Node: o.node, Version: version.String(), Sets: sets, Keys: keys, Mounts: mount.Host{}, TakeOver: s.takeOver,
-		Cache: s.reader(), PrivateMounts: o.privateMounts || o.registration == "", Log: log,
+		Node: o.node, Version: version.String(), Sets: sets, Keys: keys, TakeOver: s.takeOver,
+		Mounts: mount.Host{CheckMemory: uint64(o.checkMemory) << 20}, Cache: s.reader(), PrivateMounts: o.privateMounts || o.registration == "", Log: log,
 	})
 	if err != nil {
 		return err

@@ -304,6 +304,35 @@ func TestHowCheckEnds(t *testing.T) {
 		if err != nil && (strings.Contains(err.Error(), "patient") || !strings.Contains(err.Error(), "e2fsck -fn "+device)) {
 			t.Errorf("%s: %v", end, err)
 		}
+		if err != nil && strings.Contains(err.Error(), "memory") == c.damaged {
+			t.Errorf("%s: %v", end, err)
+		}
+	}
+}
+
+// A check takes no more memory than it may: else a kubelet kills the driver of all volumes with it.
+func TestCheckHasALimitOfMemory(t *testing.T) {
+	dir := t.TempDir()
+	before := folders
+	t.Cleanup(func() { folders = before })
+	folders = append([]string{dir}, before...)
+	device := filepath.Join(dir, "device")
+	if err := os.WriteFile(device, make([]byte, 8192), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// It waits for the limit, which comes once it runs, and gives up where none comes.
+	const script = `#!/bin/sh
+for _ in 1 2 3 4 5 6 7 8 9 10; do [ "$(ulimit -v)" = 65536 ] && exit 0; sleep 0.1; done
+exit 8
+`
+	if err := os.WriteFile(filepath.Join(dir, "e2fsck"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Host{CheckMemory: 64 << 20}).Check(t.Context(), device, Ext4); err != nil {
+		t.Error(err)
+	}
+	if err := (Host{}).Check(t.Context(), device, Ext4); err == nil || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("without a limit: %v", err)
 	}
 }
 

@@ -10,10 +10,16 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Host is the System of this machine. The zero value is ready. It needs CAP_SYS_ADMIN, and CAP_SYS_RESOURCE for ext4 to grow.
-type Host struct{}
+type Host struct {
+	// CheckMemory is the most memory that one e2fsck may take, bytes; 0 is no limit. One that needs more ends with an error; without a limit it takes the whole
+	// container with it, where the kubelet has a container killed as one (memory.oom.group).
+	CheckMemory uint64
+}
 
 const (
 	// maxOutput is how much of a program's output an error has, bytes.
@@ -65,15 +71,16 @@ func (h *head) Write(p []byte) (int, error) {
 
 // run gives the exit code of a program; an error has what it said. A program that does not end by itself within ctx is killed.
 func run(ctx context.Context, name string, args ...string) (code int, err error) {
-	code, said, err := silent(ctx, name, args...)
+	code, said, err := silent(ctx, 0, name, args...)
 	if code != 0 {
 		err = fmt.Errorf("%w: %s", err, bytes.Join(bytes.Fields(said), []byte(" ")))
 	}
 	return code, err
 }
 
-// silent is run whose error has nothing of what the program said. The code is 0 when it did not end by itself with another.
-func silent(ctx context.Context, name string, args ...string) (code int, said []byte, err error) {
+// silent is run whose error has nothing of what the program said. The code is 0 when it did not end by itself with another. memory is the most that the
+// program may take, bytes; 0 is no limit.
+func silent(ctx context.Context, memory uint64, name string, args ...string) (code int, said []byte, err error) {
 	path, err := find(name)
 	if err != nil {
 		return 0, nil, err
@@ -88,7 +95,13 @@ func silent(ctx context.Context, name string, args ...string) (code int, said []
 	cmd.WaitDelay = patience
 	var out head
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err = cmd.Run()
+	if err = cmd.Start(); err == nil {
+		if memory > 0 {
+			// A moment after it began, in which no program takes much. One that has ended has no limit any more.
+			err = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_AS, &unix.Rlimit{Cur: memory, Max: memory}, nil)
+		}
+		err = errors.Join(cmd.Wait(), err)
+	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
 		return 0, nil, fmt.Errorf("%s: %w", name, errors.Join(err, ctx.Err()))
@@ -119,7 +132,7 @@ func (Host) Make(ctx context.Context, device string, kind FS) error {
 const e2fsckCorrected = 1 | 2
 
 // Check implements Filesystems. One that was unmounted cleanly is left to the kernel, as e2fsck -p would, without the time that starting it takes. xfs replays its journal when it is mounted and is repaired by nobody but a person, so there is nothing to do.
-func (Host) Check(ctx context.Context, device string, kind FS) error {
+func (h Host) Check(ctx context.Context, device string, kind FS) error {
 	if kind != Ext4 {
 		return nil
 	}
@@ -127,7 +140,7 @@ func (Host) Check(ctx context.Context, device string, kind FS) error {
 		return err
 	}
 	// What it says has names of files in it, and errors go to logs and events, which are on disks in clear.
-	code, _, err := silent(ctx, "e2fsck", "-p", device)
+	code, _, err := silent(ctx, h.CheckMemory, "e2fsck", "-p", device)
 	switch {
 	case code == 0:
 		return err
@@ -140,7 +153,7 @@ func (Host) Check(ctx context.Context, device string, kind FS) error {
 	if code > 0 && code&uncorrected != 0 {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	return err
+	return fmt.Errorf("%w; it may have wanted more memory than it may take: docs/storage.md, Memory", err)
 }
 
 // Grow implements Filesystems.
