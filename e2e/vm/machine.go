@@ -121,7 +121,7 @@ func (m *Machine) arguments() []string {
 		"-device", "virtio-net-pci,netdev=net0,mac="+m.hardwareAddr()+fmt.Sprintf(",host_mtu=%d,", c.opts.UnderlayMTU)+noOffloads,
 		"-device", "virtio-rng-pci",
 		"-serial", "file:"+filepath.Join(m.Dir, "console.log"))
-	args = append(args, disk("root", "cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "disk.qcow2"))...)
+	args = append(args, disk("root", "cache=unsafe,discard=unmap,file="+m.RootDisk())...)
 	args = append(args, disk("seed", "format=raw,readonly=on,file="+filepath.Join(m.Dir, "seed.tar"))...)
 	if !c.opts.Bare {
 		args = append(args, disk("shared", "cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "shared.qcow2"))...)
@@ -131,6 +131,10 @@ func (m *Machine) arguments() []string {
 	}
 	return args
 }
+
+// RootDisk is the file with what the machine wrote to its root disk, in clusters of qcow2 that are neither compressed nor encrypted: text that is on
+// the disk is in the file.
+func (m *Machine) RootDisk() string { return filepath.Join(m.Dir, "disk.qcow2") }
 
 // disk gives qemu's arguments for a disk. They are devices of their own, because qemu gives those the first places, and the first is /dev/vda.
 func disk(id, drive string) []string {

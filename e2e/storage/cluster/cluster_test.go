@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"github.com/kubeveil/kubeveil/e2e/storage"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
@@ -43,6 +45,30 @@ func TestChosen(t *testing.T) {
 	}
 }
 
+// The search fails where a canary is in clear, wherever on the disk, and where it could not have found one.
+func TestSearchOfADisk(t *testing.T) {
+	s := &Session{canary: "the-canary", control: "the-control"}
+	control := strings.Repeat(s.control+"\n", controlLines)
+	for name, c := range map[string]struct{ content, want string }{
+		"clean":                  {strings.Repeat("x", 1<<20) + control, ""},
+		"a canary":               {control + strings.Repeat("x", 3<<20) + s.canary, "canaries in clear: want 0 canaries"},
+		"a canary at the border": {control + strings.Repeat("x", 1<<20-len(control)-3) + s.canary, "canaries in clear"},
+		"nothing is found":       {strings.Repeat("x", 1<<20), "the control in clear"},
+	} {
+		disk := storage.Disk{Path: filepath.Join(t.TempDir(), "disk")}
+		if err := os.WriteFile(disk.Path, []byte(c.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		gates, err := s.search(disk, "disk")
+		if len(gates) != 2 || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	if _, err := s.search(storage.Disk{Path: filepath.Join(t.TempDir(), "none")}, "disk"); err == nil {
+		t.Error("a disk that is not there has nothing in clear")
+	}
+}
+
 // What the templates give is YAML of as many objects as there should be, each with a kind and a name.
 func TestObjects(t *testing.T) {
 	type class struct{ Name, FS string }
@@ -53,7 +79,7 @@ func TestObjects(t *testing.T) {
 	}{
 		"setup": {setup, map[string]any{"Key": "aGVsbG8=", "Classes": []class{{"a", "ext4"}, {"b", ""}}, "Secrets": []string{"provisioner", "node-stage"}},
 			[]string{"Secret", "Role", "RoleBinding", "StorageClass", "StorageClass", "VolumeSnapshotClass"}},
-		"a copy":   {claimAndPod, map[string]any{"Name": "n", "Class": "c", "Block": false, "MiB": 9, "SourceKind": "VolumeSnapshot", "Source": "s", "Image": "i"}, []string{"PersistentVolumeClaim", "Pod"}},
+		"a copy":   {claimAndPod, map[string]any{"Name": "n", "Class": "c", "Block": false, "MiB": 9, "SourceKind": "VolumeSnapshot", "Source": "s", "Node": "n", "Image": "i"}, []string{"PersistentVolumeClaim", "Pod"}},
 		"in clear": {clear, map[string]any{"MiB": 1, "Path": "/p", "Node": "n"}, []string{"StorageClass", "PersistentVolume"}},
 		"a device": {claimAndPod, map[string]any{"Name": "n", "Class": "c", "Block": true, "MiB": 9, "SourceKind": "", "Source": "", "Image": "i"}, []string{"PersistentVolumeClaim", "Pod"}},
 	} {

@@ -27,7 +27,7 @@ type Session struct {
 	Only *regexp.Regexp
 	// Out gets progress for people.
 	Out io.Writer
-	// canary is in all that is written to volumes; control is in a file beside their ciphertext, in clear.
+	// canary is in all that is written to volumes; control is in files beside their ciphertext and on the root disk, in clear.
 	canary, control string
 	gates           []bench.Gate
 }
