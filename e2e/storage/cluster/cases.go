@@ -55,6 +55,8 @@ func cases() []one {
 		{"recovered-by-cryptsetup", 5 * time.Minute, (*Session).recover},
 		{"reboot", 15 * time.Minute, (*Session).reboot},
 		{"taken-over", 20 * time.Minute, (*Session).takeOver},
+		{"copy-beside-emptier-nodes", 20 * time.Minute, (*Session).copyBesideEmptierNodes},
+		{"node-that-is-gone", 15 * time.Minute, (*Session).nodeGone},
 		{"nothing-in-clear-at-the-end", 2 * time.Minute, func(s *Session, ctx context.Context) error { return s.nothingInClear(ctx, "after all cases", 6) }},
 		{"delete", 5 * time.Minute, (*Session).deleted},
 		{"uninstall", 5 * time.Minute, (*Session).uninstall},

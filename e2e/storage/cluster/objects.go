@@ -97,11 +97,13 @@ type claim struct {
 	MiB int
 	// SourceKind and Source are what it is a copy of, if anything.
 	SourceKind, Source string
+	// Node is where its volume is to be made; empty leaves it to the scheduler.
+	Node string
 }
 
 var claimAndPod = template.Must(template.New("claim").Parse(`apiVersion: v1
 kind: PersistentVolumeClaim
-metadata: {name: {{.Name}}}
+metadata: {name: {{.Name}}{{if .Node}}, annotations: {volume.kubernetes.io/selected-node: {{.Node}}}{{end}}}
 spec:
   storageClassName: {{.Class}}
   accessModes: [{{if .Block}}ReadWriteOncePod{{else}}ReadWriteOnce{{end}}]
@@ -127,7 +129,8 @@ spec:
 // create makes the claim and its pod, or the pod alone where the claim is there.
 func (s *Session) create(ctx context.Context, c claim) error {
 	return s.apply(ctx, claimAndPod, map[string]any{
-		"Name": c.Name, "Class": c.class, "Block": c.block, "MiB": c.MiB, "SourceKind": c.SourceKind, "Source": c.Source, "Image": vm.ToolImage,
+		"Name": c.Name, "Class": c.class, "Block": c.block, "MiB": c.MiB, "SourceKind": c.SourceKind, "Source": c.Source, "Node": c.Node,
+		"Image": vm.ToolImage,
 	})
 }
 
