@@ -86,6 +86,9 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		{"Pods", fmt.Sprint(s.Pods)},
 		{"In clear", inClear(s)},
 	}
+	if s.TunnelSources != "" {
+		rows = append(rows, []string{"Datagrams from", s.TunnelSources})
+	}
 	if s.Flowtable != "" {
 		rows = append(rows, []string{"Flow table", s.Flowtable})
 	}

@@ -72,8 +72,8 @@ type Agent struct {
 	kernel kernelChanges
 	// showGuard shows the guard; a test has its own.
 	showGuard func() (telemetry.Guard, error)
-	// marks has a lock of its own.
-	marks lostMarks
+	// guardCounts are what Status saw of the guard's counters. It has a lock of its own.
+	guardCounts guardCounts
 	// pace is the loop's alone.
 	pace pace
 	// based is whether base routes were seen to in this life. The loop's alone.

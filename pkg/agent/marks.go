@@ -2,32 +2,60 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// marksShown is for how long status shows a problem with marks after the last that was restored.
-const marksShown = 10 * time.Minute
+// shownFor is for how long status shows a problem after the counter that tells of it last rose.
+const shownFor = 10 * time.Minute
 
-// lostMarks notes when the guard last restored marks. Its zero value is ready for use, by any goroutine.
-type lostMarks struct {
-	mu       sync.Mutex // guards what follows
-	restored uint64
-	at       time.Time
+// rising notes when a counter last rose. Its zero value is ready for use.
+type rising struct {
+	count uint64
+	at    time.Time
 }
 
-// problem returns a sentence while the count of restored marks rises or rose lately, else "".
-func (l *lostMarks) problem(restored uint64, now time.Time) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if restored > l.restored {
-		l.at = now
+// lately reports whether the counter rises, or rose within shownFor.
+func (r *rising) lately(count uint64, now time.Time) bool {
+	if count > r.count {
+		r.at = now
 	}
-	l.restored = restored
-	if l.at.IsZero() || now.Sub(l.at) > marksShown {
-		return ""
+	r.count = count
+	return !r.at.IsZero() && now.Sub(r.at) <= shownFor
+}
+
+// guardCounts are the counters of the guard that tell of problems. The zero value is ready for
+// use, by any goroutine.
+type guardCounts struct {
+	mu             sync.Mutex // guards what follows
+	marks, unknown rising
+}
+
+// problems says what the counters of s tell, in sentences.
+func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.marks.lately(s.Guard.MarksRestored, now) {
+		problems = append(problems, fmt.Sprintf("another program overwrites the marks of pods' packets (%d restored): find the "+
+			"rule with nft list ruleset or iptables-save -t mangle and exclude links of the groups of pods "+
+			"and tunnels, or let it change only the bits of its own mark", s.Guard.MarksRestored))
 	}
-	return fmt.Sprintf("another program overwrites the marks of pods' packets (%d restored): find the "+
-		"rule with nft list ruleset or iptables-save -t mangle and exclude links of the groups of pods "+
-		"and tunnels, or let it change only the bits of its own mark", restored)
+	var unknown uint64
+	for _, d := range s.Guard.Drops {
+		if d.Name == guard.TunnelUnknownSource {
+			unknown = d.Packets
+		}
+	}
+	// Anybody can send such datagrams. They are a problem where peers are not heard.
+	silent := func(p telemetry.Peer) bool { return p.State == telemetry.PeerSilent }
+	if c.unknown.lately(unknown, now) && slices.ContainsFunc(s.Peers, silent) {
+		problems = append(problems, fmt.Sprintf("peers are silent, and %d tunnel datagrams came from addresses that no believed "+
+			"node has: if nodes are behind NAT, add the outer address to the Node (ExternalIP), or set tunnel.roaming: true "+
+			"on every node", unknown))
+	}
+	return problems
 }

@@ -69,6 +69,8 @@ type decision struct {
 	claim *cluster.Claim
 	// problems keep the node from being ready for pods, as sentences.
 	problems []string
+	// tunnelSources says from where tunnel datagrams are taken, for people.
+	tunnelSources string
 	// linkProblem is the one among problems that the link between nodes has, empty for none.
 	linkProblem string
 	// notes are what is wrong without that.
@@ -119,6 +121,7 @@ func decide(in inputs) decision {
 		return d
 	}
 	d.host.SelfAddrs, d.guard.SelfAddrs = own, own
+	d.guard.Datagrams, d.tunnelSources = datagrams(in)
 	underlay := cluster.Node{Addresses: own}.AddressFamilies()
 	mtu, err := cluster.TunnelMTU(in.underlayMTU, !underlay.V4, self.PodFamilies())
 	if err != nil {
@@ -142,12 +145,32 @@ func decide(in inputs) decision {
 		Peers:     in.table.Peers,
 		Underlay4: underlay.V4, Underlay6: underlay.V6,
 		Keepalive: time.Duration(in.cfg.Tunnel.Keepalive) * time.Second,
+		Roaming:   d.guard.Datagrams.Sources == nil,
 		Prune:     in.complete,
 	})
 	if len(d.problems) == 0 {
 		d.claim = ownClaim(in, own)
 	}
 	return d
+}
+
+// datagrams says from where tunnel datagrams are taken: from the addresses of believed nodes, once
+// each of them sends from these only. The text says the same to people.
+func datagrams(in inputs) (d *guard.Datagrams, text string) {
+	if in.cfg.Tunnel.Roaming {
+		return &guard.Datagrams{}, "anywhere: tunnel.roaming is set"
+	}
+	d = &guard.Datagrams{Bind: true}
+	unbound := func(n cluster.Node) bool { return n.Claim != nil && !n.Claim.Has(cluster.BoundSource) }
+	if i := slices.IndexFunc(in.table.Peers, unbound); i >= 0 {
+		return d, fmt.Sprintf("anywhere: node %s has a version that sends from any of its addresses: "+
+			"upgrade it, or delete its Node", in.table.Peers[i].Name)
+	}
+	d.Port, d.Sources = uint16(in.cfg.Tunnel.Port), []netip.Addr{}
+	for _, n := range in.table.Peers {
+		d.Sources = append(d.Sources, n.TunnelSources()...)
+	}
+	return d, "believed nodes"
 }
 
 // absent says why nothing is known of this node.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
@@ -87,6 +88,51 @@ func TestDecideForTwoNodes(t *testing.T) {
 	allowed := prefixes("198.18.0.12/32", "198.19.2.0/24", "fd42::c/128", "fd42:1:0:2::/64")
 	if diff := cmp.Diff(allowed, d.tunnel.Devices[0].Peers[0].AllowedIPs, ip, cmpopts.SortSlices(func(a, b netip.Prefix) bool { return a.String() < b.String() })); diff != "" {
 		t.Errorf("allowed IPs (-want +got):\n%s", diff)
+	}
+}
+
+// Tunnel datagrams are taken from the addresses of believed nodes, and an endpoint is one of them.
+func TestDecideFromWhereTunnelDatagramsAreTaken(t *testing.T) {
+	b := addrs("198.18.0.12", "fd42::c")
+	for _, tt := range []struct {
+		name   string
+		change func(*inputs)
+		want   *guard.Datagrams
+		// sources are those of the tunnel's peer.
+		sources []netip.Addr
+		text    string
+	}{
+		{"all nodes bind their source", func(*inputs) {},
+			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
+		{"an endpoint is contested", func(in *inputs) { in.table.Peers[0].Addresses = b[:1] },
+			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
+		{"a node is of an older version", func(in *inputs) { in.table.Peers[0].Claim.Features = nil },
+			&guard.Datagrams{Bind: true}, nil, "node b"},
+		{"nodes are behind NAT", func(in *inputs) { in.cfg.Tunnel.Roaming = true }, &guard.Datagrams{}, nil, "tunnel.roaming"},
+		{"there is no other node", func(in *inputs) { in.table.Peers = nil },
+			&guard.Datagrams{Port: config.TunnelPort, Sources: []netip.Addr{}, Bind: true}, nil, "believed nodes"},
+		{"nothing is known", func(in *inputs) { in.table = cluster.Table{} }, nil, nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in := two(t)
+			in.table.Peers[0].Claim.Features = cluster.Features()
+			tt.change(&in)
+			d := decide(in)
+			ip := cmpopts.EquateComparable(netip.Addr{})
+			if diff := cmp.Diff(tt.want, d.guard.Datagrams, ip); diff != "" {
+				t.Errorf("datagrams (-want +got):\n%s", diff)
+			}
+			if !strings.Contains(d.tunnelSources, tt.text) || tt.text == "" && d.tunnelSources != "" {
+				t.Errorf("status says %q, want %q", d.tunnelSources, tt.text)
+			}
+			for _, dev := range d.tunnel.Devices {
+				for _, p := range dev.Peers {
+					if diff := cmp.Diff(tt.sources, p.Sources, ip); diff != "" {
+						t.Errorf("the peer's sources (-want +got):\n%s", diff)
+					}
+				}
+			}
+		})
 	}
 }
 

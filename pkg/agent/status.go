@@ -47,8 +47,8 @@ func (a *Agent) Status() telemetry.Status {
 	s.Problems = append(s.Problems, serviceProblems...)
 	if guardErr != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("the guard cannot be read: %v", guardErr))
-	} else if p := a.marks.problem(s.Guard.MarksRestored, time.Now()); p != "" {
-		s.Problems = append(s.Problems, p)
+	} else {
+		s.Problems = append(s.Problems, a.guardCounts.problems(s, time.Now())...)
 	}
 	return s
 }
@@ -63,10 +63,10 @@ func (v *view) status() telemetry.Status {
 			Prefixes: len(v.last.guard.Ranges), NodeAddrs: len(v.last.guard.NodeAddrs),
 		},
 		MTU:       v.mtuStatus(),
-		Flowtable: v.flowtable,
-		Refused:   slices.Clone(v.refusals),
-		InClear:   inClear(v.cfg),
-		Problems:  slices.Clone(v.problems),
+		Flowtable: v.flowtable, TunnelSources: v.last.tunnelSources,
+		Refused:  slices.Clone(v.refusals),
+		InClear:  inClear(v.cfg),
+		Problems: slices.Clone(v.problems),
 	}
 }
 

@@ -11,8 +11,12 @@ type Feature string
 // and requests to veil-wg, and kept in records of pods.
 const UnknownFields Feature = "unknown-fields"
 
+// BoundSource: tunnel datagrams leave from an address that the Node has, so other nodes need not
+// take them from any other.
+const BoundSource Feature = "bound-source"
+
 // Features returns those of this version, sorted. The caller owns the slice.
-func Features() []Feature { return []Feature{UnknownFields} }
+func Features() []Feature { return []Feature{BoundSource, UnknownFields} }
 
 // Has reports whether the node that made the claim has a feature; nil has none.
 func (c *Claim) Has(f Feature) bool { return c != nil && slices.Contains(c.Features, f) }

@@ -34,6 +34,21 @@ func (n Node) Endpoint(underlay Families) (endpoint netip.AddrPort, ok bool) {
 	return endpoint, ok
 }
 
+// TunnelSources are the addresses that tunnel datagrams of a believed node may come from: those of
+// its Node and its endpoints, of which one may be contested. The caller owns the slice.
+func (n Node) TunnelSources() []netip.Addr {
+	sources := slices.Clone(n.Addresses)
+	if n.Claim == nil {
+		return sources
+	}
+	for _, e := range n.Claim.Endpoints {
+		if !slices.Contains(sources, e.Addr()) {
+			sources = append(sources, e.Addr())
+		}
+	}
+	return sources
+}
+
 // NewestKey is the key of the newest epoch; ok is false without a claim.
 func (n Node) NewestKey() (key Key, ok bool) {
 	if n.Claim == nil || len(n.Claim.Keys) == 0 {

@@ -75,6 +75,9 @@ type Tunnel struct {
 	// Keepalive is the pause between packets to each peer that keep firewalls and NAT
 	// between nodes open, seconds; 0 sends none.
 	Keepalive int `json:"keepalive,omitempty"`
+	// Roaming takes tunnel datagrams from any address, for nodes behind NAT; otherwise they are taken
+	// from addresses of believed nodes only.
+	Roaming bool `json:"roaming,omitempty"`
 }
 
 // CNI configures what runtimes see.

@@ -46,6 +46,7 @@ var flags = []struct{ name, path, usage string }{
 	{"tunnel-mode", "tunnel.mode", "WireGuard by `mode` auto, kernel or userspace"},
 	{"tunnel-port", "tunnel.port", "UDP `port` of WireGuard"},
 	{"tunnel-keepalive", "tunnel.keepalive", "`seconds` between packets to each peer that keep firewalls open (default: none)"},
+	{"tunnel-roaming", "tunnel.roaming", "take tunnel datagrams from any address, for nodes behind NAT that the Node objects do not show"},
 	{"mtu", "mtu", "MTU of the underlay, `bytes` (default: the interface's)"},
 	{"masquerade", "masquerade", "masquerade what leaves the cluster"},
 	{"cni-conf-dir", "cni.confDir", "`directory` of the CNI configuration"},

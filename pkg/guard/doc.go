@@ -5,6 +5,7 @@
 // It refuses connections of pods to where there is no route (refuse.go).
 // A second table marks what comes from pods and drops what they forge (pods.go).
 // Whose a packet is, its input link says, whatever mark another program gave it (origin.go).
+// Tunnel datagrams are taken from believed nodes only (datagram.go).
 //
 // It promises that what it put in force stays so without this process: programs
 // and maps are pinned, attachments belong to the links. Open adopts what an

@@ -45,6 +45,8 @@ type Settings struct {
 	// first. What the node itself sends into a tunnel has one of them as its source (translate_own.go). With
 	// nil what is in force stays.
 	SelfAddrs []netip.Addr
+	// Datagrams says from where tunnel datagrams are taken (datagram.go). With nil what is in force stays.
+	Datagrams *Datagrams
 }
 
 // Guard holds the pinned maps and programs of one node. Its methods may be
@@ -130,6 +132,9 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	}
 	if s.SelfAddrs == nil {
 		want.Table.keep(have.Table, setOwn4, setOwn6, setSource4, setSource6)
+	}
+	if s.Datagrams == nil {
+		want.Table.keep(have.Table, datagramSets...)
 	}
 	done, odd, err := g.do(h, Diff(have, want))
 	g.unguarded = unguarded(have.Links, odd)
@@ -230,10 +235,12 @@ func (s Settings) validate() error {
 		"node address": s.NodeAddrs, "service address": s.VIPs, "own address": s.SelfAddrs,
 	} {
 		for _, a := range addrs {
-			if !a.IsValid() || a.Is4In6() || a.Zone() != "" {
+			if !plain(a) {
 				errs = append(errs, fmt.Errorf("%s %s: not a plain address", what, a))
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.Datagrams.validate())...)
 }
+
+func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() == "" }

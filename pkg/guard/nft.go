@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -125,7 +126,14 @@ func readChains(c *nftables.Conn, t *nftables.Table, lines *shapeLines) error {
 // fromKernel pairs the starts and ends of intervals.
 func fromKernel(s *nftables.Set, elements []nftables.SetElement) []element {
 	var starts, ends []netip.Addr
+	var out []element
 	for _, e := range elements {
+		if s.Name == setTunnelPort {
+			if len(e.Key) == 2 {
+				out = append(out, element{port: binary.BigEndian.Uint16(e.Key)})
+			}
+			continue
+		}
 		addr := e.Key
 		if s.IsMap {
 			addr = e.Val
@@ -139,7 +147,6 @@ func fromKernel(s *nftables.Set, elements []nftables.SetElement) []element {
 			starts = append(starts, a)
 		}
 	}
-	var out []element
 	for _, start := range starts {
 		e := element{first: start}
 		for _, end := range ends {
@@ -156,6 +163,10 @@ func fromKernel(s *nftables.Set, elements []nftables.SetElement) []element {
 func toKernel(s *nftables.Set, elements []element) []nftables.SetElement {
 	var out []nftables.SetElement
 	for _, e := range elements {
+		if s.Name == setTunnelPort {
+			out = append(out, nftables.SetElement{Key: portKey(e.port)})
+			continue
+		}
 		if s.IsMap {
 			out = append(out, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(config.TunnelGroup), Val: e.first.AsSlice()})
 			continue
@@ -176,6 +187,9 @@ func ourSet(t *nftables.Table, name string) *nftables.Set {
 	s := &nftables.Set{Table: t, Name: name, KeyType: nftables.TypeIPAddr}
 	if strings.HasSuffix(name, "6") {
 		s.KeyType = nftables.TypeIP6Addr
+	}
+	if name == setTunnelPort {
+		s.KeyType = nftables.TypeInetService
 	}
 	if slices.Contains(mapNames, name) {
 		s.IsMap, s.DataType = true, s.KeyType

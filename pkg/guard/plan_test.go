@@ -117,11 +117,12 @@ func TestPlanTableHasNoOverlaps(t *testing.T) {
 		VIPs:        addrs("198.19.199.1", "fd42:fd::1"),
 		PodPrefixes: prefixes("198.18.7.0/24", "fd42:1:0:7::/64"),
 		SelfAddrs:   addrs("fd42:9::2", "198.19.0.2", "198.19.0.1", "fd42:9::1"),
+		Datagrams:   &Datagrams{Port: 51820, Sources: addrs("198.19.0.7", "fd42:9::7", "198.19.0.7"), Bind: true},
 	})
 	a := netip.MustParseAddr
 	want := map[string][]element{
-		setRanges4: {{a("198.18.0.0"), a("198.20.0.0")}, {first: a("255.255.0.0")}},
-		setRanges6: {{a("fd42::"), a("fd43::")}},
+		setRanges4: {{first: a("198.18.0.0"), end: a("198.20.0.0")}, {first: a("255.255.0.0")}},
+		setRanges6: {{first: a("fd42::"), end: a("fd43::")}},
 		setNodes4:  {{first: a("198.19.0.1")}},
 		setNodes6:  {{first: a("fd42:9::1")}},
 		setVIPs4:   {{first: a("198.19.199.1")}},
@@ -132,6 +133,12 @@ func TestPlanTableHasNoOverlaps(t *testing.T) {
 		setOwn6:    {{first: a("fd42:9::1")}, {first: a("fd42:9::2")}},
 		setSource4: {{first: a("198.19.0.2")}},
 		setSource6: {{first: a("fd42:9::2")}},
+
+		setEndpoints4: {{first: a("198.19.0.7")}},
+		setEndpoints6: {{first: a("fd42:9::7")}},
+		setOuter4:     {{first: a("198.19.0.2")}},
+		setOuter6:     {{first: a("fd42:9::2")}},
+		setTunnelPort: {{port: 51820}},
 	}
 	if diff := cmp.Diff(want, got.sets, cmp.Comparer(func(x, y element) bool { return x == y })); diff != "" {
 		t.Error(diff)
@@ -152,10 +159,11 @@ func TestBadSettingsAreAllNamed(t *testing.T) {
 		NodeAddrs: []netip.Addr{{}, netip.MustParseAddr("::ffff:198.18.0.1"), netip.MustParseAddr("fe80::1%eth0")},
 		VIPs:      []netip.Addr{{}},
 		SelfAddrs: []netip.Addr{{}},
+		Datagrams: &Datagrams{Sources: []netip.Addr{{}}},
 	}
 	err := s.validate()
-	if err == nil || strings.Count(err.Error(), "\n") != 7 {
-		t.Errorf("got %v, want eight problems", err)
+	if err == nil || strings.Count(err.Error(), "\n") != 9 {
+		t.Errorf("got %v, want ten problems", err)
 	}
 	if err := lab().validate(); err != nil {
 		t.Error(err)
@@ -170,7 +178,7 @@ func TestRulesCountWhatTheCountersHave(t *testing.T) {
 			}
 		}
 	}
-	if n := len(chains()); n != 15 {
+	if n := len(chains()); n != 17 {
 		t.Errorf("%d chains", n)
 	}
 }

@@ -30,20 +30,30 @@ const (
 	setOwn6    = "own6"
 	setSource4 = "source4"
 	setSource6 = "source6"
+	// See datagram.go.
+	setEndpoints4 = "endpoints4"
+	setEndpoints6 = "endpoints6"
+	setOuter4     = "outer4"
+	setOuter6     = "outer6"
+	setTunnelPort = "tunnel_port"
 )
 
+// setNames are all sets. The port, without which no datagram is dropped, is filled after the
+// addresses that are taken.
 var setNames = []string{
 	setRanges4, setRanges6, setNodes4, setNodes6, setVIPs4, setVIPs6,
 	setSelf4, setSelf6, setOwn4, setOwn6, setSource4, setSource6,
+	setEndpoints4, setEndpoints6, setOuter4, setOuter6, setTunnelPort,
 }
 
 // mapNames are the sets that are maps, from the group of tunnels to an address.
-var mapNames = []string{setSelf4, setSelf6, setSource4, setSource6}
+var mapNames = []string{setSelf4, setSelf6, setSource4, setSource6, setOuter4, setOuter6}
 
 // tableCounters are the reasons for which the table drops, and MarksRestored.
 var tableCounters = []string{
 	"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error",
-	translated, unmarked, untranslated, midstream, tunnelToOutside, MarksRestored,
+	translated, unmarked, untranslated, midstream, tunnelToOutside, TunnelUnknownSource,
+	MarksRestored,
 }
 
 // chain is a chain of the table. One without a hook is what rules of others go to.
@@ -118,6 +128,8 @@ func chains() []chain {
 		restoreChain(),
 		midstreamChain(),
 		keepChain(),
+		takeDatagrams(),
+		bindDatagrams(),
 		chain{"postrouting", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(afterSourceNAT), out},
 	)
 }
@@ -214,9 +226,10 @@ type table struct {
 }
 
 // element is an address, or the interval from first to before end; an interval
-// to the end of the address space has an invalid end.
+// to the end of the address space has an invalid end. In a set of ports it is a port.
 type element struct {
 	first, end netip.Addr
+	port       uint16
 }
 
 // planTable is what the table must be. Pure.
@@ -230,29 +243,34 @@ func planTable(s Settings) table {
 		if p.Addr().Is4() {
 			name = setRanges4
 		}
-		t.sets[name] = append(t.sets[name], element{p.Addr(), lastOf(p).Next()})
+		t.sets[name] = append(t.sets[name], element{first: p.Addr(), end: lastOf(p).Next()})
 	}
-	put := func(addrs []netip.Addr, four, six string) {
-		for _, a := range addrs {
-			name := six
-			if a.Is4() {
-				name = four
-			}
-			t.sets[name] = append(t.sets[name], element{first: a})
-		}
-	}
-	put(s.NodeAddrs, setNodes4, setNodes6)
-	put(s.VIPs, setVIPs4, setVIPs6)
-	put(selfAddrs(s.PodPrefixes), setSelf4, setSelf6)
-	put(s.SelfAddrs, setOwn4, setOwn6)
-	put(sourceAddrs(s.SelfAddrs), setSource4, setSource6)
+	t.put(s.NodeAddrs, setNodes4, setNodes6)
+	t.put(s.VIPs, setVIPs4, setVIPs6)
+	t.put(selfAddrs(s.PodPrefixes), setSelf4, setSelf6)
+	t.put(s.SelfAddrs, setOwn4, setOwn6)
+	t.put(sourceAddrs(s.SelfAddrs), setSource4, setSource6)
+	t.datagrams(s.Datagrams, s.SelfAddrs)
 	t.sort()
 	return t
 }
 
+// put adds addresses to the set of their family.
+func (t table) put(addrs []netip.Addr, four, six string) {
+	for _, a := range addrs {
+		name := six
+		if a.Is4() {
+			name = four
+		}
+		t.sets[name] = append(t.sets[name], element{first: a})
+	}
+}
+
 func (t table) sort() {
 	for _, elements := range t.sets {
-		slices.SortFunc(elements, func(a, b element) int { return cmp.Or(a.first.Compare(b.first), a.end.Compare(b.end)) })
+		slices.SortFunc(elements, func(a, b element) int {
+			return cmp.Or(a.first.Compare(b.first), a.end.Compare(b.end), cmp.Compare(a.port, b.port))
+		})
 	}
 }
 
@@ -317,12 +335,17 @@ func diffTable(have, want table) []Op {
 	if have.shape != want.shape {
 		return []Op{opTable(want)}
 	}
-	var ops []Op
+	var first, ops []Op
 	for _, name := range setNames {
 		add, remove := minus(want.sets[name], have.sets[name]), minus(have.sets[name], want.sets[name])
-		if len(add)+len(remove) > 0 {
+		switch {
+		case len(add)+len(remove) == 0:
+		case name == setTunnelPort && len(add) == 0:
+			// Before the addresses that are taken go.
+			first = append(first, opElements(name, add, remove))
+		default:
 			ops = append(ops, opElements(name, add, remove))
 		}
 	}
-	return ops
+	return append(first, ops...)
 }

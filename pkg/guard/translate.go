@@ -34,11 +34,13 @@ const beforeSourceNAT = 90
 const ctOriginal, ctReply = 0, 1
 
 // family is the fields of the headers of one, and the sets.
-type family struct{ saddr, daddr, nodes, ranges, vips, self, own, source string }
+type family struct {
+	saddr, daddr, nodes, ranges, vips, self, own, source, endpoints, outer string
+}
 
 var families = []family{
-	{"ip saddr", "ip daddr", setNodes4, setRanges4, setVIPs4, setSelf4, setOwn4, setSource4},
-	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6, setVIPs6, setSelf6, setOwn6, setSource6},
+	{"ip saddr", "ip daddr", setNodes4, setRanges4, setVIPs4, setSelf4, setOwn4, setSource4, setEndpoints4, setOuter4},
+	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6, setVIPs6, setSelf6, setOwn6, setSource6, setEndpoints6, setOuter6},
 }
 
 // skipTunnelled leaves alone what comes out of a tunnel, and marks it as what pods send, so that it is

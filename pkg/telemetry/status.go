@@ -36,6 +36,8 @@ type Status struct {
 	InClear []string `json:"inClear,omitempty"`
 	// Flowtable is "on" where packets of known flows take the kernel's flow table, else why they do not; empty is not known yet.
 	Flowtable string `json:"flowtable,omitempty"`
+	// TunnelSources says from where tunnel datagrams are taken; empty is not known yet.
+	TunnelSources string `json:"tunnelSources,omitempty"`
 	// Services is nil where another program translates services.
 	Services *Services `json:"services,omitempty"`
 	// Problems are sentences about what is wrong now, with what to do.

@@ -175,7 +175,7 @@ func diffPeer(p Peer, st PeerState, given map[netip.Prefix]bool, now time.Time) 
 }
 
 // resetEndpoint says whether the claimed endpoint is to be set. A peer that moved
-// and still shakes hands is where it says it is.
+// to another of its addresses and still shakes hands is where it says it is.
 func resetEndpoint(p Peer, st PeerState, now time.Time) bool {
 	switch {
 	case !p.Endpoint.IsValid() || p.Endpoint == st.Endpoint:
@@ -183,6 +183,8 @@ func resetEndpoint(p Peer, st PeerState, now time.Time) bool {
 	case !st.Endpoint.IsValid():
 		return true
 	case st.Claimed.IsValid() && st.Claimed != p.Endpoint:
+		return true
+	case p.Sources != nil && !slices.Contains(p.Sources, st.Endpoint.Addr()):
 		return true
 	}
 	return !now.IsZero() && HealthAt(st.LastHandshake, now) != Up

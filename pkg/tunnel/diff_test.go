@@ -78,6 +78,9 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 		{"a peer that moved and shakes hands is left there", moved(time.Minute, endpoint), first, nil},
 		{"a peer that moved and fell silent is set back", moved(time.Hour, endpoint), first,
 			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), Endpoint: ptr(ep(1))}}},
+		{"a peer that moved to another of its addresses is left there", moved(time.Minute, endpoint), sourcedFrom(first, ep(1).Addr(), endpoint.Addr()), nil},
+		{"an endpoint that is none of the peer's addresses is set back", moved(time.Minute, endpoint), sourcedFrom(first, ep(1).Addr()),
+			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), Endpoint: ptr(ep(1))}}},
 		{"a changed claim is set at once", moved(time.Minute, endpoint),
 			spec(key, tunnel.Peer{Name: "node-1", PublicKey: pub(1), Endpoint: ep(8), AllowedIPs: []netip.Prefix{pfx(1)}}, peer(2, pfx(2)), peer(3, pfx(3))),
 			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), Endpoint: ptr(ep(8))}}},
@@ -117,6 +120,15 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 }
 
 func ptr[T any](v T) *T { return &v }
+
+// sourcedFrom returns the spec with these addresses as those of the first peer.
+func sourcedFrom(s tunnel.Spec, addrs ...netip.Addr) tunnel.Spec {
+	d := s.Devices[0]
+	d.Peers = slices.Clone(d.Peers)
+	d.Peers[0].Sources = addrs
+	s.Devices = []tunnel.Device{d}
+	return s
+}
 
 func moved(ago time.Duration, to netip.AddrPort) func(*tunneltest.Fake) {
 	return func(f *tunneltest.Fake) {
@@ -294,17 +306,21 @@ func TestPlan(t *testing.T) {
 	for _, d := range got.Devices {
 		want := []tunnel.Peer{{
 			Name: "node-1", PublicKey: pub(2), Endpoint: netip.MustParseAddrPort("[fd42::1]:51820"),
+			Sources: node.Addresses,
 			AllowedIPs: []netip.Prefix{
 				netip.MustParsePrefix("198.18.0.1/32"), pfx(1),
 				netip.MustParsePrefix("fd42::1/128"), netip.MustParsePrefix("fd42:1::/64"),
 			},
 		}}
 		slices.SortFunc(want[0].AllowedIPs, netip.Prefix.Compare)
-		if diff := cmp.Diff(want, d.Peers, cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{})); diff != "" {
+		if diff := cmp.Diff(want, d.Peers, cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{}, netip.Addr{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", d.Name, diff)
 		}
 	}
-	in.Underlay4, in.Underlay6 = true, false
+	in.Underlay4, in.Underlay6, in.Roaming = true, false, true
+	if s := tunnel.Plan(in).Devices[0].Peers[0].Sources; s != nil {
+		t.Errorf("where peers roam an endpoint has to be among %v", s)
+	}
 	if e := tunnel.Plan(in).Devices[0].Peers[0].Endpoint; e != ep(1) {
 		t.Errorf("endpoint %s, want %s", e, ep(1))
 	}

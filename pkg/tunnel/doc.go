@@ -15,7 +15,7 @@
 //     for a TUN. A device that exists is kept whatever its kind, so that nothing is lost.
 //   - An endpoint that moved (an authenticated packet came from elsewhere) is kept
 //     while handshakes succeed. It is set back to the claimed one when the claim
-//     changes or the last handshake is stale.
+//     changes, the last handshake is stale, or its address is none of the peer's.
 //   - No private key is kept from what a device says: public keys are compared.
 //
 // It refuses a Spec in which a key or an allowed IP occurs twice on a device, and

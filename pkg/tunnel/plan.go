@@ -28,6 +28,8 @@ type Inputs struct {
 	Underlay4, Underlay6 bool
 	// Keepalive is that of every peer.
 	Keepalive time.Duration
+	// Roaming lets a peer's endpoint have any address.
+	Roaming bool
 	// Prune is cluster.State.Synced.
 	Prune bool
 }
@@ -50,9 +52,13 @@ func Plan(in Inputs) Spec {
 			}
 			// Without one of a common family it is left to the peer to begin.
 			endpoint, _ := n.Endpoint(cluster.Families{V4: in.Underlay4, V6: in.Underlay6})
-			d.Peers = append(d.Peers, Peer{
+			p := Peer{
 				Name: n.Name, PublicKey: key.Public, Endpoint: endpoint, AllowedIPs: n.AllowedIPs(), Keepalive: in.Keepalive,
-			})
+			}
+			if !in.Roaming {
+				p.Sources = n.TunnelSources()
+			}
+			d.Peers = append(d.Peers, p)
 		}
 		spec.Devices = append(spec.Devices, d)
 	}

@@ -42,6 +42,8 @@ type Peer struct {
 	PublicKey wgkey.Public
 	// Endpoint is the claimed one; the zero value leaves it to the peer to begin.
 	Endpoint netip.AddrPort
+	// Sources are the addresses that the peer's endpoint may have; nil is any.
+	Sources []netip.Addr
 	// AllowedIPs are the inner addresses that are sent to it and believed from it.
 	AllowedIPs []netip.Prefix
 	// Keepalive is the pause between packets that keep firewalls open, full

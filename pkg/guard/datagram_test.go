@@ -1,0 +1,148 @@
+package guard
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// datagramEnds are a node's own address and a peer's, and those of theirs that no Node has.
+var datagramEnds = []struct{ own, peer, ownOther, peerOther string }{
+	{"198.19.0.1", "198.19.0.2", "198.19.0.91", "198.19.0.77"},
+	{"fd42:9::1", "fd42:9::2", "fd42:9::91", "fd42:9::77"},
+}
+
+// udpPort is the port to which udp sends.
+const udpPort = 7777
+
+// newDatagrams returns a node with the addresses of datagramEnds, and what puts Datagrams in force.
+func newDatagrams(t *testing.T) (*node, func(d *Datagrams)) {
+	t.Helper()
+	n := newNode(t, clsact{})
+	s := lab()
+	for _, e := range datagramEnds {
+		nettest.AddAddr(t, n.NS, "u0", host(e.ownOther))
+		nettest.AddAddr(t, n.peer, "u0", host(e.peerOther))
+		s.SelfAddrs = append(s.SelfAddrs, netip.MustParseAddr(e.own))
+	}
+	return n, func(d *Datagrams) {
+		t.Helper()
+		s.Datagrams = d
+		n.Run(t, func() error {
+			_, err := n.g.Apply(s)
+			return err
+		})
+	}
+}
+
+// Tunnel datagrams are taken from believed nodes only, until they may come from anywhere.
+func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
+	n, set := newDatagrams(t)
+	var believed []netip.Addr
+	for _, e := range datagramEnds {
+		believed = append(believed, netip.MustParseAddr(e.peer))
+	}
+	strict := &Datagrams{Port: udpPort, Sources: believed}
+	for _, step := range []struct {
+		situation     string
+		d             *Datagrams
+		peer, unknown bool
+	}{
+		{"nothing is known yet", nil, true, true},
+		{"of believed nodes", strict, true, false},
+		{"as before", nil, true, false},
+		{"on another port", &Datagrams{Port: udpPort + 1, Sources: believed}, true, true},
+		{"there are no believed nodes", &Datagrams{Port: udpPort, Sources: []netip.Addr{}}, false, false},
+		{"of believed nodes again", strict, true, false},
+		{"roaming", &Datagrams{}, true, true},
+	} {
+		set(step.d)
+		for _, e := range datagramEnds {
+			for from, taken := range map[string]bool{e.peer: step.peer, e.peerOther: step.unknown} {
+				send := func() error { return udp(n.peer, from, e.own, 0) }
+				if taken {
+					if got := source(t, n.NS, e.own, send); got != from {
+						t.Errorf("%s: a datagram from %s came from %s", step.situation, from, got)
+					}
+					continue
+				}
+				before := n.counters(t)[TunnelUnknownSource]
+				nettest.Until(t, patience, step.situation+": a datagram from "+from+" is counted", func() bool {
+					if err := send(); err != nil {
+						t.Fatal(err)
+					}
+					return n.counters(t)[TunnelUnknownSource] > before
+				})
+			}
+		}
+	}
+}
+
+// What tunnels send leaves from an address that a Node has, with checksums that are right whoever
+// computes them. What others send keeps its source.
+func TestDatagramsLeaveFromANodesAddress(t *testing.T) {
+	ethtool := nettest.NeedProgram(t, "ethtool")
+	for _, offload := range []string{"on", "off"} {
+		t.Run("checksum offload "+offload, func(t *testing.T) {
+			n, set := newDatagrams(t)
+			n.Run(t, func() error { return command(ethtool, "-K", "u0", "tx", offload) })
+			for _, step := range []struct {
+				situation string
+				d         *Datagrams
+				bound     bool
+			}{
+				{"nothing is known yet", nil, false},
+				{"bound", &Datagrams{Bind: true}, true},
+				{"as before", nil, true},
+				{"roaming", &Datagrams{}, false},
+			} {
+				set(step.d)
+				for _, e := range datagramEnds {
+					check := func(from, want string, mark uint32) {
+						t.Helper()
+						got := source(t, n.peer, e.peer, func() error { return udp(n, from, e.peer, mark) })
+						if got != want {
+							t.Errorf("%s: a datagram from %s, mark %#x, comes from %s, want %s",
+								step.situation, from, mark, got, want)
+						}
+					}
+					want := e.ownOther
+					if step.bound {
+						want = e.own
+					}
+					check(e.ownOther, want, config.TunnelMark)
+					check(e.own, e.own, config.TunnelMark)
+					check(e.ownOther, e.ownOther, 0)
+				}
+			}
+		})
+	}
+}
+
+// No datagram of a believed node is lost while the sets are filled and emptied.
+func TestDatagramSetsAreChangedInAnOrderThatLosesNone(t *testing.T) {
+	open, strict := Plan(Settings{Datagrams: &Datagrams{}}, nil),
+		Plan(Settings{Datagrams: &Datagrams{Port: 7, Sources: addrs("198.19.0.2", "fd42:9::2")}}, nil)
+	for _, c := range []struct {
+		situation  string
+		have, want *State
+		ops        []string
+	}{
+		{"filled", open, strict, []string{
+			"nftables set endpoints4: add 1, remove 0", "nftables set endpoints6: add 1, remove 0",
+			"nftables set tunnel_port: add 1, remove 0",
+		}},
+		{"emptied", strict, open, []string{
+			"nftables set tunnel_port: add 0, remove 1",
+			"nftables set endpoints4: add 0, remove 1", "nftables set endpoints6: add 0, remove 1",
+		}},
+	} {
+		if diff := cmp.Diff(c.ops, texts(diffTable(c.have.Table, c.want.Table))); diff != "" {
+			t.Errorf("%s: %s", c.situation, diff)
+		}
+	}
+}
