@@ -36,7 +36,7 @@ type gap struct {
 
 const (
 	// gapRecords is how many records may be without an answer before it is a gap.
-	gapRecords = 4
+	gapRecords = 2
 	// maxGaps bounds the list.
 	maxGaps = 32
 )
