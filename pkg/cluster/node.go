@@ -5,6 +5,23 @@ import (
 	"slices"
 )
 
+// Equal reports whether n and m say the same. Nil slices are equal to empty ones, times in
+// different zones to each other.
+func (n Node) Equal(m Node) bool {
+	return n.Name == m.Name && n.Created.Equal(m.Created) && n.ControlPlane == m.ControlPlane &&
+		slices.Equal(n.Addresses, m.Addresses) && slices.Equal(n.Contested, m.Contested) &&
+		slices.Equal(n.PodPrefixes, m.PodPrefixes) && n.Claim.Equal(m.Claim)
+}
+
+// Equal reports whether c and d say the same; nil equals nil only.
+func (c *Claim) Equal(d *Claim) bool {
+	if c == nil || d == nil {
+		return c == d
+	}
+	return c.MTU == d.MTU && slices.Equal(c.Keys, d.Keys) && slices.Equal(c.Endpoints, d.Endpoints) &&
+		slices.Equal(c.PodPrefixes, d.PodPrefixes) && slices.Equal(c.Features, d.Features)
+}
+
 // AllowedIPs is what may come out of, and goes into, the tunnel of a peer: its
 // pod prefixes and its addresses as host prefixes, sorted. The caller owns it.
 func (n Node) AllowedIPs() []netip.Prefix {

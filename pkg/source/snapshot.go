@@ -243,7 +243,9 @@ func requireMemory(path string) error {
 type Writer struct {
 	path      string
 	trustDisk bool
-	last      []byte
+	encoder   encoder
+	// last is what is in the file; it is memory of encoder.
+	last []byte
 }
 
 // NewWriter writes to the file at path, whose directory is made when it
@@ -263,12 +265,15 @@ func NewWriter(path string, trustDisk bool) (*Writer, error) {
 // Write replaces the file with t, mode 0600; when the file already holds t
 // from the last Write it does nothing.
 func (w *Writer) Write(t cluster.Table) error {
-	text, err := Encode(t)
+	last := w.last
+	w.last = nil
+	text, err := w.encoder.encode(t)
 	if err != nil {
 		return err
 	}
-	if bytes.Equal(text, w.last) {
+	if bytes.Equal(text, last) {
 		if _, err := os.Lstat(w.path); !errors.Is(err, fs.ErrNotExist) {
+			w.last = text
 			return nil
 		}
 	}
