@@ -28,9 +28,9 @@ var errLinkGone = errors.New("link is gone")
 
 // hooks is the way in which programs are attached to links.
 type hooks interface {
-	// list gives the programs at a point in the order in which they run; a
-	// filter that is no BPF program is 0.
-	list(h *nl.Handle, p Point) ([]ebpf.ProgramID, error)
+	// list gives the programs that run at a point, in that order; a filter that
+	// is no BPF program is 0.
+	list(h *nl.Handle, q *qdiscs, p Point) ([]ebpf.ProgramID, error)
 	// attach puts a program before all others. The name is that of its pin.
 	attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) error
 	// detach takes a program away; one that is not there is no error.
@@ -59,7 +59,7 @@ func (h Hook) tcx() ebpf.AttachType {
 	return ebpf.AttachTCXEgress
 }
 
-func (tcx) list(_ *nl.Handle, p Point) ([]ebpf.ProgramID, error) {
+func (tcx) list(_ *nl.Handle, _ *qdiscs, p Point) ([]ebpf.ProgramID, error) {
 	res, err := link.QueryPrograms(link.QueryOptions{Target: p.Index, Attach: p.Hook.tcx()})
 	if err != nil {
 		return nil, tcxError(err)
@@ -105,7 +105,42 @@ func tcxError(err error) error {
 }
 
 // clsact attaches direct-action filters, named after the pin.
+//
+// The qdisc of that name has a list of filters for what comes in and one for what leaves. The qdisc
+// ingress, which limits of what comes in may use instead, has the first alone: there the kernel
+// takes a filter for either direction, and tells of it in either, but runs it for what comes in
+// (ingress_tcf_block, net/sched/sch_ingress.c).
 type clsact struct{}
+
+const clsactKind = "clsact"
+
+// errNoEgress is that of a link that has another qdisc in the place of clsact.
+var errNoEgress = errors.New("the qdisc ingress, which is in the place of clsact, does not see " +
+	"what leaves: delete it (tc qdisc del dev LINK ingress) and give its filters to clsact " +
+	"(tc qdisc add dev LINK clsact), or use Linux 6.6")
+
+// qdiscs are the kinds of the qdiscs in the place of clsact, by the index of their link. The zero
+// value reads those of all links when it is first asked.
+type qdiscs struct {
+	kinds map[int]string
+}
+
+// kind returns the kind of a link's qdisc, empty for none.
+func (q *qdiscs) kind(h *nl.Handle, index int) (string, error) {
+	if q.kinds == nil {
+		all, err := h.QdiscList(nil)
+		if err != nil {
+			return "", fmt.Errorf("list qdiscs: %w", err)
+		}
+		q.kinds = make(map[int]string)
+		for _, d := range all {
+			if d.Attrs().Parent == nl.ClsactParent {
+				q.kinds[d.Attrs().LinkIndex] = d.Type()
+			}
+		}
+	}
+	return q.kinds[index], nil
+}
 
 func (h Hook) parent() uint32 {
 	if h == Ingress {
@@ -127,8 +162,13 @@ func (clsact) filters(h *nl.Handle, p Point) ([]nl.Filter, error) {
 	return filters, nil
 }
 
-func (c clsact) list(h *nl.Handle, p Point) ([]ebpf.ProgramID, error) {
+func (c clsact) list(h *nl.Handle, q *qdiscs, p Point) ([]ebpf.ProgramID, error) {
 	filters, err := c.filters(h, p)
+	if p.Hook == Egress && len(filters) > 0 {
+		if kind, err := q.kind(h, p.Index); err != nil || kind != clsactKind {
+			return nil, err
+		}
+	}
 	var ids []ebpf.ProgramID
 	for _, f := range filters {
 		if b, ok := f.(*nl.BpfFilter); ok && b.DirectAction {
@@ -142,10 +182,17 @@ func (c clsact) list(h *nl.Handle, p Point) ([]ebpf.ProgramID, error) {
 
 func (c clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) error {
 	err := nl.Err(h.QdiscAdd(&nl.GenericQdisc{
-		QdiscAttrs: nl.QdiscAttrs{LinkIndex: p.Index, Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: "clsact",
+		QdiscAttrs: nl.QdiscAttrs{LinkIndex: p.Index, Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: clsactKind,
 	}))
 	if err != nil && !errors.Is(err, nl.ErrExists) {
 		return fmt.Errorf("add clsact: %w", linkError(err))
+	}
+	if p.Hook == Egress {
+		if kind, err := new(qdiscs).kind(h, p.Index); err != nil {
+			return err
+		} else if kind != clsactKind {
+			return errNoEgress
+		}
 	}
 	filters, err := c.filters(h, p)
 	if err != nil {
@@ -163,7 +210,7 @@ func (c clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) e
 		Fd: prog.FD(), Name: name, DirectAction: true,
 	})
 	if err != nil {
-		return fmt.Errorf("add filter (priority %d must be free or a bpf filter's, and the qdisc clsact rather than ingress): %w",
+		return fmt.Errorf("add filter (priority %d must be free or a bpf filter's): %w",
 			config.TCPriority, linkError(err))
 	}
 	return nil

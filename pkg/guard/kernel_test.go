@@ -339,7 +339,7 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 				return err
 			}
 			defer h.Close()
-			ids, err := hk.list(h, Point{u0.Index, Egress})
+			ids, err := hk.list(h, new(qdiscs), Point{u0.Index, Egress})
 			if err == nil && !slices.Equal(ids, []ebpf.ProgramID{id}) {
 				err = fmt.Errorf("attached are %v, want the other's %v alone", ids, id)
 			}

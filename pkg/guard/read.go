@@ -71,13 +71,14 @@ func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 type finder struct {
 	current map[ebpf.ProgramID]string
 	seen    map[ebpf.ProgramID]Program // Pin is "" for those of others
+	qdiscs  qdiscs
 }
 
 func (f *finder) link(h *nl.Handle, hooks hooks, l Link) (map[Point]Attached, error) {
 	points := make(map[Point]Attached)
 	for _, hook := range []Hook{Ingress, Egress} {
 		p := Point{l.Index, hook}
-		ids, err := hooks.list(h, p)
+		ids, err := hooks.list(h, &f.qdiscs, p)
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/internal/nl"
@@ -60,7 +61,7 @@ func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
 				return err
 			}
 			p := Point{ifi.Index, Egress}
-			ids, err := hk.list(nil, p)
+			ids, err := hk.list(nil, new(qdiscs), p)
 			for _, id := range ids {
 				err = errors.Join(err, hk.detach(nil, p, id))
 			}
@@ -135,11 +136,11 @@ type unreadable struct {
 
 var errUnreadable = errors.New("unreadable")
 
-func (u unreadable) list(h *nl.Handle, p Point) ([]ebpf.ProgramID, error) {
+func (u unreadable) list(h *nl.Handle, q *qdiscs, p Point) ([]ebpf.ProgramID, error) {
 	if p.Index == u.index {
 		return nil, errUnreadable
 	}
-	return u.hooks.list(h, p)
+	return u.hooks.list(h, q, p)
 }
 
 func TestLinkThatCannotBeReadIsNamedAndStopsNothing(t *testing.T) {
@@ -202,4 +203,60 @@ func TestWatchTellsOfLinksWithoutAGuard(t *testing.T) {
 		tells("one that got room", 0)
 		n.expectPins(t, "u1", bothIn, bothOut)
 	})
+}
+
+// TestQdiscIngressHasNoEgress: before Linux 6.6 a link with that qdisc can be guarded for what comes in
+// alone. An earlier version attached both programs, which both judged what came in.
+func TestQdiscIngressHasNoEgress(t *testing.T) {
+	nettest.NeedBPF(t)
+	tc := nettest.NeedProgram(t, "tc")
+	n := newNode(t, clsact{})
+	n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
+	n.Run(t, func() error {
+		if err := command(tc, "qdisc", "add", "dev", "u1", "ingress"); err != nil {
+			return err
+		}
+		u1, err := n.Handle().LinkByName("u1")
+		if err != nil {
+			return err
+		}
+		for _, p := range []struct {
+			parent uint32
+			pin    string
+		}{{nl.ClsactIngress, config.PinGuardIngress}, {nl.ClsactEgress, config.PinGuardEgress}} {
+			err := n.Handle().FilterAdd(&nl.BpfFilter{
+				FilterAttrs: nl.FilterAttrs{
+					LinkIndex: u1.Attrs().Index, Parent: p.parent, Priority: config.TCPriority, Protocol: unix.ETH_P_ALL,
+				},
+				Fd: n.g.progs[p.pin].FD(), Name: p.pin, DirectAction: true,
+			})
+			if err != nil {
+				return fmt.Errorf("attach %s: %w", p.pin, err)
+			}
+		}
+		return nil
+	})
+	n.expectPins(t, "u1", []string{config.PinGuardEgress, config.PinGuardIngress}, nil)
+
+	for i := range 3 {
+		var ops []Op
+		n.Run(t, func() (err error) {
+			ops, err = n.g.Apply(lab())
+			return err
+		})
+		n.expectUnguarded(t, "u1")
+		if odd := n.g.Unguarded()[0]; !strings.Contains(odd, "tc qdisc del") {
+			t.Errorf("%q does not say what to do", odd)
+		}
+		n.expectPins(t, "u1", bothIn, nil)
+		if i > 0 && len(ops) > 0 {
+			t.Errorf("Apply %d did %v", i, ops)
+		}
+	}
+	nettest.AddAddr(t, n.peer, "lo", netip.MustParsePrefix("198.18.9.9/32"))
+	n.losesFrom(t, "198.18.9.9", "198.19.1.1")
+
+	n.Run(t, func() error { return command(tc, "qdisc", "del", "dev", "u1", "ingress") })
+	n.apply(t)
+	n.expectPins(t, "u1", bothIn, bothOut)
 }

@@ -25,6 +25,7 @@ type (
 
 	BpfFilter    = netlink.BpfFilter
 	Filter       = netlink.Filter
+	Qdisc        = netlink.Qdisc
 	FilterAttrs  = netlink.FilterAttrs
 	GenericQdisc = netlink.GenericQdisc
 	QdiscAttrs   = netlink.QdiscAttrs
@@ -102,6 +103,11 @@ func (h *Handle) RouteListFiltered(family int, filter *Route, mask uint64) ([]Ro
 // RuleList lists the policy rules of a family.
 func (h *Handle) RuleList(family int) ([]Rule, error) {
 	return dump(func() ([]Rule, error) { return h.Handle.RuleList(family) })
+}
+
+// QdiscList lists the qdiscs of link, of all links when it is nil.
+func (h *Handle) QdiscList(link Link) ([]Qdisc, error) {
+	return dump(func() ([]Qdisc, error) { return h.Handle.QdiscList(link) })
 }
 
 // NeighList lists the neighbours on a link, on all links for index 0.
