@@ -20,7 +20,7 @@ import (
 //
 // Age and name decide nothing here: a node that was taken over is often the older one.
 func (r *resolver) acceptAddrs(candidates []*candidate) {
-	listing := map[netip.Addr][]*candidate{}
+	times := make(map[netip.Addr]int, len(candidates))
 	for _, c := range candidates {
 		r.checkAddrs(c)
 		r.addrs = append(r.addrs, c.Addresses...)
@@ -29,15 +29,27 @@ func (r *resolver) acceptAddrs(candidates []*candidate) {
 			c.Addresses = nil
 		}
 		for _, a := range c.Addresses {
-			listing[a] = append(listing[a], c)
+			times[a]++
+		}
+	}
+	listing := map[netip.Addr][]*candidate{} // of contested addresses
+	for _, c := range candidates {
+		for _, a := range c.Addresses {
+			if times[a] > 1 || r.contested[a] {
+				listing[a] = append(listing[a], c)
+			}
 		}
 	}
 
 	for _, c := range candidates {
 		listed := c.Addresses
-		c.Addresses, c.Contested = nil, nil
+		c.Contested = nil
+		if !slices.ContainsFunc(listed, func(a netip.Addr) bool { return listing[a] != nil }) {
+			continue
+		}
+		c.Addresses = nil
 		for _, a := range listed {
-			if !r.isContested(a, listing[a]) {
+			if listing[a] == nil {
 				c.Addresses = append(c.Addresses, a)
 				continue
 			}
@@ -49,11 +61,6 @@ func (r *resolver) acceptAddrs(candidates []*candidate) {
 			r.loseAddr(c, a, holder, listing[a])
 		}
 	}
-}
-
-// isContested reports whether more than one node lists a, or did so before.
-func (r *resolver) isContested(a netip.Addr, listing []*candidate) bool {
-	return len(listing) > 1 || r.contested[a]
 }
 
 // holder returns the node that keeps the contested address a, nil for nobody.

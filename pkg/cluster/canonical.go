@@ -8,54 +8,68 @@ import (
 	"strings"
 )
 
-// canonical gives a copy of n that shares nothing with it, in the one form that
-// everything that means the same has: addresses and prefixes sorted, without
-// duplicates, IPv4 never as IPv6, prefixes masked, times in UTC, nil for empty.
+// canonical returns n in the one form that everything that means the same has: addresses and
+// prefixes sorted, without duplicates, IPv4 never as IPv6, prefixes masked, times in UTC, nil for
+// empty. What is in that form already is shared, not copied.
 func canonical(n Node) Node {
 	n.Created = n.Created.UTC().Round(0)
 	n.Addresses, n.Contested = canonicalAddrs(n.Addresses), canonicalAddrs(n.Contested)
 	n.PodPrefixes = canonicalPrefixes(n.PodPrefixes)
-	if n.Claim != nil {
-		c := *n.Claim
-		c.Keys = sorted(c.Keys, compareKeys)
-		c.Endpoints = canonicalEndpoints(c.Endpoints)
-		c.PodPrefixes = canonicalPrefixes(c.PodPrefixes)
-		c.Features = sorted(c.Features, cmp.Compare)
-		n.Claim = &c
+	if n.Claim == nil {
+		return n
+	}
+	keys, endpoints := sorted(n.Claim.Keys, compareKeys), canonicalEndpoints(n.Claim.Endpoints)
+	prefixes, features := canonicalPrefixes(n.Claim.PodPrefixes), sorted(n.Claim.Features, cmp.Compare)
+	if !shared(keys, n.Claim.Keys) || !shared(endpoints, n.Claim.Endpoints) ||
+		!shared(prefixes, n.Claim.PodPrefixes) || !shared(features, n.Claim.Features) {
+		n.Claim = &Claim{Keys: keys, Endpoints: endpoints, PodPrefixes: prefixes, MTU: n.Claim.MTU, Features: features}
 	}
 	return n
 }
 
+// shared reports whether a and b are one slice.
+func shared[T any](a, b []T) bool {
+	return len(a) == len(b) && (a == nil) == (b == nil) && (len(a) == 0 || &a[0] == &b[0])
+}
+
 func canonicalAddrs(addrs []netip.Addr) []netip.Addr {
-	out := slices.Clone(addrs)
-	for i, a := range out {
-		out[i] = a.Unmap()
-	}
-	return sorted(out, netip.Addr.Compare)
+	return sorted(each(addrs, netip.Addr.Unmap), netip.Addr.Compare)
 }
 
 func canonicalEndpoints(endpoints []netip.AddrPort) []netip.AddrPort {
-	out := slices.Clone(endpoints)
-	for i, e := range out {
-		out[i] = netip.AddrPortFrom(e.Addr().Unmap(), e.Port())
-	}
-	return sorted(out, netip.AddrPort.Compare)
+	unmap := func(e netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(e.Addr().Unmap(), e.Port()) }
+	return sorted(each(endpoints, unmap), netip.AddrPort.Compare)
 }
 
 // canonicalPrefixes keeps an invalid prefix, which Masked would turn into the
 // zero one, so that it can be refused.
 func canonicalPrefixes(prefixes []netip.Prefix) []netip.Prefix {
-	out := slices.Clone(prefixes)
-	for i, p := range out {
-		out[i] = p.Masked()
-	}
-	return sorted(out, netip.Prefix.Compare)
+	return sorted(each(prefixes, netip.Prefix.Masked), netip.Prefix.Compare)
 }
 
-// sorted gives a sorted copy without duplicates, nil when it is empty.
+// each returns in with f of each; in itself when that is the same.
+func each[T comparable](in []T, f func(T) T) []T {
+	if !slices.ContainsFunc(in, func(v T) bool { return f(v) != v }) {
+		return in
+	}
+	out := slices.Clone(in)
+	for i, v := range out {
+		out[i] = f(v)
+	}
+	return out
+}
+
+// sorted returns in sorted and without duplicates, nil when it is empty; in itself when it is so.
 func sorted[T comparable](in []T, compare func(a, b T) int) []T {
 	if len(in) == 0 {
 		return nil
+	}
+	inOrder := true
+	for i := 1; i < len(in) && inOrder; i++ {
+		inOrder = compare(in[i-1], in[i]) < 0
+	}
+	if inOrder {
+		return in
 	}
 	out := slices.Clone(in)
 	slices.SortFunc(out, compare)
@@ -68,11 +82,11 @@ func compareKeys(a, b Key) int {
 
 // compareAge orders nodes: the older first, then by name, then by content, so
 // that two different claims are never equal.
-func compareAge(a, b Node) int {
+func compareAge(a, b *Node) int {
 	if c := cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name)); c != 0 {
 		return c
 	}
-	return strings.Compare(content(a), content(b))
+	return strings.Compare(content(*a), content(*b))
 }
 
 // content is only asked for two nodes of one name and age.

@@ -16,26 +16,25 @@ const (
 	maxKeys      = 16
 )
 
-// check judges the name and the prefixes of the Node object of n, without regard to other
+// check judges the name and the prefixes of the Node object of c, without regard to other
 // nodes, and says what may not be believed.
-func (r *resolver) check(n Node) *candidate {
-	c := &candidate{Node: n}
-	if n.Name == "" {
+func (r *resolver) check(c *candidate) {
+	if c.Name == "" {
 		c.problems = append(c.problems, "a node has no name; delete it")
 	}
+	claimed := c.PodPrefixes
 	c.PodPrefixes = nil
-	if len(n.PodPrefixes) > maxPrefixes {
-		c.problems = append(c.problems, fmt.Sprintf("it has %d pod prefixes, more than %d; remove some from Node.spec.podCIDRs", len(n.PodPrefixes), maxPrefixes))
-		n.PodPrefixes = nil
+	if len(claimed) > maxPrefixes {
+		c.problems = append(c.problems, fmt.Sprintf("it has %d pod prefixes, more than %d; remove some from Node.spec.podCIDRs", len(claimed), maxPrefixes))
+		claimed = nil
 	}
-	for _, p := range n.PodPrefixes {
+	for _, p := range claimed {
 		if why := checkPrefix(p, c.PodPrefixes, r.rules); why != "" {
 			c.problems = append(c.problems, fmt.Sprintf("it has the pod prefix %s, %s", p, why))
 			continue
 		}
 		c.PodPrefixes = append(c.PodPrefixes, p)
 	}
-	return c
 }
 
 // checkAddrs leaves to c the addresses that may be its own, without regard to other nodes,
@@ -61,14 +60,17 @@ func (r *resolver) check(n Node) *candidate {
 // refused for something else it is still unreachable for pods: better a pod
 // that cannot reach it than bytes in clear to what is probably a node.
 func (r *resolver) checkAddrs(c *candidate) {
-	var had []netip.Addr
-	if c.accepted {
-		had = slices.Concat(r.last[c.Name].Addresses, r.last[c.Name].Contested)
+	last := r.last[c.Name]
+	had := func(a netip.Addr) bool {
+		return c.accepted && (slices.Contains(last.Addresses, a) || slices.Contains(last.Contested, a))
 	}
-	listed := canonicalAddrs(slices.Concat(c.Addresses, c.Contested))
-	c.yields = map[netip.Addr]bool{}
-	for _, a := range c.Contested {
-		c.yields[a] = !slices.Contains(c.Addresses, a)
+	listed := c.Addresses
+	if len(c.Contested) > 0 {
+		listed = canonicalAddrs(slices.Concat(c.Addresses, c.Contested))
+		c.yields = map[netip.Addr]bool{}
+		for _, a := range c.Contested {
+			c.yields[a] = !slices.Contains(c.Addresses, a)
+		}
 	}
 	c.Addresses, c.Contested = nil, nil
 
@@ -77,7 +79,7 @@ func (r *resolver) checkAddrs(c *candidate) {
 	}
 	if len(listed) > maxAddresses {
 		say("it claims %d addresses, more than %d, and keeps those that it had; nobody needs so many: remove them from the Node's status", len(listed), maxAddresses)
-		listed = slices.DeleteFunc(listed, func(a netip.Addr) bool { return !slices.Contains(had, a) })
+		listed = slices.DeleteFunc(slices.Clone(listed), func(a netip.Addr) bool { return !had(a) })
 	}
 	for _, a := range listed {
 		if why := checkAddr(a, r.rules); why != "" {
@@ -85,7 +87,7 @@ func (r *resolver) checkAddrs(c *candidate) {
 			continue
 		}
 		why := ""
-		if !c.ControlPlane && !slices.Contains(had, a) {
+		if !c.ControlPlane && !had(a) {
 			why = checkEvidence(a, r.rules, r.apiServers)
 		}
 		if why == "" {

@@ -3,17 +3,27 @@ package cluster
 import (
 	"net/netip"
 	"slices"
-	"sort"
 
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // holding says which node holds what. No two nodes hold the same key, or prefixes that
-// overlap.
+// overlap. Prefixes are looked up by hash at each length that is held: clusters have one or
+// two.
 type holding struct {
-	keys map[wgkey.Public]string
-	// prefixes do not overlap and are sorted by address.
-	prefixes []heldPrefix
+	keys     map[wgkey.Public]string
+	prefixes map[netip.Prefix]string
+	// lengths are those of prefixes, by family, in no order.
+	lengths map[bool][]int
+	// beneath are the held prefixes inside one that was asked for and is held by nobody. Each
+	// pair of family and length in asked is complete.
+	beneath map[netip.Prefix][]netip.Prefix
+	asked   map[lengthOf]bool
+}
+
+type lengthOf struct {
+	v6   bool
+	bits int
 }
 
 type heldPrefix struct {
@@ -22,7 +32,10 @@ type heldPrefix struct {
 }
 
 func newHolding() *holding {
-	return &holding{keys: map[wgkey.Public]string{}}
+	return &holding{
+		keys: map[wgkey.Public]string{}, prefixes: map[netip.Prefix]string{}, lengths: map[bool][]int{},
+		beneath: map[netip.Prefix][]netip.Prefix{}, asked: map[lengthOf]bool{},
+	}
 }
 
 // key is the holder of k, "" when there is none.
@@ -30,22 +43,53 @@ func (h *holding) key(k wgkey.Public) string { return h.keys[k] }
 
 // overlaps are the held prefixes that overlap p, sorted by address.
 func (h *holding) overlaps(p netip.Prefix) []heldPrefix {
-	// Held prefixes do not overlap: only the last that begins before p can
-	// reach into it, and those that p covers follow.
-	i := h.search(p)
-	if i > 0 && h.prefixes[i-1].prefix.Overlaps(p) {
-		i--
+	longer := false
+	for _, bits := range h.lengths[isLong(p)] {
+		if bits > p.Bits() {
+			longer = true
+			continue
+		}
+		// Held prefixes do not overlap: with one that covers p there is no other.
+		around, _ := p.Addr().Prefix(bits)
+		if node, ok := h.prefixes[around]; ok {
+			return []heldPrefix{{around, node}}
+		}
 	}
-	end := i
-	for end < len(h.prefixes) && h.prefixes[end].prefix.Overlaps(p) {
-		end++
+	if !longer {
+		return nil
 	}
-	return h.prefixes[i:end]
+
+	h.ask(lengthOf{isLong(p), p.Bits()})
+	inside := h.beneath[p]
+	out := make([]heldPrefix, 0, len(inside))
+	for _, q := range inside {
+		out = append(out, heldPrefix{q, h.prefixes[q]})
+	}
+	slices.SortFunc(out, func(a, b heldPrefix) int { return a.prefix.Addr().Compare(b.prefix.Addr()) })
+	return out
 }
 
-func (h *holding) search(p netip.Prefix) int {
-	return sort.Search(len(h.prefixes), func(i int) bool { return h.prefixes[i].prefix.Addr().Compare(p.Addr()) >= 0 })
+// ask makes beneath complete for the prefixes of a length.
+func (h *holding) ask(l lengthOf) {
+	if h.asked[l] {
+		return
+	}
+	h.asked[l] = true
+	for p := range h.prefixes {
+		h.putBeneath(l, p)
+	}
 }
+
+func (h *holding) putBeneath(l lengthOf, p netip.Prefix) {
+	if isLong(p) != l.v6 || p.Bits() <= l.bits {
+		return
+	}
+	around, _ := p.Addr().Prefix(l.bits)
+	h.beneath[around] = append(h.beneath[around], p)
+}
+
+// isLong is whether p is of addresses of 128 bits.
+func isLong(p netip.Prefix) bool { return p.Addr().BitLen() == 128 }
 
 // takeKey gives k to node unless another holds it.
 func (h *holding) takeKey(k wgkey.Public, node string) {
@@ -56,7 +100,14 @@ func (h *holding) takeKey(k wgkey.Public, node string) {
 
 // takePrefix gives p to node unless something of it is held.
 func (h *holding) takePrefix(p netip.Prefix, node string) {
-	if len(h.overlaps(p)) == 0 {
-		h.prefixes = slices.Insert(h.prefixes, h.search(p), heldPrefix{p, node})
+	if len(h.overlaps(p)) > 0 {
+		return
+	}
+	h.prefixes[p] = node
+	if l := h.lengths[isLong(p)]; !slices.Contains(l, p.Bits()) {
+		h.lengths[isLong(p)] = append(l, p.Bits())
+	}
+	for l := range h.asked {
+		h.putBeneath(l, p)
 	}
 }

@@ -22,8 +22,8 @@ type candidate struct {
 
 // Resolve decides what to believe of state. It is pure; the order of state.Nodes
 // does not matter, and resolving the same state again with the result as lastGood
-// gives the same table. lastGood may be nil; nothing returned shares memory
-// with the arguments. Refusals are sorted.
+// gives the same table. lastGood may be nil. What is returned may share memory with the
+// arguments: states and tables are values that nobody changes. Refusals are sorted.
 //
 // In three steps:
 //
@@ -51,7 +51,7 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 	r.apiServers = canonicalAddrs(state.APIServers)
 	if !state.Synced || len(r.apiServers) == 0 {
 		// A cluster without an API server is one whose list has not arrived.
-		r.apiServers = canonicalAddrs(append(r.apiServers, lastGood.APIServers...))
+		r.apiServers = canonicalAddrs(slices.Concat(r.apiServers, lastGood.APIServers))
 	}
 	if !state.Synced {
 		r.contested = lastContested(r.last)
@@ -97,7 +97,7 @@ type resolver struct {
 }
 
 func lastNodes(t Table) map[string]Node {
-	last := map[string]Node{}
+	last := make(map[string]Node, len(t.Keyless)+len(t.Peers)+1)
 	for _, list := range [][]Node{t.Keyless, t.Peers} {
 		for _, n := range list {
 			last[n.Name] = canonical(n)
@@ -110,20 +110,20 @@ func lastNodes(t Table) map[string]Node {
 }
 
 // bySeniority orders nodes: this one first, then by age.
-func (r *resolver) bySeniority(a, b Node) int {
+func (r *resolver) bySeniority(a, b *candidate) int {
 	switch self := r.rules.Self; {
 	case a.Name == self && b.Name != self:
 		return -1
 	case a.Name != self && b.Name == self:
 		return 1
 	}
-	return compareAge(a, b)
+	return compareAge(&a.Node, &b.Node)
 }
 
 // candidates gives a checked candidate for each node, by seniority.
 func (r *resolver) candidates(state State) []*candidate {
-	var nodes []Node
-	named := map[string]bool{}
+	out := make([]*candidate, 0, len(state.Nodes))
+	named := make(map[string]bool, len(state.Nodes))
 	for _, n := range state.Nodes {
 		n = canonical(n)
 		// A key lives as long as its Node: whoever deletes a VeilNode, or all of them with
@@ -133,27 +133,25 @@ func (r *resolver) candidates(state State) []*candidate {
 			r.kept[n.Name] = true
 		}
 		named[n.Name] = true
-		nodes = append(nodes, n)
+		out = append(out, &candidate{Node: n})
 	}
 	if !state.Synced {
 		for name, n := range r.last {
 			if !named[name] {
-				nodes = append(nodes, n)
+				out = append(out, &candidate{Node: n})
 			}
 		}
 	}
-	slices.SortFunc(nodes, r.bySeniority)
-	var out []*candidate
-	taken := map[string]bool{}
-	for _, n := range nodes {
-		c := r.check(n)
-		if taken[n.Name] {
+	slices.SortFunc(out, r.bySeniority)
+	taken := make(map[string]bool, len(out))
+	for _, c := range out {
+		r.check(c)
+		if taken[c.Name] {
 			c.second = true
 			c.problems = append(c.problems, "there is another node of this name, which is older; delete this one")
 		}
-		taken[n.Name] = true
+		taken[c.Name] = true
 		r.refuseAll(c)
-		out = append(out, c)
 	}
 	return out
 }
@@ -196,23 +194,23 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 	}
 	order := r.inOrder(candidates, func(c *candidate) bool { return len(prefixConflicts(reserved, c.Node)) > 0 })
 	held := newHolding()
-	ages := map[string]Node{}
+	byName := map[string]*candidate{}
 	var accepted []*candidate
 	for _, c := range order {
 		if conflicts := prefixConflicts(held, c.Node); len(conflicts) > 0 {
 			for _, x := range conflicts {
-				r.refuse(c.Node, ages[x.holder], "it claims "+x.what, "delete the Node that has no right to it")
+				r.refuse(c.Node, byName[x.holder].Node, "it claims "+x.what, "delete the Node that has no right to it")
 			}
 			continue
 		}
 		for _, p := range c.PodPrefixes {
 			held.takePrefix(p, c.Name)
 		}
-		ages[c.Name] = c.Node
+		byName[c.Name] = c
 		c.accepted = true
 		accepted = append(accepted, c)
 	}
-	slices.SortFunc(accepted, func(a, b *candidate) int { return r.bySeniority(a.Node, b.Node) })
+	slices.SortFunc(accepted, r.bySeniority)
 	return accepted
 }
 
@@ -244,11 +242,11 @@ func (r *resolver) acceptClaims(nodes []*candidate) {
 	}
 	order := r.inOrder(claimed, func(c *candidate) bool { return len(keyConflicts(reserved, c.Node)) > 0 })
 	held := newHolding()
-	byName := map[string]Node{}
+	byName := map[string]*candidate{}
 	for _, c := range order {
 		if conflicts := keyConflicts(held, c.Node); len(conflicts) > 0 {
 			for _, x := range conflicts {
-				r.refuse(c.Node, byName[x.holder], "its VeilNode claims "+x.what, "delete the VeilNode that has no right to it; its node then publishes a new one")
+				r.refuse(c.Node, byName[x.holder].Node, "its VeilNode claims "+x.what, "delete the VeilNode that has no right to it; its node then publishes a new one")
 			}
 			c.Claim = nil
 			continue
@@ -256,7 +254,7 @@ func (r *resolver) acceptClaims(nodes []*candidate) {
 		for _, k := range c.Claim.Keys {
 			held.takeKey(k.Public, c.Name)
 		}
-		byName[c.Name] = c.Node
+		byName[c.Name] = c
 	}
 }
 
