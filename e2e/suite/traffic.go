@@ -1,11 +1,14 @@
 package suite
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -72,22 +75,46 @@ func atOnce(all ...func() error) error {
 
 // flow is what labtool flow says of a flow.
 type flow struct {
-	Proto        string  `json:"proto"`
-	To           string  `json:"to"`
-	Sent         uint64  `json:"sent"`
-	Answered     uint64  `json:"answered"`
-	MaxGapMillis float64 `json:"maxGapMillis"`
-	Gaps         []gap   `json:"gaps"`
-	Broken       string  `json:"broken"`
+	Proto        string    `json:"proto"`
+	To           string    `json:"to"`
+	Sent         uint64    `json:"sent"`
+	Answered     uint64    `json:"answered"`
+	MaxGapMillis float64   `json:"maxGapMillis"`
+	Lost         []lostRun `json:"lost"`
+	Broken       string    `json:"broken"`
 }
 
-// gap is a time in which records of a flow were not answered.
-type gap struct {
-	At   float64 `json:"atMillis"`
-	Took float64 `json:"tookMillis"`
+// lostRun is a run of UDP records of which none was answered.
+type lostRun struct {
+	At      float64 `json:"atMillis"`
+	Records uint64  `json:"records"`
 }
 
-func (g gap) String() string { return fmt.Sprintf("%.1f s at %.0f s", g.Took/1e3, g.At/1e3) }
+// lostAtOnce returns an error unless the records that a UDP flow lost were sent within limit, but for strayRuns: what
+// is done to the data path once costs records once.
+func (f flow) lostAtOnce(limit time.Duration) error {
+	if len(f.Lost) <= strayRuns {
+		return nil
+	}
+	longest := slices.MaxFunc(f.Lost, func(a, b lostRun) int { return cmp.Compare(a.Records, b.Records) })
+	stray := 0
+	for _, r := range f.Lost {
+		if math.Abs(r.At-longest.At) > millis(limit) {
+			stray++
+		}
+	}
+	if stray > strayRuns {
+		return fmt.Errorf("%s to %s: lost records at %d times, more than %s before or after the longest loss: %v", f.Proto, f.To, stray, limit, f.Lost)
+	}
+	return nil
+}
+
+// strayRuns is how many losses of a UDP flow may be an emulated machine's own.
+const strayRuns = 2
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func (r lostRun) String() string { return fmt.Sprintf("%d from %.1f s on", r.Records, r.At/1e3) }
 
 // flows are connections and UDP flows that a pod keeps to echo servers, and how they were when last looked at.
 type flows struct {
@@ -168,9 +195,10 @@ func (f *flows) held(ctx context.Context, s *Session, limit time.Duration) error
 		if flow.Proto == "udp" {
 			lost += flow.Sent - flow.Answered
 			sent += flow.Sent
+			errs = append(errs, flow.lostAtOnce(limit))
 		}
-		if lost := flow.Sent - flow.Answered; lost > 1 {
-			whose = append(whose, fmt.Sprintf("%s to %s: %d of %d not answered, silent for %v", flow.Proto, flow.To, lost, flow.Sent, flow.Gaps))
+		if lost := flow.Sent - flow.Answered; flow.Proto == "udp" && lost > 1 {
+			whose = append(whose, fmt.Sprintf("%s to %s: %d of %d not answered, of these %v", flow.Proto, flow.To, lost, flow.Sent, flow.Lost))
 		}
 	}
 	s.note("%d flows of %s live; longest gap %s; UDP %d of %d not answered", len(f.last), f.pod.Name, longest.Round(time.Millisecond), lost, sent)

@@ -21,51 +21,75 @@ type flowState struct {
 	Answered uint64 `json:"answered"`
 	// MaxGap is the longest time without an answer, the one that lasts included.
 	MaxGap float64 `json:"maxGapMillis"`
-	// Gaps are times without an answer of at least gapRecords records, the first of them.
-	Gaps []gap `json:"gaps,omitempty"`
+	// Lost are the runs of UDP records without an answer, the first maxRuns of them.
+	Lost []lostRun `json:"lost,omitempty"`
 	// Broken is why a TCP connection ended; it is not opened again.
 	Broken string `json:"broken,omitempty"`
 }
 
-// gap is a time without an answer.
-type gap struct {
-	// At is when it began, since the flow's start; Took is how long it was.
-	At   float64 `json:"atMillis"`
-	Took float64 `json:"tookMillis"`
+// lostRun is a run of records of which none was answered.
+type lostRun struct {
+	// At is when the first was sent, since the flow's start.
+	At      float64 `json:"atMillis"`
+	Records uint64  `json:"records"`
 }
 
-const (
-	// gapRecords is how many records may be without an answer before it is a gap.
-	gapRecords = 2
-	// maxGaps bounds the list.
-	maxGaps = 32
-)
+// maxRuns bounds what is said of a flow.
+const maxRuns = 16
 
 // carrier is one flow while it runs.
 type carrier struct {
-	mu          sync.Mutex
-	state       flowState
-	interval    time.Duration
-	start, last time.Time
+	mu    sync.Mutex
+	state flowState
+	start time.Time
+	last  time.Time
+	// records are when each record was sent, and whether it was answered.
+	records []record
+}
+
+type record struct {
+	at       time.Time
+	answered bool
 }
 
 func (f *carrier) sent() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.state.Sent++
+	f.records = append(f.records, record{at: time.Now()})
 	return f.state.Sent - 1
 }
 
-func (f *carrier) answered() {
+// answered notes an answer to a record; a second one to it is none.
+func (f *carrier) answered(seq uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.state.Answered++
-	took := time.Since(f.last)
-	f.state.MaxGap = max(f.state.MaxGap, millis(took))
-	if took > gapRecords*f.interval && len(f.state.Gaps) < maxGaps {
-		f.state.Gaps = append(f.state.Gaps, gap{millis(f.last.Sub(f.start)), millis(took)})
+	if seq >= uint64(len(f.records)) || f.records[seq].answered {
+		return
 	}
+	f.records[seq].answered = true
+	f.state.Answered++
+	f.state.MaxGap = max(f.state.MaxGap, millis(time.Since(f.last)))
 	f.last = time.Now()
+}
+
+// lost returns the runs of records without an answer. The newest may be on its way and is
+// none.
+func (f *carrier) lost() (runs []lostRun) {
+	before := true
+	for _, r := range f.records[:max(0, len(f.records)-1)] {
+		switch {
+		case r.answered:
+		case !before && len(runs) > 0:
+			runs[len(runs)-1].Records++
+		case len(runs) == maxRuns:
+			return runs
+		default:
+			runs = append(runs, lostRun{millis(r.at.Sub(f.start)), 1})
+		}
+		before = r.answered
+	}
+	return runs
 }
 
 func (f *carrier) breaks(err error) {
@@ -78,6 +102,9 @@ func (f *carrier) now() flowState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.state
+	if s.Proto == "udp" {
+		s.Lost = f.lost()
+	}
 	if s.Broken == "" {
 		s.MaxGap = max(s.MaxGap, millis(time.Since(f.last)))
 	}
@@ -105,7 +132,7 @@ func flow(ctx context.Context, args []string) (any, error) {
 			}
 			defer c.Close()
 			now := time.Now()
-			f := &carrier{state: flowState{Proto: proto, To: addr}, interval: *interval, start: now, last: now}
+			f := &carrier{state: flowState{Proto: proto, To: addr}, start: now, last: now}
 			flows = append(flows, f)
 			if proto == "tcp" {
 				go f.carryTCP(ctx, c, *interval, *size)
@@ -141,11 +168,12 @@ func (f *carrier) carryTCP(ctx context.Context, c net.Conn, interval time.Durati
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		if err := exchangeTCP(c, payload(f.sent(), size)); err != nil {
+		seq := f.sent()
+		if err := exchangeTCP(c, payload(seq, size)); err != nil {
 			f.breaks(err)
 			return
 		}
-		f.answered()
+		f.answered(seq)
 		<-tick.C
 	}
 }
@@ -153,7 +181,6 @@ func (f *carrier) carryTCP(ctx context.Context, c net.Conn, interval time.Durati
 // carryUDP sends records at a steady rate and counts what comes back, each once.
 func (f *carrier) carryUDP(ctx context.Context, c net.Conn, interval time.Duration, size int) {
 	go func() {
-		seen := map[uint64]bool{}
 		b := make([]byte, 1<<16)
 		for ctx.Err() == nil {
 			n, err := c.Read(b)
@@ -161,10 +188,7 @@ func (f *carrier) carryUDP(ctx context.Context, c net.Conn, interval time.Durati
 				time.Sleep(time.Millisecond) // an ICMP answer to an earlier record
 				continue
 			}
-			if seq := binary.BigEndian.Uint64(b); !seen[seq] {
-				seen[seq] = true
-				f.answered()
-			}
+			f.answered(binary.BigEndian.Uint64(b))
 		}
 	}()
 	tick := time.NewTicker(interval)

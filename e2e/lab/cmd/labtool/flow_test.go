@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,4 +112,27 @@ func FuzzJudgeReview(f *testing.F) {
 			t.Error("neither an answer nor an error")
 		}
 	})
+}
+
+// Records without an answer are said by when the first of each run was sent; the newest is on its way.
+func TestFlowSaysWhichRecordsAreLost(t *testing.T) {
+	f := &carrier{state: flowState{Proto: "udp"}}
+	for range 8 {
+		f.sent()
+	}
+	for _, seq := range []uint64{0, 3, 3, 5, 99} {
+		f.answered(seq)
+	}
+	f.start = f.records[0].at
+	s := f.now()
+	var records []uint64
+	for _, r := range s.Lost {
+		records = append(records, r.Records)
+	}
+	if s.Answered != 3 || !slices.Equal(records, []uint64{2, 1, 1}) {
+		t.Errorf("%d answered, runs %v, want 3 and [2 1 1]", s.Answered, s.Lost)
+	}
+	if at := millis(f.records[1].at.Sub(f.start)); s.Lost[0].At != at {
+		t.Errorf("the first was sent at %v, not %v", s.Lost[0].At, at)
+	}
 }
