@@ -28,6 +28,8 @@ type inputs struct {
 	// complete is whether table holds every peer there was: without it nothing
 	// may be removed.
 	complete bool
+	// synced is whether the source has said all that there is. Before that the features of nodes are not known.
+	synced bool
 	// underlayMTU is the smallest MTU of the links that carry node traffic, bytes, or that of the configuration.
 	underlayMTU int
 	// wideMTU says what is wrong with an MTU of the configuration that is more than the link's; else it is empty.
@@ -145,7 +147,7 @@ func decide(in inputs) decision {
 		Peers:     in.table.Peers,
 		Underlay4: underlay.V4, Underlay6: underlay.V6,
 		Keepalive: time.Duration(in.cfg.Tunnel.Keepalive) * time.Second,
-		Roaming:   d.guard.Datagrams.Sources == nil,
+		Roaming:   d.guard.Datagrams.Sources == nil || d.guard.Datagrams.Add,
 		Prune:     in.complete,
 	})
 	if len(d.problems) == 0 {
@@ -160,15 +162,20 @@ func datagrams(in inputs) (d *guard.Datagrams, text string) {
 	if in.cfg.Tunnel.Roaming {
 		return &guard.Datagrams{}, "anywhere: tunnel.roaming is set"
 	}
-	d = &guard.Datagrams{Bind: true}
-	unbound := func(n cluster.Node) bool { return n.Claim != nil && !n.Claim.Has(cluster.BoundSource) }
-	if i := slices.IndexFunc(in.table.Peers, unbound); i >= 0 {
-		return d, fmt.Sprintf("anywhere: node %s has a version that sends from any of its addresses: "+
-			"upgrade it, or delete its Node", in.table.Peers[i].Name)
+	// A snapshot that is a source says nothing of versions: its nodes are taken to have this one.
+	unbound := func(n cluster.Node) bool {
+		return in.cfg.Source.Kind == config.SourceKubernetes && n.Claim != nil && !n.Claim.Has(cluster.BoundSource)
 	}
-	d.Port, d.Sources = uint16(in.cfg.Tunnel.Port), []netip.Addr{}
+	if i := slices.IndexFunc(in.table.Peers, unbound); in.synced && i >= 0 {
+		return &guard.Datagrams{Bind: true}, fmt.Sprintf("anywhere: node %s has a version that sends from "+
+			"any of its addresses: upgrade it, or delete its Node", in.table.Peers[i].Name)
+	}
+	d = &guard.Datagrams{Port: uint16(in.cfg.Tunnel.Port), Sources: []netip.Addr{}, Add: !in.synced, Bind: true}
 	for _, n := range in.table.Peers {
 		d.Sources = append(d.Sources, n.TunnelSources()...)
+	}
+	if d.Add {
+		return d, "where they were taken from before; the versions of other nodes are not known yet"
 	}
 	return d, "believed nodes"
 }

@@ -45,7 +45,7 @@ func two(t *testing.T) inputs {
 	self := cluster.Node{Name: "a", Addresses: addrs("198.18.0.11", "fd42::b"), PodPrefixes: prefixes("198.19.1.0/24", "fd42:1:0:1::/64")}
 	b := peer("b", 1500, 2, addrs("198.18.0.12", "fd42::c"), prefixes("198.19.2.0/24", "fd42:1:0:2::/64"))
 	return inputs{
-		cfg: cfg, key: key, complete: true, underlayMTU: 1500,
+		cfg: cfg, key: key, complete: true, synced: true, underlayMTU: 1500,
 		localAddrs: addrs("198.18.0.11", "fd42::b"),
 		table:      cluster.Table{Self: &self, Peers: []cluster.Node{b}, NodeAddrs: addrs("198.18.0.11", "198.18.0.12", "fd42::b", "fd42::c")},
 	}
@@ -108,6 +108,11 @@ func TestDecideFromWhereTunnelDatagramsAreTaken(t *testing.T) {
 			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
 		{"a node is of an older version", func(in *inputs) { in.table.Peers[0].Claim.Features = nil },
 			&guard.Datagrams{Bind: true}, nil, "node b"},
+		{"the source has not said all yet", func(in *inputs) { in.synced, in.table.Peers[0].Claim.Features = false, nil },
+			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Add: true, Bind: true}, nil, "before"},
+		{"the source is a snapshot", func(in *inputs) {
+			in.cfg.Source.Kind, in.table.Peers[0].Claim.Features = config.SourceSnapshot, nil
+		}, &guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
 		{"nodes are behind NAT", func(in *inputs) { in.cfg.Tunnel.Roaming = true }, &guard.Datagrams{}, nil, "tunnel.roaming"},
 		{"there is no other node", func(in *inputs) { in.table.Peers = nil },
 			&guard.Datagrams{Port: config.TunnelPort, Sources: []netip.Addr{}, Bind: true}, nil, "believed nodes"},

@@ -59,7 +59,7 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	a.mu.Unlock()
 
 	a.gatherVIPs(&in)
-	in.complete = state.Synced || lastGood != nil
+	in.complete, in.synced = state.Synced || lastGood != nil, state.Synced
 	underlay, err := a.readUnderlay(lastGood)
 	if err != nil && !errors.Is(err, hostnet.ErrNoUnderlay) {
 		return in, nil, err

@@ -37,6 +37,8 @@ type Datagrams struct {
 	Port uint16
 	// Sources are the addresses of believed nodes; nil is any.
 	Sources []netip.Addr
+	// Add takes datagrams from Sources and from what is in force; where any is in force, any stays.
+	Add bool
 	// Bind makes this node's own datagrams leave from an address in Settings.NodeAddrs: the source
 	// of any other becomes the preferred one of Settings.SelfAddrs.
 	Bind bool
@@ -72,6 +74,23 @@ func (t table) datagrams(d *Datagrams, self []netip.Addr) {
 	}
 	if d.Bind {
 		t.put(sourceAddrs(self), setOuter4, setOuter6)
+	}
+}
+
+// keepDatagrams keeps of what is in force what d does not say.
+func (t table) keepDatagrams(have table, d *Datagrams) {
+	switch {
+	case d == nil:
+		t.keep(have, datagramSets...)
+	case d.Add:
+		t.keep(have, setTunnelPort)
+		for _, name := range []string{setEndpoints4, setEndpoints6} {
+			if len(have.sets[setTunnelPort]) == 0 {
+				t.sets[name] = nil
+			}
+			t.sets[name] = append(t.sets[name], minus(have.sets[name], t.sets[name])...)
+		}
+		t.sort()
 	}
 }
 

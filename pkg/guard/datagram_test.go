@@ -42,9 +42,10 @@ func newDatagrams(t *testing.T) (*node, func(d *Datagrams)) {
 // Tunnel datagrams are taken from believed nodes only, until they may come from anywhere.
 func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
 	n, set := newDatagrams(t)
-	var believed []netip.Addr
+	var believed, others []netip.Addr
 	for _, e := range datagramEnds {
 		believed = append(believed, netip.MustParseAddr(e.peer))
+		others = append(others, netip.MustParseAddr(e.peerOther))
 	}
 	strict := &Datagrams{Port: udpPort, Sources: believed}
 	for _, step := range []struct {
@@ -53,8 +54,12 @@ func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
 		peer, unknown bool
 	}{
 		{"nothing is known yet", nil, true, true},
+		{"added to any", &Datagrams{Port: udpPort, Sources: believed, Add: true}, true, true},
 		{"of believed nodes", strict, true, false},
 		{"as before", nil, true, false},
+		{"none is added", &Datagrams{Port: udpPort, Sources: []netip.Addr{}, Add: true}, true, false},
+		{"others are added", &Datagrams{Port: udpPort, Sources: others, Add: true}, true, true},
+		{"of believed nodes alone", strict, true, false},
 		{"on another port", &Datagrams{Port: udpPort + 1, Sources: believed}, true, true},
 		{"there are no believed nodes", &Datagrams{Port: udpPort, Sources: []netip.Addr{}}, false, false},
 		{"of believed nodes again", strict, true, false},

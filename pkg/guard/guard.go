@@ -133,9 +133,7 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if s.SelfAddrs == nil {
 		want.Table.keep(have.Table, setOwn4, setOwn6, setSource4, setSource6)
 	}
-	if s.Datagrams == nil {
-		want.Table.keep(have.Table, datagramSets...)
-	}
+	want.Table.keepDatagrams(have.Table, s.Datagrams)
 	done, odd, err := g.do(h, Diff(have, want))
 	g.unguarded = unguarded(have.Links, odd)
 	return done, err
