@@ -36,24 +36,34 @@ func watch(t *testing.T, l *lab) watched {
 	return w
 }
 
-// told returns what was told, together, of what do did.
+// told returns what was told, together, of what do did. It waits longer where do takes longer.
 func (w watched) told(t *testing.T, do func() error) Change {
 	t.Helper()
+	began := time.Now()
 	w.ns.Run(t, do)
+	return w.until(t, max(300*time.Millisecond, 5*time.Since(began)))
+}
+
+// until returns what is told, together, until nothing was for so long.
+func (w watched) until(t *testing.T, quiet time.Duration) Change {
+	t.Helper()
 	var all Change
-	for quiet := false; !quiet; {
+	for {
 		select {
 		case c, open := <-w.changes:
 			if !open {
 				t.Fatal("the subscription broke")
 			}
 			all.Add(c)
-		case <-time.After(300 * time.Millisecond):
-			quiet = true
+		case <-time.After(quiet):
+			return all
 		}
 	}
-	return all
 }
+
+// settled is longer than the kernel takes with a link that came: its carrier, and whether its
+// IPv6 addresses are unique.
+const settled = 3 * time.Second
 
 func command(text string) func() error {
 	return func() error {
@@ -87,6 +97,7 @@ func TestWatchTellsWhatOthersChanged(t *testing.T) {
 	w := watch(t, l)
 	l.sync(dual())
 	w.told(t, command("nft add table inet kubeveil_pods; nft add set inet kubeveil_pods pods4 '{ type ifname . ipv4_addr; }'"))
+	w.until(t, settled)
 	const vpod = "vpod0123456789a"
 	for _, tt := range []struct{ name, command, want string }{
 		{"a tunnel route deleted", "ip route del 198.18.130.0/24 table 30309", "r"},
@@ -128,6 +139,7 @@ func TestOwnWritesAreNoChange(t *testing.T) {
 	w := watch(t, l)
 	want := manyPeers(50)
 	w.told(t, func() error { _, err := l.host.Sync(Plan(want)); return err })
+	w.until(t, settled)
 	want.Peers = slices.Delete(want.Peers, 7, 9)
 	want.Peers[3].MTU = 1290
 	want.Devices[0].MTU = 1400
