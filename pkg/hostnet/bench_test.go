@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -61,4 +62,40 @@ func BenchmarkThousandPeers(b *testing.B) {
 	b.ReportMetric(ms(program), "ms/program")
 	b.ReportMetric(ms(read), "ms/read")
 	b.ReportMetric(ms(one), "ms/one-peer")
+}
+
+// Reading is what a turn pays when something else changed, whatever its size.
+func TestReadingAThousandPeersAllocatesLittle(t *testing.T) {
+	w := manyPeers(1000)
+	l := newLab(t)
+	l.apply(w)
+	for what, tt := range map[string]struct {
+		read func() error
+		most float64
+	}{
+		"ways to a thousand nodes":   {func() error { _, err := l.host.Underlay(w.NodeAddrs, w.SelfAddrs); return err }, 10000},
+		"routes to a thousand nodes": {func() error { _, err := l.host.Read(); return err }, 10000},
+	} {
+		var allocated float64
+		l.ns.Run(t, func() (err error) {
+			allocated = testing.AllocsPerRun(1, func() { err = errors.Join(err, tt.read()) })
+			return err
+		})
+		if t.Logf("%s: %.0f allocations", what, allocated); allocated > tt.most {
+			t.Errorf("%s: %.0f allocations, want at most %.0f", what, allocated, tt.most)
+		}
+	}
+}
+
+// BenchmarkUnderlayOfAThousandNodes is what a turn pays when a link, an address or a rule changed.
+func BenchmarkUnderlayOfAThousandNodes(b *testing.B) {
+	w := manyPeers(1000)
+	l := newLab(b)
+	l.apply(w)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := l.ns.Do(func() error { _, err := l.host.Underlay(w.NodeAddrs, w.SelfAddrs); return err }); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

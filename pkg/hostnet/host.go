@@ -21,9 +21,8 @@ import (
 // concurrent use.
 type Host struct {
 	nl *nl.Handle
-	// filtered has its dumps filtered by the kernel (NETLINK_GET_STRICT_CHK), so
-	// that the routes of others cost nothing.
-	filtered *nl.Handle
+	// ask lists and looks up routes.
+	ask *asker
 	// have is the state that Sync left, nil when it must read.
 	have *State
 	// podLinksChanged is whether have's flow tables are not to be relied on.
@@ -44,29 +43,24 @@ func Open() (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	filtered, err := nl.Open()
+	ask, err := openAsker()
 	if err != nil {
 		h.Close()
 		return nil, err
 	}
-	if err := filtered.SetStrictCheck(true); err != nil {
-		h.Close()
-		filtered.Close()
-		return nil, fmt.Errorf("ask for filtered dumps: %w", err)
-	}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		h.Close()
-		filtered.Close()
+		ask.close()
 		return nil, fmt.Errorf("ask for the kernel's release: %w", err)
 	}
-	return &Host{nl: h, filtered: filtered, noFlows: tooOldForFlows(unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]))}, nil
+	return &Host{nl: h, ask: ask, noFlows: tooOldForFlows(unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]))}, nil
 }
 
 // Close closes the sockets; the kernel's state stays.
 func (h *Host) Close() {
 	h.nl.Close()
-	h.filtered.Close()
+	h.ask.close()
 }
 
 // Read gives what is ours in the kernel, in canonical order.
@@ -143,12 +137,44 @@ func (h *Host) readDevice(l nl.Link) (Device, error) {
 	return d, nil
 }
 
+// readRoutes lists our routes of a table.
 func (h *Host) readRoutes(s *State, family, table int, names map[int]string) error {
-	filter := &nl.Route{Table: table, Protocol: config.RouteProtoNode}
-	routes, err := h.filtered.RouteListFiltered(family, filter, nl.FilterTable|nl.FilterProtocol)
+	var routes []Route
+	odd := false
+	nameOf := func(index int) string {
+		if name := names[index]; name != "" {
+			return name
+		}
+		return fmt.Sprintf("#%d", index)
+	}
+	err := h.ask.dump(byte(family), table, config.RouteProtoNode, 0, func() func([]byte) {
+		routes, odd = nil, false
+		return func(body []byte) {
+			r, _, proto, _, ok := routeOf(body, nameOf)
+			if !ok || r.Device == oddDevice {
+				odd = true
+			} else if r.Table == table && proto == config.RouteProtoNode {
+				routes = append(routes, r)
+			}
+		}
+	})
+	if odd && err == nil {
+		return h.readOddRoutes(s, family, table, names)
+	}
 	if err := nl.Err(err); errors.Is(err, nl.ErrNotFound) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return nil // The table is made by its first route.
 	} else if err != nil {
+		return fmt.Errorf("list routes of table %d: %w", table, err)
+	}
+	s.Routes = append(s.Routes, routes...)
+	return nil
+}
+
+// readOddRoutes is readRoutes where somebody wrote routes with our protocol that Route cannot say.
+func (h *Host) readOddRoutes(s *State, family, table int, names map[int]string) error {
+	filter := &nl.Route{Table: table, Protocol: config.RouteProtoNode}
+	routes, err := h.nl.RouteListFiltered(family, filter, nl.FilterTable|nl.FilterProtocol)
+	if err != nil {
 		return fmt.Errorf("list routes of table %d: %w", table, err)
 	}
 	for _, r := range routes {

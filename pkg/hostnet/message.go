@@ -77,6 +77,9 @@ func text(b []byte) string {
 	return string(s)
 }
 
+// oddDevice is that of a route that Route cannot say. No route that is wanted has such a device.
+const oddDevice = "#"
+
 // nexthopID is RTA_NH_ID (include/uapi/linux/rtnetlink.h).
 const nexthopID = 30
 
@@ -121,7 +124,7 @@ func routeOf(body []byte, nameOf func(index int) string) (r Route, index int, pr
 	case plain:
 		r.Device = nameOf(index)
 	default:
-		r.Device = "#" // No route that is wanted has such a device.
+		r.Device = oddDevice
 	}
 	return r, index, proto, kind, r.Dst.IsValid()
 }

@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -107,39 +108,42 @@ func (f *finder) gateway(b []byte) {
 	}
 }
 
-// towards asks, for each node, which configured route an outer packet would take. Without
-// FIBMatch the kernel would return a route changed by exceptions: path MTUs and redirects
-// that it learned from ICMP.
+// towards asks, for each node, which configured route an outer packet would take. A node without
+// a way says nothing about the underlay.
 func (f *finder) towards(h *Host, nodes []netip.Addr) error {
-	options := &nl.RouteGetOptions{Mark: config.TunnelMark, FIBMatch: true}
-	for _, node := range nodes {
-		routes, err := h.nl.RouteGetWithOptions(node.AsSlice(), options)
-		if noWay(err) {
-			continue // So it says nothing about the underlay.
-		}
-		if err != nil {
-			return fmt.Errorf("look up route to node %s: %w", node, err)
-		}
-		for _, r := range routes {
-			if r.Type != unix.RTN_UNICAST {
-				continue
-			}
-			f.route(r, weightNode)
-		}
-	}
-	return nil
+	return h.ask.lookUp(nodes, func(body []byte) { f.route(body, weightNode) })
 }
 
-// route counts every next hop of a route.
-func (f *finder) route(r nl.Route, weight int) {
-	f.narrow(r.MTU)
-	f.gateway(r.Gw)
-	if len(r.MultiPath) == 0 {
-		f.link(r.LinkIndex, weight)
+// route counts every next hop of a route; of the body of RTM_NEWROUTE.
+func (f *finder) route(body []byte, weight int) {
+	if len(body) < unix.SizeofRtMsg || body[7] != unix.RTN_UNICAST {
+		return
 	}
-	for _, hop := range r.MultiPath {
-		f.gateway(hop.Gw)
-		f.link(hop.LinkIndex, weight)
+	index := 0
+	var hops []byte
+	for k, v := range attributes(body[unix.SizeofRtMsg:]) {
+		switch k {
+		case unix.RTA_METRICS:
+			f.narrow(number(attribute(v, unix.RTAX_MTU)))
+		case unix.RTA_GATEWAY:
+			f.gateway(v)
+		case unix.RTA_OIF:
+			index = number(v)
+		case unix.RTA_MULTIPATH:
+			hops = v
+		}
+	}
+	if hops == nil {
+		f.link(index, weight)
+	}
+	for len(hops) >= unix.SizeofRtNexthop {
+		size := int(binary.NativeEndian.Uint16(hops))
+		if size < unix.SizeofRtNexthop || size > len(hops) {
+			return
+		}
+		f.gateway(attribute(hops[unix.SizeofRtNexthop:size], unix.RTA_GATEWAY))
+		f.link(number(hops[4:]), weight)
+		hops = hops[min(len(hops), align(size)):]
 	}
 }
 
@@ -153,16 +157,21 @@ func noWay(err error) bool {
 
 // defaults counts the default routes of main.
 func (f *finder) defaults(h *Host) error {
-	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
-		routes, err := h.nl.RouteListFiltered(family, &nl.Route{Table: unix.RT_TABLE_MAIN}, nl.FilterTable)
-		if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		var routes [][]byte
+		err := h.ask.dump(family, unix.RT_TABLE_MAIN, 0, unix.RTN_UNICAST, func() func([]byte) {
+			routes = nil
+			return func(body []byte) {
+				if to := body[1]; to == 0 {
+					routes = append(routes, slices.Clone(body))
+				}
+			}
+		})
+		if err := nl.Err(err); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, nl.ErrNotFound) {
 			return fmt.Errorf("list routes: %w", err)
 		}
-		for _, r := range routes {
-			if !isDefault(r) || r.Type != unix.RTN_UNICAST {
-				continue
-			}
-			f.route(r, weightDefault)
+		for _, body := range routes {
+			f.route(body, weightDefault)
 		}
 	}
 	return nil

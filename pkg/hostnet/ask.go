@@ -1,0 +1,227 @@
+package hostnet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// asker asks the kernel for routes: many destinations with one system call, dumps that the kernel
+// filters, and answers that are read where they lie. With a thousand peers the general library
+// takes as long for it as a whole turn may. It is not safe for concurrent use.
+type asker struct {
+	fd  int
+	seq uint32
+	buf []byte
+}
+
+const (
+	// askedAtOnce bounds the questions of one datagram, so that the answers fit into the socket's buffer.
+	askedAtOnce = 128
+	// answerBytes is at least what the kernel puts into one datagram (NLMSG_GOODSIZE, netlink_dump).
+	answerBytes = 1 << 16
+	// answerSeconds bounds the wait for an answer.
+	answerSeconds = 10
+	// askTries bounds the repetitions of a dump that changes interrupted.
+	askTries = 16
+)
+
+// errInterrupted is that of a dump during which routes changed.
+var errInterrupted = errors.New("the routes changed while they were listed")
+
+func openAsker() (*asker, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	a := &asker{fd: fd, buf: make([]byte, answerBytes)}
+	err = errors.Join(
+		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: answerSeconds}),
+	)
+	if err != nil {
+		a.close()
+		return nil, fmt.Errorf("set up netlink socket: %w", err)
+	}
+	return a, nil
+}
+
+func (a *asker) close() { unix.Close(a.fd) }
+
+// lookUp calls found for the route that an outer packet to each of dsts takes, as configured: path
+// MTUs and redirects that the kernel learned from ICMP are not in it. Those without a way are
+// passed over.
+func (a *asker) lookUp(dsts []netip.Addr, found func(body []byte)) error {
+	for some := range slices.Chunk(dsts, askedAtOnce) {
+		var b []byte
+		first := a.seq + 1
+		for _, dst := range some {
+			b = a.appendLookUp(b, dst.Unmap())
+		}
+		if err := a.send(b); err != nil {
+			return fmt.Errorf("look up routes to nodes: %w", err)
+		}
+		for left := len(some); left > 0; {
+			err := a.receive(func(kind uint16, seq uint32, body []byte) error {
+				if seq-first >= uint32(len(some)) {
+					return nil // Of an earlier question.
+				}
+				left--
+				switch err := answerError(kind, body); {
+				case noWay(err):
+				case err != nil:
+					return fmt.Errorf("to node %s: %w", some[seq-first], err)
+				case kind == unix.RTM_NEWROUTE:
+					found(body)
+				}
+				return nil
+			})
+			if err != nil {
+				return fmt.Errorf("look up routes to nodes: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// appendLookUp appends the question for the way of an outer packet to dst.
+func (a *asker) appendLookUp(b []byte, dst netip.Addr) []byte {
+	start := len(b)
+	if dst.Is4() {
+		to := dst.As4()
+		b = a.appendHeader(b, 0, unix.AF_INET, byte(dst.BitLen()), 0, 0, unix.RTM_F_FIB_MATCH)
+		b = appendAttribute(b, unix.RTA_DST, to[:])
+	} else {
+		to := dst.As16()
+		b = a.appendHeader(b, 0, unix.AF_INET6, byte(dst.BitLen()), 0, 0, unix.RTM_F_FIB_MATCH)
+		b = appendAttribute(b, unix.RTA_DST, to[:])
+	}
+	b = appendNumber(b, unix.RTA_MARK, config.TunnelMark)
+	binary.NativeEndian.PutUint32(b[start:], uint32(len(b)-start))
+	return b
+}
+
+// dump calls each for the routes of a family in a table, of one protocol and of one type, unless
+// those are 0. It gives all of them to a function that begin returns; when routes change meanwhile
+// it begins anew.
+func (a *asker) dump(family byte, table int, proto, kind byte, begin func() (each func(body []byte))) error {
+	for range askTries {
+		err := a.dumpOnce(family, table, proto, kind, begin())
+		if !errors.Is(err, errInterrupted) {
+			return err
+		}
+	}
+	return errInterrupted
+}
+
+func (a *asker) dumpOnce(family byte, table int, proto, kind byte, each func(body []byte)) error {
+	b := appendNumber(a.appendHeader(nil, unix.NLM_F_DUMP, family, 0, proto, kind, 0), unix.RTA_TABLE, uint32(table))
+	binary.NativeEndian.PutUint32(b, uint32(len(b)))
+	if err := a.send(b); err != nil {
+		return err
+	}
+	asked, done, interrupted := a.seq, false, false
+	for !done {
+		err := a.receive(func(kind uint16, seq uint32, body []byte) error {
+			if seq != asked {
+				return nil
+			}
+			interrupted = interrupted || kind&interruptedKind != 0
+			kind &^= interruptedKind
+			done = kind == unix.NLMSG_DONE || kind == unix.NLMSG_ERROR
+			if err := answerError(kind, body); err != nil {
+				return err
+			}
+			if kind == unix.RTM_NEWROUTE && len(body) >= unix.SizeofRtMsg && body[0] == family {
+				each(body)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if interrupted {
+		return errInterrupted
+	}
+	return nil
+}
+
+// interruptedKind marks the kind of a message that has NLM_F_DUMP_INTR; no kind is so large.
+const interruptedKind = 1 << 15
+
+// appendHeader appends the beginning of a question for routes, of the next number: struct nlmsghdr,
+// whose length is still to be set, and struct rtmsg (include/uapi/linux/netlink.h, rtnetlink.h).
+func (a *asker) appendHeader(b []byte, flags uint16, family, dstLen, proto, kind byte, routeFlags uint32) []byte {
+	a.seq++
+	b = append(b, 0, 0, 0, 0)
+	b = binary.NativeEndian.AppendUint16(b, unix.RTM_GETROUTE)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|flags)
+	b = binary.NativeEndian.AppendUint32(b, a.seq)
+	b = append(b, 0, 0, 0, 0) // The port of the kernel's choice.
+	b = append(b, family, dstLen, 0, 0, 0, proto, 0, kind)
+	return binary.NativeEndian.AppendUint32(b, routeFlags)
+}
+
+// appendAttribute appends an attribute whose value needs no padding.
+func appendAttribute(b []byte, kind uint16, value []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofNlAttr+len(value)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	return append(b, value...)
+}
+
+func appendNumber(b []byte, kind uint16, value uint32) []byte {
+	b = binary.NativeEndian.AppendUint16(b, unix.SizeofNlAttr+4)
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	return binary.NativeEndian.AppendUint32(b, value)
+}
+
+func (a *asker) send(b []byte) error {
+	return unix.Sendto(a.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+}
+
+// receive calls answer for each message of the next datagram.
+func (a *asker) receive(answer func(kind uint16, seq uint32, body []byte) error) error {
+	n, from, err := unix.Recvfrom(a.fd, a.buf, 0)
+	for errors.Is(err, unix.EINTR) {
+		n, from, err = unix.Recvfrom(a.fd, a.buf, 0)
+	}
+	if err != nil {
+		return err
+	}
+	if k, ok := from.(*unix.SockaddrNetlink); !ok || k.Pid != 0 {
+		return nil // Only the kernel knows.
+	}
+	var errs []error
+	for b := a.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < unix.SizeofNlMsghdr || size > len(b) {
+			return errors.Join(append(errs, fmt.Errorf("a netlink message of %d bytes in %d", size, len(b)))...)
+		}
+		kind := binary.NativeEndian.Uint16(b[4:])
+		if binary.NativeEndian.Uint16(b[6:])&unix.NLM_F_DUMP_INTR != 0 {
+			kind |= interruptedKind
+		}
+		errs = append(errs, answer(kind, binary.NativeEndian.Uint32(b[8:]), b[unix.SizeofNlMsghdr:size]))
+		b = b[min(len(b), align(size)):]
+	}
+	return errors.Join(errs...)
+}
+
+// answerError is the error that an answer tells, nil when it is none.
+func answerError(kind uint16, body []byte) error {
+	if kind != unix.NLMSG_ERROR && kind != unix.NLMSG_DONE || len(body) < 4 {
+		return nil
+	}
+	if code := int32(binary.NativeEndian.Uint32(body)); code < 0 {
+		return unix.Errno(-code)
+	}
+	return nil
+}
