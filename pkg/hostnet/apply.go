@@ -179,6 +179,10 @@ func (h *Host) toKernel(r Route) (*nl.Route, error) {
 	if r.unreachable() {
 		return out, nil
 	}
+	if n, _ := fmt.Sscanf(r.Device, "#%d type %d", &out.LinkIndex, &out.Type); n == 2 {
+		out.Scope = unix.RT_SCOPE_NOWHERE // Of any scope: such a route is only deleted.
+		return out, nil
+	}
 	index, err := h.linkIndex(r.Device)
 	if err != nil {
 		return nil, err

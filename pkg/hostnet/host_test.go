@@ -219,6 +219,9 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 		{"DF of outer packets", "nft flush chain inet kubeveil_outer output", false},
 		{"device settings", "ip link set veil0 mtu 1300 group 0 txqueuelen 9", false},
 		{"forwarding", "echo 0 > /proc/sys/net/ipv4/ip_forward; echo 0 > /proc/sys/net/ipv6/conf/all/forwarding", false},
+		{"routes of our protocol that are not ours", "ip route add 198.18.250.0/24 via 198.18.0.253 dev under0 table 30309 proto 118; " +
+			"ip route add 198.18.251.0/24 table 30309 proto 118 nexthop via 198.18.0.252 nexthop via 198.18.0.253; " +
+			"ip route add blackhole 198.18.252.0/24 table 30309 proto 118; ip -6 route add fd42:dddd::/64 via fd42:0:0:1::fd dev under0 table 30309 proto 118", false},
 		{"lo down and up", "ip link set lo down; ip link set lo up", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
