@@ -47,6 +47,7 @@ var Reasons = []Reason{
 	{29, "neighbour_in_range", "ARP or neighbour discovery for an address of a cluster or service range was about to leave."},
 	{30, "tunnel_to_outside", "A packet that came out of a tunnel, and that this node did not translate for a service, was about to leave the cluster."},
 	{31, "tunnel_unknown_source", "A tunnel datagram came from an address that no believed node has."},
+	{32, "to_loopback", "A packet from a pod, or out of a tunnel, was for a loopback address of the node."},
 }
 
 // Files that Header and Document are written to, relative to this directory.

@@ -236,8 +236,28 @@ func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 			}
 		}
 	}
+	loopback(ctx, t, l, p)
 	if err := errors.Join(p.Del(ctx), near.Del(ctx)); err != nil {
 		t.Error(err)
+	}
+}
+
+// loopback wants a pod with host ports, whose link has route_localnet, not to reach 127.0.0.1 of its node.
+func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
+	t.Helper()
+	sink, err := lab.Sink(ctx, p.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, _ := linkOf(ctx, t, p, "eth0")
+	frame := datagram{from: own, to: gatewayOf(ctx, t, p), src: p.Addr(false), dst: netip.MustParseAddr("127.0.0.1"),
+		srcPort: 4000, dstPort: lab.SinkPort, payload: []byte("01234567" + l.Canary)}.frame()
+	before := dropped(ctx, t, p.Node, "to_loopback")
+	inject(ctx, t, p, "eth0", frame)
+	counted(ctx, t, 1, func() uint64 { return dropped(ctx, t, p.Node, "to_loopback") - before })
+	var got lab.Drained
+	if err := sink.Result(ctx, &got); err != nil || got.Received != 0 {
+		t.Errorf("the node's loopback got %+v (%v) from a pod", got, err)
 	}
 }
 

@@ -52,7 +52,7 @@ var mapNames = []string{setSelf4, setSelf6, setSource4, setSource6, setOuter4, s
 // tableCounters are the reasons for which the table drops, and MarksRestored.
 var tableCounters = []string{
 	"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error",
-	translated, unmarked, untranslated, midstream, tunnelToOutside, TunnelUnknownSource,
+	translated, unmarked, untranslated, midstream, tunnelToOutside, TunnelUnknownSource, toLoopback,
 	MarksRestored,
 }
 
@@ -93,7 +93,7 @@ const afterSourceNAT = 110
 // concerns few is in a chain of its own. What came from a pod or a tunnel is judged by that link
 // (origin.go), before a mark is asked that another program may have set.
 func chains() []chain {
-	in := append(passMarked(), skipTunnelled(), ruleOf(onLo("iif", expr.MetaKeyIIF), expr.VerdictReturn, ""))
+	in := append(append([]rule{dropLoopback()}, passMarked()...), skipTunnelled(), ruleOf(onLo("iif", expr.MetaKeyIIF), expr.VerdictReturn, ""))
 	in = append(append(in, dropSources(nil)...), dropDestinations(unserved())...)
 	pods := &match{fmt.Sprintf("mark %#x", config.PodMark), marked()}
 	out := []rule{
