@@ -11,7 +11,7 @@ import (
 )
 
 // A state file is the answer of a device to "get", less what "set" refuses and
-// what changes without being set. It holds the private key.
+// what changes without being set, and behind it the sets of peers since. It holds the private key.
 
 // counters are the lines of a "get" that are not configuration.
 var counters = [][]byte{
@@ -45,7 +45,28 @@ func save(path string, state []byte) error {
 	return nil
 }
 
-// load reads a state file; without one it gives nothing.
+// extend appends a set to a state file of that size.
+func extend(path string, size int64, body []byte) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return fmt.Errorf("extend state: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("extend state: %w", err)
+	}
+	if info.Size() != size {
+		return fmt.Errorf("extend state: %s has %d bytes, want %d", path, info.Size(), size)
+	}
+	if _, err := f.Write(body); err != nil {
+		return fmt.Errorf("extend state: %w", err)
+	}
+	return f.Sync()
+}
+
+// load reads a state file; without one it gives nothing. A last line without an end is left out:
+// the process died before it answered that set.
 func load(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,7 +75,7 @@ func load(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load state: %w", err)
 	}
-	return b, nil
+	return b[:bytes.LastIndexByte(b, '\n')+1], nil
 }
 
 // prepareDir makes the directory of requests and states and refuses one that

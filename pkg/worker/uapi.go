@@ -35,6 +35,9 @@ type server struct {
 	changed func() // told after each set; may be nil
 
 	mu sync.Mutex // one set at a time, so that the kept state is the last one
+	// whole is the size of the state file when it was last written anew, bytes, and appended what
+	// sets appended since; with 0 the next set writes it anew.
+	whole, appended int
 }
 
 // listen makes the configuration socket of a device, mode 0600 from the first
@@ -129,19 +132,41 @@ func (s *server) set(body []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.dev.IpcSetOperation(bytes.NewReader(body))
-	err = errors.Join(err, s.keep())
+	if err != nil || !s.extend(body) {
+		err = errors.Join(err, s.keep())
+	}
 	if s.changed != nil {
 		s.changed()
 	}
 	return err
 }
 
+// extend appends a set to the kept state and reports whether it did: to change a peer, a thousand
+// need not be read and written. Sections of peers may follow others in one set; what is about the
+// device may not. The file is written anew once more than half of it was appended.
+func (s *server) extend(body []byte) bool {
+	if !bytes.HasPrefix(body, []byte("public_key=")) || s.appended+len(body) > s.whole {
+		return false
+	}
+	if err := extend(s.state, int64(s.whole+s.appended), body); err != nil {
+		return false
+	}
+	s.appended += len(body)
+	return true
+}
+
 func (s *server) keep() error {
+	s.whole, s.appended = 0, 0
 	var get bytes.Buffer
 	if err := s.dev.IpcGetOperation(&get); err != nil {
 		return fmt.Errorf("read own state: %w", err)
 	}
-	return save(s.state, configuration(get.Bytes()))
+	state := configuration(get.Bytes())
+	if err := save(s.state, state); err != nil {
+		return err
+	}
+	s.whole = len(state)
+	return nil
 }
 
 // errno is the number that the protocol has for err.

@@ -146,6 +146,100 @@ func TestStateSurvives(t *testing.T) {
 	}
 }
 
+// To keep a changed peer, a thousand are neither read nor written. Whatever was set, a new process
+// begins with it, also when the old one died while it wrote.
+func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "veil0.state")
+	counted := &counting{Device: newDevice(t)}
+	s := &server{dev: counted, state: file}
+	if err := s.set([]byte(setText(100))); err != nil {
+		t.Fatal(err)
+	}
+	before, gets := size(t, file), counted.gets
+	changes := []string{
+		fmt.Sprintf("public_key=%064x\nendpoint=198.18.0.2:1\n", 9),
+		fmt.Sprintf("public_key=%064x\nreplace_allowed_ips=true\nallowed_ip=198.19.1.0/24\n", 9),
+		fmt.Sprintf("public_key=%064x\nremove=true\n", 20),
+		fmt.Sprintf("public_key=%064x\nendpoint=198.18.0.3:1\npublic_key=%064x\nendpoint=198.18.0.4:1\n", 21, 20),
+	}
+	for _, c := range changes {
+		if err := s.set([]byte(c)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := before + int64(len(strings.Join(changes, ""))); counted.gets != gets || size(t, file) != want {
+		t.Errorf("%d readings and %d bytes, want none and %d", counted.gets-gets, size(t, file), want)
+	}
+	same := func(when string) {
+		t.Helper()
+		second := &server{dev: newDevice(t), state: file}
+		if err := second.restore(slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		var a, b bytes.Buffer
+		if err := errors.Join(counted.IpcGetOperation(&a), second.dev.IpcGetOperation(&b)); err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprint(sorted(a)) != fmt.Sprint(sorted(b)) {
+			t.Errorf("%s: state before\n%s\nafter\n%s", when, &a, &b)
+		}
+	}
+	same("after the changes")
+
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
+	if err == nil {
+		_, err = f.WriteString("public_key=0102")
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	same("after a death in the middle of a line")
+	if err := s.set([]byte(changes[0])); err != nil { // Which finds a file that is not its own.
+		t.Fatal(err)
+	}
+	same("after another's write")
+	if err := s.set([]byte("fwmark=5\n")); err != nil {
+		t.Fatal(err)
+	}
+	same("after a change of the device")
+	for i := range 1000 {
+		if err := s.set(fmt.Appendf(nil, "public_key=%064x\nendpoint=198.18.0.9:%d\n", 9, i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := size(t, file); n > 2*before {
+		t.Errorf("after a thousand changes %d bytes, want at most %d", n, 2*before)
+	}
+	same("after a thousand changes")
+	for _, bad := range []string{fmt.Sprintf("public_key=%064x\nendpoint=198.18.0.5:1\ncolour=red\n", 10), "public_key=short\n"} {
+		if err := s.set([]byte(bad)); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+		same("after a set that failed half way")
+	}
+}
+
+// counting is a device that counts how often it is read.
+type counting struct {
+	*device.Device
+	gets int
+}
+
+func (c *counting) IpcGetOperation(w io.Writer) error {
+	c.gets++
+	return c.Device.IpcGetOperation(w)
+}
+
+func size(t *testing.T, file string) int64 {
+	t.Helper()
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
 func sorted(b bytes.Buffer) map[string]int {
 	lines := map[string]int{}
 	for line := range strings.Lines(b.String()) {
