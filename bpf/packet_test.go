@@ -20,7 +20,10 @@ const callersMax = 64
 func packets(t testing.TB) *ebpf.Collection { return packetsWith(t, 1<<14) }
 
 // packetsWith has room for so many entries of flows.
-func packetsWith(t testing.TB, flows uint32) *ebpf.Collection {
+func packetsWith(t testing.TB, flows uint32) *ebpf.Collection { return packetsOf(t, flows, false) }
+
+// packetsOf has host routing if asked for.
+func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	t.Helper()
 	nettest.NeedBPF(t)
 	if err := rlimit.RemoveMemlock(); err != nil {
@@ -31,6 +34,9 @@ func packetsWith(t testing.TB, flows uint32) *ebpf.Collection {
 		t.Fatal(err)
 	}
 	set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort, "tunnel_port": tunnelPort, "flow_places": flows / 128}
+	if hostRouting {
+		set["host_routing"] = 1
+	}
 	for name, v := range spec.Variables {
 		if err := v.Set(set[name]); err != nil {
 			t.Fatal(err)

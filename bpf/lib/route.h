@@ -82,6 +82,15 @@ static __always_inline int route_found(long answer)
 	return answer == BPF_FIB_LKUP_RET_SUCCESS || answer == BPF_FIB_LKUP_RET_NO_NEIGH;
 }
 
+/*
+ * Reports whether the packet has IPv4 options, which the kernel refuses or fills in as it forwards
+ * (ip_rcv_options, ip_forward_options). It begins with an Ethernet header.
+ */
+static __always_inline int route_has_options(const struct packet *p)
+{
+	return p->family == 4 && p->payload != ETH_HLEN + sizeof(struct ipv4_header);
+}
+
 static __always_inline __u8 route_at(__u32 ifindex)
 {
 	__u8 *how = bpf_map_lookup_elem(&service_routes, &ifindex);
@@ -99,7 +108,7 @@ __noinline int route_apart(struct __sk_buff *skb)
 	struct bpf_fib_lookup to;
 
 	if (!host_routing || !w || !w->ethernet || skb->vlan_present || in_ranges(&w->key.src) ||
-		is_node(&w->key.src))
+		is_node(&w->key.src) || route_has_options(&w->p))
 		return 0;
 	if (!route_found(
 		    route_ask(skb, &to, w->p.family, skb->ifindex, &w->key.src, &w->to.addr)) ||
@@ -209,7 +218,7 @@ __noinline int route_on(struct __sk_buff *skb, int link, int served)
 	if (found == BPF_FIB_LKUP_RET_NOT_FWDED && link == LINK_POD &&
 		(w->key.protocol == PROTO_UDP || state_opens(w->tcp_flags)))
 		known_add(&service_turned, &w->key.src);
-	if (!route_found(found))
+	if (!route_found(found) || route_has_options(&w->p))
 		return VERDICT_NEXT;
 	how = route_at(to.ifindex);
 	if (answer)

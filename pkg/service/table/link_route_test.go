@@ -226,6 +226,64 @@ func (r *routed) expectCounted(t *testing.T, counter string, ns *nettest.NS, d n
 	}
 }
 
+// Options of IPv4 (RFC 791): nothing, and two routers are to write themselves down.
+var (
+	noOperation = []byte{1, 1, 1, 0}
+	recordRoute = []byte{7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+)
+
+// withOptions is a dialer whose packets have these options of IPv4.
+func withOptions(options []byte) net.Dialer {
+	return net.Dialer{Timeout: handsPatience, Control: func(_, _ string, c syscall.RawConn) error {
+		var set error
+		err := c.Control(func(fd uintptr) {
+			set = unix.SetsockoptString(int(fd), unix.IPPROTO_IP, unix.IP_OPTIONS, string(options))
+		})
+		return errors.Join(err, set)
+	}}
+}
+
+// TestPacketsWithOptionsMeetNetfilter: the kernel refuses options or fills them in.
+func TestPacketsWithOptionsMeetNetfilter(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		ways := []way{
+			{from: r.pod, to: []string{otherAt[0]}, tcp: "8080", udp: "5353"},
+			{from: r.pod, to: []string{clusterAt[0]}, tcp: "80", udp: "53"},
+			{from: r.client, to: []string{outsideAt[0]}, tcp: "80", udp: "53"},
+		}
+		r.nft(t, seeAll)
+		for _, w := range ways {
+			ask(t, w.from, "tcp", w.to[0], w.tcp, "")
+			ask(t, w.from, "udp", w.to[0], w.udp, "")
+		}
+		r.expectSeen(t, "packets without options", false)
+		for _, options := range [][]byte{noOperation, recordRoute} {
+			for _, w := range ways {
+				for network, port := range map[string]string{"udp": w.udp, "tcp": w.tcp} {
+					r.askWith(t, withOptions(options), w.from, network, net.JoinHostPort(w.to[0], port))
+					what := fmt.Sprintf("%s to %s with options %v", network, w.to[0], options)
+					r.expectSeen(t, what, true)
+				}
+			}
+		}
+	})
+}
+
+// askWith has a client use this dialer; a test that is not answered fails.
+func (r *routed) askWith(t *testing.T, d net.Dialer, from *nettest.NS, network, to string) {
+	t.Helper()
+	from.Run(t, func() error {
+		c, err := d.Dial(network, to)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = converse(c)
+		return err
+	})
+}
+
 // way is a client, where it asks, by which ports of TCP and UDP, and whom the backend is to see.
 type way struct {
 	from     *nettest.NS
