@@ -31,13 +31,11 @@ func (s *Session) bothFamilies(addrs []netip.Addr) error {
 	return nil
 }
 
-// serve makes a service of the shared pods of that name, in their namespace; there may be one already.
+// serve makes a service of the shared pods of that name, in their namespace. It has a name of its own: a service of a
+// name that was just deleted takes over endpoint slices that the garbage collector then deletes.
 func (s *Session) serve(ctx context.Context, pod string, kind corev1.ServiceType) (*framework.Service, error) {
-	service := &framework.Service{Name: pod + "-" + strings.ToLower(string(kind)), Pods: map[string]string{"app": pod}, Port: framework.EchoPort, Type: kind}
-	err := s.Client.CoreV1().Services(s.shared.Name).Delete(ctx, service.Name, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, err
-	}
+	s.served++
+	service := &framework.Service{Name: fmt.Sprintf("%s-%s-%d", pod, strings.ToLower(string(kind)), s.served), Pods: map[string]string{"app": pod}, Port: framework.EchoPort, Type: kind}
 	if err := s.shared.Serve(ctx, service); err != nil {
 		return nil, err
 	}

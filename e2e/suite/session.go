@@ -30,6 +30,9 @@ type Session struct {
 	mu       sync.Mutex
 	departed error
 
+	// served counts the services of the shared pods.
+	served int
+
 	notes  []string
 	broken string
 	// control says that plaintext is wanted now.
