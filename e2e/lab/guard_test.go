@@ -33,8 +33,21 @@ func TestGuardOnLinks(t *testing.T) {
 	})
 	t.Run("a hostile neighbour", func(t *testing.T) { injectFromOutside(ctx, t, l, pods) })
 	for _, link := range []string{"eth0", "eth1"} {
-		t.Run("routes past the tunnel by "+link, func(t *testing.T) { routePast(ctx, t, l, pods, link) })
+		t.Run("routes past the tunnel by "+link, func(t *testing.T) {
+			routePast(ctx, t, l, pods, pastRoutes(pods[1], link))
+		})
 	}
+	// The kernel encapsulates behind the last hook of netfilter.
+	t.Run("segment routes past the tunnel", func(t *testing.T) {
+		if err := n1.IP(ctx, "sr tunsrc set "+n1.Addrs[1].String()); err != nil {
+			t.Fatal(err)
+		}
+		before := dropped(ctx, t, n1, "inner_dst_in_range")
+		routePast(ctx, t, l, pods, segmentRoutes(l, pods[1]))
+		if dropped(ctx, t, n1, "inner_dst_in_range") == before {
+			t.Error("no packet inside another was stopped")
+		}
+	})
 	t.Run("without veild", func(t *testing.T) {
 		if err := n1.Program("veild").Kill(ctx); err != nil {
 			t.Fatal(err)
@@ -151,6 +164,18 @@ func pastRoutes(p *lab.Pod, link string) []string {
 	return lines
 }
 
+// segmentRoutes are lines of ip(8) for routes to a pod inside packets to a host outside.
+func segmentRoutes(l *lab.Lab, p *lab.Pod) []string {
+	var lines []string
+	for _, a := range p.Addrs {
+		for _, table := range []string{"main", fmt.Sprint(config.TablePod)} {
+			lines = append(lines, fmt.Sprintf("route add %s encap seg6 mode encap segs %s dev eth0 table %s metric 1",
+				netip.PrefixFrom(a, a.BitLen()), l.OutsideAddrs()[1], table))
+		}
+	}
+	return lines
+}
+
 func removeRoutes(ctx context.Context, t *testing.T, n *lab.Node, routes []string) {
 	t.Helper()
 	for _, r := range routes {
@@ -161,16 +186,16 @@ func removeRoutes(ctx context.Context, t *testing.T, n *lab.Node, routes []strin
 }
 
 // routePast routes a remote pod past the tunnel, and wants the guard to stop it.
-func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, link string) {
+func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, routes []string) {
+	t.Helper()
 	n1 := l.Nodes()[0]
 	count := func() (n uint64) {
-		for _, reason := range []string{"src_in_range", "dst_in_range", "pod_to_range"} {
+		for _, reason := range []string{"src_in_range", "dst_in_range", "pod_to_range", "inner_dst_in_range"} {
 			n += dropped(ctx, t, n1, reason)
 		}
 		return n
 	}
 	before := count()
-	routes := pastRoutes(pods[1], link)
 	if err := n1.IP(ctx, routes...); err != nil {
 		t.Fatal(err)
 	}

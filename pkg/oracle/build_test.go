@@ -51,6 +51,39 @@ func extension(next byte, offset uint16, inside []byte) []byte {
 	return append(b, inside...)
 }
 
+// routing is a routing header of a type, with whole addresses.
+func routing(typ, next byte, inside []byte, addrs ...string) []byte {
+	b := []byte{next, byte(2 * len(addrs)), typ, byte(len(addrs)), byte(len(addrs) - 1), 0, 0, 0}
+	for _, a := range addrs {
+		full := netip.MustParseAddr(a).As16()
+		b = append(b, full[:]...)
+	}
+	return append(b, inside...)
+}
+
+// compressed is a routing header of RPL, whose addresses have the first bytes of the destination.
+func compressed(next byte, same, lastSame int, inside []byte, addrs ...string) []byte {
+	var list []byte
+	for i, a := range addrs {
+		from := same
+		if i == len(addrs)-1 {
+			from = lastSame
+		}
+		full := netip.MustParseAddr(a).As16()
+		list = append(list, full[from:]...)
+	}
+	pad := -len(list) & 7
+	list = append(list, make([]byte, pad)...)
+	b := []byte{next, byte(len(list) / 8), 3, byte(len(addrs))}
+	b = append(b, byte(same<<4|lastSame), byte(pad<<4), 0, 0)
+	return append(append(b, list...), inside...)
+}
+
+// authenticated is an authentication header of 24 bytes (RFC 4302).
+func authenticated(next byte, inside []byte) []byte {
+	return append(append([]byte{next, 4}, make([]byte, 22)...), inside...)
+}
+
 func udp(src, dst uint16, payload []byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, src)
 	b = binary.BigEndian.AppendUint16(b, dst)

@@ -68,8 +68,9 @@ func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	if !ok {
 		return Verdict{Unreadable, "IP header"}, false
 	}
-	if a, where, found := innerAddress(r, b, 0); found {
-		return Verdict{LeakAddress, fmt.Sprintf("%s%s: %s", where, a, p.String())}, false
+	if v, found := judgeHeaders(r, &p, 0); found {
+		v.Detail += ": " + p.String()
+		return v, false
 	}
 	if p.fragment {
 		return Verdict{Fragment, p.String()}, false
@@ -97,38 +98,70 @@ func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	return Verdict{Unknown, p.String()}, false
 }
 
-// innerAddress looks for an address of the cluster in the headers, also those of packets inside:
-// IP in IP, and what an ICMP error quotes. It returns in which, for people.
-func innerAddress(r *Rules, b []byte, depth int) (a netip.Addr, where string, found bool) {
-	p, ok := parseIP(b)
-	if !ok || depth > maxNesting {
-		return a, "", false
-	}
-	for _, a := range []netip.Addr{p.src, p.dst} {
+// maxDepth is how many IP headers behind the first a frame may have: the guard reads no deeper.
+const maxDepth = 2
+
+// judgeHeaders looks for an address of the cluster in the headers of p and of packets inside it: in
+// routing headers, in IP in IP, in Ethernet in IP, and in what an ICMP error quotes. It finds
+// packets that are deeper inside than maxDepth, too, and headers that are cut short.
+func judgeHeaders(r *Rules, p *packet, depth int) (v Verdict, found bool) {
+	for _, a := range append([]netip.Addr{p.src, p.dst}, p.routed...) {
 		if r.inner(a) {
-			return a, "", true
+			return Verdict{LeakAddress, a.String()}, true
 		}
 	}
-	if inside, ok := quoted(&p); ok {
-		a, where, found = innerAddress(r, inside, depth+1)
-		return a, "quoted by ICMP, " + where, found
+	in, how := p.inside()
+	switch {
+	case how == "" && p.proto == ICMPv6 && !p.later && len(p.payload) >= 24 &&
+		p.payload[0] >= 135 && p.payload[0] <= 137:
+		a := netip.AddrFrom16([16]byte(p.payload[8:24]))
+		return Verdict{LeakAddress, "target of neighbour discovery " + a.String()}, r.inner(a)
+	case how == "":
+		return Verdict{Unreadable, "headers are cut short"}, p.cut
+	}
+	q, ok := parseIP(in)
+	if !ok {
+		return Verdict{Unreadable, how + "no IP header"}, how != byICMP
+	}
+	q.cut = q.cut && how != byICMP // an error quotes the beginning alone
+	if v, found = judgeHeaders(r, &q, depth+1); !found && depth+1 > maxDepth {
+		v, found = Verdict{Unreadable, "more IP headers than the guard reads"}, true
+	}
+	v.Detail = how + v.Detail
+	return v, found
+}
+
+// How a packet is in another.
+const (
+	byIP       = "inside, "
+	byEthernet = "in a frame inside, "
+	byICMP     = "quoted by ICMP, "
+)
+
+// inside returns the packet that is in p, and how it is there: empty for none.
+func (p *packet) inside() (in []byte, how string) {
+	if in, ok := quoted(p); ok {
+		return in, byICMP
 	}
 	switch {
-	case p.fragment:
-		return a, "", false
-	case p.proto == IPIP || p.proto == IP6IP:
-		a, where, found = innerAddress(r, p.payload, depth+1)
-		return a, "inside, " + where, found
-	case p.proto == ICMPv6 && len(p.payload) >= 24 && p.payload[0] >= 135 && p.payload[0] <= 137:
-		a = netip.AddrFrom16([16]byte(p.payload[8:24]))
-		return a, "target of neighbour discovery ", r.inner(a)
+	case p.later || p.cut:
+	case p.proto == IPIP, p.proto == IP6IP:
+		return p.payload, byIP
+	case p.proto == protoEthernet:
+		typ, in, _, ok := link(p.payload)
+		if !ok {
+			return nil, byEthernet
+		}
+		if typ == etherIPv4 || typ == etherIPv6 {
+			return in, byEthernet
+		}
 	}
-	return a, "", false
+	return nil, ""
 }
 
 // quoted gives what an ICMP error quotes: the beginning of a packet (RFC 792, RFC 4443).
 func quoted(p *packet) ([]byte, bool) {
-	if p.fragment || len(p.payload) <= 8 {
+	if p.later || p.cut || len(p.payload) <= 8 {
 		return nil, false
 	}
 	kind := p.payload[0]

@@ -127,6 +127,78 @@ func TestClassify(t *testing.T) {
 	}
 }
 
+// TestClassifyReadsPacketsInPackets has what the guard would drop on its way to a host outside, to
+// which anything else may be sent.
+func TestClassifyReadsPacketsInPackets(t *testing.T) {
+	const far4, far6, far6b = "203.0.113.7", "2001:db8::7", "2001:db8::8"
+	data := udp(1, 2, nil)
+	to4, to6 := ip4(far4, pod2, UDP, data), ip6(far6, pod2v6, UDP, data)
+	hosts4, hosts6 := ip4(far4, far4, UDP, data), ip6(far6, far6b, UDP, data)
+	in4 := func(proto byte, inside []byte) []byte {
+		return eth(etherIPv4, ip4(node1, out4, proto, inside))
+	}
+	in6 := func(proto byte, inside []byte) []byte {
+		return eth(etherIPv6, ip6(node1v6, out6, proto, inside))
+	}
+	inFrame := func(p []byte) []byte {
+		if p[0]>>4 == 6 {
+			return eth(etherIPv6, p)
+		}
+		return vlan(etherVLAN, etherIPv4, p)
+	}
+	options := func(n int, next byte, inside []byte) []byte {
+		for range n {
+			inside, next = extension(next, 0, inside), 60
+		}
+		return in6(next, inside)
+	}
+	for name, c := range map[string]struct {
+		frame []byte
+		want  Kind
+	}{
+		"seg6, mode encap":               {in6(43, routing(4, IP6IP, to6, far6)), LeakAddress},
+		"seg6, mode encap, IPv4":         {in6(43, routing(4, IPIP, to4, far6)), LeakAddress},
+		"seg6, mode encap, hosts":        {in6(43, routing(4, IP6IP, hosts6, far6)), Egress},
+		"seg6, mode l2encap":             {in6(43, routing(4, protoEthernet, inFrame(to4), far6)), LeakAddress},
+		"seg6, mode inline":              {in6(43, routing(4, UDP, data, pod2v6, far6)), LeakAddress},
+		"seg6, mode inline, a later one": {in6(43, routing(4, UDP, data, far6, far6b, pod2v6)), LeakAddress},
+		"seg6, mode inline, hosts":       {in6(43, routing(4, UDP, data, far6, far6b)), Egress},
+		"seg6, the list cut short":       {in6(43, routing(4, UDP, nil, far6, far6b)[:30]), Unreadable},
+		"source route":                   {in6(43, routing(0, UDP, data, pod2v6)), LeakAddress},
+		"mobile node":                    {in6(43, routing(2, UDP, data, pod2v6)), LeakAddress},
+		"unknown routing header":         {in6(43, routing(253, UDP, data, pod2v6)), Egress},
+		"rpl, whole addresses":           {in6(43, compressed(UDP, 0, 0, data, far6, pod2v6)), LeakAddress},
+		"rpl, compressed":                {in6(43, compressed(UDP, 2, 2, data, "fd42:9::1", pod2v6)), LeakAddress},
+		"rpl, the last compressed more":  {in6(43, compressed(UDP, 0, 2, data, far6, pod2v6)), LeakAddress},
+		"rpl, hosts":                     {in6(43, compressed(UDP, 0, 2, data, far6, out6)), Egress},
+		"ioam6":                          {in6(0, extension(IP6IP, 0, to6)), LeakAddress},
+		"behind many options":            {options(20, IP6IP, to6), LeakAddress},
+		"behind many options, a host's":  {options(20, IP6IP, hosts6), Egress},
+		"behind HIP and shim6":           {in6(139, extension(140, 0, extension(IPIP, 0, to4))), LeakAddress},
+		"options cut short":              {in6(60, extension(UDP, 0, nil)[:6]), Unreadable},
+		"behind authentication":          {in4(51, authenticated(IPIP, to4)), LeakAddress},
+		"behind authentication, IPv6":    {in6(51, authenticated(IP6IP, to6)), LeakAddress},
+		"authentication cut short":       {in4(51, authenticated(IPIP, nil)[:20]), Unreadable},
+		"in the first fragment":          {eth(etherIPv4, fragment4(ip4(node1, out4, IPIP, to4), 0x2000)), LeakAddress},
+		"in the first fragment, IPv6":    {in6(44, extension(IP6IP, 1, to6)), LeakAddress},
+		"in a frame":                     {in4(protoEthernet, inFrame(to6)), LeakAddress},
+		"in a frame cut short":           {in4(protoEthernet, inFrame(to6)[:13]), Unreadable},
+		"cut short inside":               {in4(IPIP, to4[:19]), Unreadable},
+		"two deep":                       {in6(IPIP, ip4(far4, far4, IP6IP, to6)), LeakAddress},
+		"two deep, hosts":                {in6(IPIP, ip4(far4, far4, IP6IP, hosts6)), Egress},
+		"three deep, hosts":              {in6(IPIP, ip4(far4, far4, IP6IP, ip6(far6, far6b, IPIP, hosts4))), Unreadable},
+		"ICMP error about two deep":      {in4(ICMP, icmp(3, ip4(far4, far4, IPIP, to4))), LeakAddress},
+		"ICMPv6 error about seg6":        {in6(ICMPv6, icmp(3, ip6(far6, far6b, 43, routing(4, UDP, data, pod2v6)))), LeakAddress},
+		"ICMP error, its quote cut":      {in6(ICMPv6, icmp(3, ip6(far6, far6b, 60, extension(UDP, 0, nil)[:4]))), Egress},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Classify(testRules(), c.frame); got.Kind != c.want {
+				t.Errorf("got %s (%s), want %s", got.Kind, got.Detail, c.want)
+			}
+		})
+	}
+}
+
 // Rules that allow nothing find everything but neighbour discovery.
 func TestClassifyZeroRules(t *testing.T) {
 	frame := eth(etherIPv4, ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 96))))
@@ -147,6 +219,9 @@ func FuzzClassify(f *testing.F) {
 	f.Add(eth(etherIPv6, ip6(node1v6, node2v6, 0, extension(60, 0, extension(ICMPv6, 0, icmp(135, netip.MustParseAddr(pod2v6).AsSlice()))))))
 	f.Add(vlan(etherQinQ, etherVLAN, append([]byte{0, 8, 8, 0}, ip4(pod1, pod2, TCP, tcp(1, 2, nil))...)))
 	f.Add(eth(etherARP, arp(node1, pod2)))
+	f.Add(eth(etherIPv6, ip6(node1v6, out6, 43, routing(4, IP6IP, ip6(node1v6, pod2v6, UDP, udp(1, 2, nil)), out6))))
+	f.Add(eth(etherIPv6, ip6(node1v6, out6, 43, compressed(UDP, 2, 3, udp(1, 2, nil), out6, out6))))
+	f.Add(eth(etherIPv4, ip4(node1, out4, 51, authenticated(protoEthernet, eth(etherIPv6, ip6(node1v6, out6, 60, nil))))))
 	r := testRules()
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		before := bytes.Clone(frame)
