@@ -216,7 +216,7 @@ func peerChanges(c tunnel.Changes) int {
 }
 
 func (a *Agent) syncHost(want hostnet.Want) error {
-	ops, err := a.host.Sync(hostnet.Plan(want))
+	ops, err := a.host.SyncWant(want)
 	logOps(a.log, "routing changed", ops)
 	if err != nil {
 		return fmt.Errorf("routing: %w", err)

@@ -81,6 +81,20 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	return ops, nil
 }
 
+// SyncWant makes the kernel match w, as Sync of its Plan does. If the last one wanted the same, and
+// nothing was forgotten since, it does not plan: a peer with another key or endpoint has the same
+// routes. What w holds is kept and must not be changed.
+func (h *Host) SyncWant(w Want) ([]Op, error) {
+	if h.have != nil && !h.podLinksChanged && h.wanted != nil && h.wanted.equal(w) {
+		return nil, nil
+	}
+	ops, err := h.Sync(Plan(w))
+	if h.wanted = nil; err == nil {
+		h.wanted = &w
+	}
+	return ops, err
+}
+
 // Forget makes the next Sync read the kernel.
 func (h *Host) Forget() { h.have = nil }
 

@@ -25,6 +25,8 @@ type Host struct {
 	ask *asker
 	// have is the state that Sync left, nil when it must read.
 	have *State
+	// wanted is what the last SyncWant made of have, nil when there was none or it failed.
+	wanted *Want
 	// podLinksChanged is whether have's flow tables are not to be relied on.
 	podLinksChanged bool
 	// noFlows is why the kernel's flow tables are not used, which is found out once; flowsErr is why they are not as they should be.

@@ -57,6 +57,20 @@ type Peer struct {
 	MTU int
 }
 
+// equal reports whether w and v want the same in the same order.
+func (w Want) equal(v Want) bool {
+	return slices.Equal(w.Devices, v.Devices) && slices.EqualFunc(w.Peers, v.Peers, Peer.equal) &&
+		slices.Equal(w.ClusterRanges, v.ClusterRanges) && slices.Equal(w.ServiceRanges, v.ServiceRanges) &&
+		slices.Equal(w.NodeAddrs, v.NodeAddrs) && slices.Equal(w.ClosedRanges, v.ClosedRanges) &&
+		slices.Equal(w.SelfAddrs, v.SelfAddrs) && w.Masquerade == v.Masquerade && w.ReflectMarks == v.ReflectMarks &&
+		w.Flowtable == v.Flowtable && w.TunnelPort == v.TunnelPort
+}
+
+func (p Peer) equal(q Peer) bool {
+	return p.Name == q.Name && slices.Equal(p.PodPrefixes, q.PodPrefixes) && slices.Equal(p.NodeAddrs, q.NodeAddrs) &&
+		slices.Equal(p.Devices, q.Devices) && p.MTU == q.MTU
+}
+
 // Plan says how the kernel must be set. It is pure, and gives the same State for
 // the same Want in any order.
 func Plan(w Want) State {

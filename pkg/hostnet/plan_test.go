@@ -2,6 +2,7 @@ package hostnet
 
 import (
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -165,6 +166,35 @@ func TestDiffOfOneChangedPeerTouchesOnlyThatPeer(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("ops (-want +got):\n%s", diff)
+	}
+}
+
+// A field that equal does not compare would be a change that is not made.
+func TestEqualWantsSeeEachField(t *testing.T) {
+	wants := func() Want {
+		w := manyPeers(2)
+		w.ClosedRanges, w.Masquerade, w.ReflectMarks, w.Flowtable, w.TunnelPort = w.ClusterRanges, true, true, true, 1
+		w.Peers[0].MTU = 1300
+		return w
+	}
+	full := wants()
+	if !full.equal(wants()) {
+		t.Error("what wants the same is not equal")
+	}
+	for i := range reflect.TypeFor[Want]().NumField() {
+		less := full
+		reflect.ValueOf(&less).Elem().Field(i).SetZero()
+		if full.equal(less) {
+			t.Errorf("a Want without %s is equal", reflect.TypeFor[Want]().Field(i).Name)
+		}
+	}
+	for i := range reflect.TypeFor[Peer]().NumField() {
+		less := full
+		less.Peers = slices.Clone(full.Peers)
+		reflect.ValueOf(&less.Peers[0]).Elem().Field(i).SetZero()
+		if full.equal(less) {
+			t.Errorf("a peer without %s is equal", reflect.TypeFor[Peer]().Field(i).Name)
+		}
 	}
 }
 

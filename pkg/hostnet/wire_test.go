@@ -144,3 +144,40 @@ func TestForwardingKeepsRouterAdvertisements(t *testing.T) {
 		}
 	}
 }
+
+func TestSyncWantPlansOnlyWhatIsNew(t *testing.T) {
+	nettest.NeedProgram(t, "ip")
+	l := newLab(t)
+	syncWant := func(w Want) (ops []Op) {
+		t.Helper()
+		l.ns.Run(t, func() (err error) {
+			ops, err = l.host.SyncWant(w)
+			return err
+		})
+		return ops
+	}
+	syncWant(manyPeers(100))
+	again := manyPeers(100)
+	if allocated := testing.AllocsPerRun(1, func() { syncWant(again) }); allocated > 50 {
+		t.Errorf("to want the same again allocates %.0f times", allocated)
+	}
+	again.Peers[3].MTU = 1300
+	if ops := syncWant(again); len(ops) == 0 {
+		t.Error("another MTU changed nothing")
+	}
+	l.ns.Run(t, func() error { return exec.Command("ip", "route", "flush", "table", "30309", "metric", "1024").Run() })
+	l.host.Forget()
+	if ops := syncWant(again); len(ops) < 100 {
+		t.Errorf("after Forget %d ops, want the routes of a hundred peers", len(ops))
+	}
+	l.host.inject = func(Op) error { return errors.New("boom") }
+	fewer := manyPeers(99)
+	if err := l.ns.Do(func() error { _, err := l.host.SyncWant(fewer); return err }); err == nil {
+		t.Error("a failing op gave no error")
+	}
+	l.host.inject = nil
+	if ops := syncWant(fewer); len(ops) == 0 {
+		t.Error("what failed was not done by the next")
+	}
+	l.assertIs(fewer)
+}
