@@ -53,14 +53,3 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	t.Cleanup(func() { linksOf.Delete(coll) })
 	return coll
 }
-
-func TestPacketProgramsLoad(t *testing.T) {
-	for name, p := range packets(t).Programs {
-		info, err := p.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, _ := info.VerifiedInstructions()
-		t.Logf("%s: %d instructions verified", name, n)
-	}
-}

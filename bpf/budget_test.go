@@ -1,0 +1,182 @@
+package bpf
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/kubeveil/kubeveil/pkg/nettest"
+)
+
+// What the verifier allows at most: BPF_COMPLEXITY_LIMIT_INSNS (include/linux/bpf.h) and
+// MAX_BPF_STACK (include/linux/filter.h).
+const (
+	verifierInstructions = 1_000_000
+	verifierStack        = 512
+)
+
+// budget is how much of the verifier's limits a program may use, on each kernel that is tested:
+// instructions that are verified, of all branches and functions, and bytes of stack of its deepest
+// chain of calls. Verifiers differ from release to release, so each has room to spare.
+type budget struct {
+	instructions uint32
+	stack        int
+}
+
+var budgets = map[string]budget{
+	"guard_ingress":    {20_000, 320},
+	"guard_ingress_l3": {20_000, 320},
+	"guard_egress":     {20_000, 320},
+	"guard_egress_l3":  {20_000, 320},
+
+	"service_in":      {90_000, 448},
+	"service_in_l3":   {90_000, 448},
+	"service_out":     {30_000, 320},
+	"service_out_l3":  {30_000, 320},
+	"service_pod_in":  {90_000, 448},
+	"service_pod_out": {10_000, 320},
+	"service_tun_in":  {90_000, 448},
+	"service_tun_out": {10_000, 320},
+
+	"service_connect4":     {50_000, 320},
+	"service_connect6":     {50_000, 320},
+	"service_sendmsg4":     {50_000, 320},
+	"service_sendmsg6":     {50_000, 320},
+	"service_recvmsg4":     {1_000, 64},
+	"service_recvmsg6":     {1_000, 64},
+	"service_getpeername4": {1_000, 64},
+	"service_getpeername6": {1_000, 64},
+}
+
+func TestProgramsKeepTheirBudgets(t *testing.T) {
+	nettest.NeedBPF(t)
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	met := make(map[string]bool)
+	for _, load := range []func() (*ebpf.CollectionSpec, error){
+		LoadGuardIngress, LoadGuardEgress, LoadServicePacket, LoadServiceSocket,
+	} {
+		spec, err := load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// With all that can be turned on: the verifier leaves out what a setting makes unreachable.
+		for name, v := range spec.Variables {
+			on := make([]byte, v.Size())
+			on[0] = 1
+			if err := v.Set(on); err != nil {
+				t.Fatalf("set %s: %v", name, err)
+			}
+		}
+		coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+			Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats},
+		})
+		if err != nil {
+			t.Fatalf("load: %+v", err)
+		}
+		defer coll.Close()
+		for name, prog := range coll.Programs {
+			met[name] = true
+			t.Run(name, func(t *testing.T) { expectBudget(t, name, prog, spec.Programs[name].Instructions) })
+		}
+	}
+	for name := range budgets {
+		if !met[name] {
+			t.Errorf("there is no program %s", name)
+		}
+	}
+}
+
+func expectBudget(t *testing.T, name string, prog *ebpf.Program, insns asm.Instructions) {
+	limit, ok := budgets[name]
+	if !ok {
+		t.Fatal("it has no budget")
+	}
+	if limit.instructions > verifierInstructions/2 || limit.stack > verifierStack {
+		t.Errorf("its budget %+v leaves no room", limit)
+	}
+	info, err := prog.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	verified, ok := info.VerifiedInstructions()
+	if !ok {
+		t.Fatal("the kernel does not say how many instructions it verified")
+	}
+	stack, chain := deepest(t, insns, prog.VerifierLog)
+	t.Logf("%d instructions verified, %d bytes of stack in %s", verified, stack, strings.Join(chain, " > "))
+	if verified > limit.instructions {
+		t.Errorf("%d instructions are verified, its budget is %d", verified, limit.instructions)
+	}
+	if stack > limit.stack {
+		t.Errorf("%d bytes of stack in %v, its budget is %d", stack, chain, limit.stack)
+	}
+}
+
+var stackDepth = regexp.MustCompile(`stack depth ([0-9+]+)`)
+
+// function is part of a program: what it has on the stack itself, and what it calls.
+type function struct {
+	stack int
+	calls []string
+}
+
+// deepest returns the stack of the deepest chain of calls, as the verifier sums it up
+// (check_max_stack_depth in kernel/bpf/verifier.c), and its functions. The verifier's log has that
+// of each function, in the order of the instructions.
+func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain []string) {
+	t.Helper()
+	called := make(map[string]bool)
+	for _, ins := range insns {
+		if ins.IsFunctionCall() {
+			called[ins.Reference()] = true
+		}
+	}
+	functions := make(map[string]*function)
+	var order []string
+	for i, ins := range insns {
+		if i == 0 || called[ins.Symbol()] {
+			order = append(order, ins.Symbol())
+			functions[ins.Symbol()] = &function{}
+		}
+		if ins.IsFunctionCall() {
+			f := functions[order[len(order)-1]]
+			f.calls = append(f.calls, ins.Reference())
+		}
+	}
+	found := stackDepth.FindStringSubmatch(log)
+	if found == nil {
+		t.Fatalf("the verifier does not tell of the stack: %s", log)
+	}
+	depths := strings.Split(found[1], "+")
+	if len(depths) != len(order) {
+		t.Fatalf("the verifier tells of the stack of %d functions, the program has %v", len(depths), order)
+	}
+	for i, depth := range depths {
+		n, err := strconv.Atoi(depth)
+		if err != nil {
+			t.Fatal(err)
+		}
+		functions[order[i]].stack = n
+	}
+	return deepestFrom(functions, order[0])
+}
+
+func deepestFrom(functions map[string]*function, name string) (stack int, chain []string) {
+	const round = 32
+	f := functions[name]
+	for _, callee := range slices.Compact(slices.Sorted(slices.Values(f.calls))) {
+		if n, more := deepestFrom(functions, callee); n > stack {
+			stack, chain = n, more
+		}
+	}
+	own := (max(f.stack, 1) + round - 1) / round * round
+	return stack + own, append([]string{name}, chain...)
+}
