@@ -1,7 +1,9 @@
 package rootfs
 
 import (
+	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"testing/fstest"
 
@@ -11,53 +13,63 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// sysfs is a tree of block devices: devices maps a name to its dm/uuid, below maps a
-// name to the devices it is made of. The first device of a test has the number 253:0.
-func sysfs(top string, uuids map[string]string, below map[string][]string) fstest.MapFS {
+// blockDevice is a block device of a test: its name, its dm/uuid if it is a mapping, and what it
+// is made of.
+type blockDevice struct {
+	name, uuid string
+	below      []blockDevice
+}
+
+// chain is a device by the uuids of its mappings, the first on top, on a partition.
+func chain(uuids ...string) blockDevice {
+	d := blockDevice{name: "vda2"}
+	for i, uuid := range slices.Backward(uuids) {
+		d = blockDevice{name: fmt.Sprintf("dm-%d", i), uuid: uuid, below: []blockDevice{d}}
+	}
+	return d
+}
+
+// sysfs shows a device with the number 253:0 and those below it.
+func sysfs(top blockDevice) fstest.MapFS {
 	out := fstest.MapFS{}
-	add := func(dir, name string) {
-		out[dir+"/uevent"] = &fstest.MapFile{Data: []byte("MAJOR=253\nDEVNAME=" + name + "\n")}
-		if uuid, ok := uuids[name]; ok {
-			out[dir+"/dm/uuid"] = &fstest.MapFile{Data: []byte(uuid + "\n")}
+	var add func(dir string, d blockDevice)
+	add = func(dir string, d blockDevice) {
+		out[dir+"/uevent"] = &fstest.MapFile{Data: []byte("MAJOR=253\nDEVNAME=" + d.name + "\n")}
+		if d.uuid != "" {
+			out[dir+"/dm/uuid"] = &fstest.MapFile{Data: []byte(d.uuid + "\n")}
 		}
-		for _, b := range below[name] {
-			out[dir+"/slaves/"+b+"/uevent"] = &fstest.MapFile{}
+		for _, b := range d.below {
+			out[dir+"/slaves/"+b.name+"/uevent"] = &fstest.MapFile{}
+			add("class/block/"+b.name, b)
 		}
 	}
 	add("dev/block/253:0", top)
-	for _, names := range below {
-		for _, n := range names {
-			add("class/block/"+n, n)
-		}
-	}
 	return out
 }
 
 func TestProtectionOfBlockDevices(t *testing.T) {
+	half := blockDevice{"dm-5", "LVM-abc", []blockDevice{chain("CRYPT-VERITY-1-a"), {name: "vdb"}}}
 	for name, tt := range map[string]struct {
-		top   string
-		uuids map[string]string
-		below map[string][]string
-		want  Protection
+		top  blockDevice
+		want Protection
 	}{
-		"a partition":            {"vda1", nil, nil, Clear},
-		"a logical volume":       {"dm-0", map[string]string{"dm-0": "LVM-abc"}, map[string][]string{"dm-0": {"vda2"}}, Clear},
-		"LUKS2":                  {"dm-0", map[string]string{"dm-0": "CRYPT-LUKS2-12ab-root"}, map[string][]string{"dm-0": {"vda2"}}, Encrypted},
-		"plain dm-crypt":         {"dm-0", map[string]string{"dm-0": "CRYPT-PLAIN-root"}, map[string][]string{"dm-0": {"vda2"}}, Encrypted},
-		"a volume on LUKS2":      {"dm-0", map[string]string{"dm-0": "LVM-abc", "dm-1": "CRYPT-LUKS2-12ab-pv"}, map[string][]string{"dm-0": {"dm-1"}, "dm-1": {"vda2"}}, Encrypted},
-		"dm-verity":              {"dm-0", map[string]string{"dm-0": "CRYPT-VERITY-12ab-usr"}, map[string][]string{"dm-0": {"vda2", "vda3"}}, Verified},
-		"LUKS2 with tags":        {"dm-0", map[string]string{"dm-0": "CRYPT-LUKS2-12ab-root", "dm-1": "CRYPT-SUBDEV-12ab-root_dif"}, map[string][]string{"dm-0": {"dm-1"}, "dm-1": {"vda2"}}, Verified},
-		"LUKS2 on checksums":     {"dm-0", map[string]string{"dm-0": "CRYPT-LUKS2-12ab-root", "dm-1": "CRYPT-INTEGRITY-sums"}, map[string][]string{"dm-0": {"dm-1"}, "dm-1": {"vda2"}}, Encrypted},
-		"checksums alone":        {"dm-0", map[string]string{"dm-0": "CRYPT-INTEGRITY-sums"}, map[string][]string{"dm-0": {"vda2"}}, Clear},
-		"half of it is in clear": {"dm-0", map[string]string{"dm-0": "LVM-abc", "dm-1": "CRYPT-VERITY-1-a"}, map[string][]string{"dm-0": {"dm-1", "vdb"}, "dm-1": {"vda2"}}, Clear},
-		"a name that lies":       {"dm-0", map[string]string{"dm-0": "VERITY"}, map[string][]string{"dm-0": {"vda2"}}, Clear},
-		"compressed memory":      {"zram0", nil, nil, Memory},
-		"a disk in memory":       {"ram0", nil, nil, Memory},
-		"a disk called ramdisk":  {"ramdisk", nil, nil, Clear},
+		"a partition":            {chain(), Clear},
+		"a logical volume":       {chain("LVM-abc"), Clear},
+		"LUKS2":                  {chain("CRYPT-LUKS2-12ab-root"), Encrypted},
+		"plain dm-crypt":         {chain("CRYPT-PLAIN-root"), Encrypted},
+		"a volume on LUKS2":      {chain("LVM-abc", "CRYPT-LUKS2-12ab-pv"), Encrypted},
+		"dm-verity":              {chain("CRYPT-VERITY-12ab-usr"), Verified},
+		"LUKS2 with tags":        {chain("CRYPT-LUKS2-12-root", "CRYPT-SUBDEV-12-root_dif"), Verified},
+		"LUKS2 on checksums":     {chain("CRYPT-LUKS2-12-root", "CRYPT-INTEGRITY-sums"), Encrypted},
+		"checksums alone":        {chain("CRYPT-INTEGRITY-sums"), Clear},
+		"half of it is in clear": {half, Clear},
+		"a name that lies":       {chain("VERITY"), Clear},
+		"compressed memory":      {blockDevice{name: "zram0"}, Memory},
+		"a disk in memory":       {blockDevice{name: "ram0"}, Memory},
+		"a disk called ramdisk":  {blockDevice{name: "ramdisk"}, Clear},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &mountinfo.Info{FSType: "ext4", Major: 253}
-			got, err := protection(sysfs(tt.top, tt.uuids, tt.below), m)
+			got, err := protection(sysfs(tt.top), &mountinfo.Info{FSType: "ext4", Major: 253})
 			if err != nil || got != tt.want {
 				t.Errorf("got %v, %v; want %v", got, err, tt.want)
 			}
@@ -69,7 +81,9 @@ func TestProtectionOfBlockDevices(t *testing.T) {
 }
 
 func TestProtectionOfFileSystemsWithoutABlockDevice(t *testing.T) {
-	for kind, want := range map[string]Protection{"tmpfs": Memory, "ramfs": Memory, "overlay": Unknown, "btrfs": Unknown, "nfs4": Unknown} {
+	for kind, want := range map[string]Protection{
+		"tmpfs": Memory, "ramfs": Memory, "overlay": Unknown, "btrfs": Unknown, "nfs4": Unknown,
+	} {
 		if got, err := protection(fstest.MapFS{}, &mountinfo.Info{FSType: kind}); err != nil || got != want {
 			t.Errorf("%s: got %v, %v; want %v", kind, got, err, want)
 		}
