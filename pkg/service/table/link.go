@@ -133,8 +133,9 @@ func (t *Table) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 
 // AttachLinks attaches the programs to the links of the calling thread's network
 // namespace and says what it changed: nothing where they are there. Links that the guard is at get
-// them behind it, pods' and tunnels' alone. Programs of another version are replaced where they are. It does
-// as much as it can; a link that goes meanwhile is no error. Call it after Apply and SetSelf.
+// them behind it, pods' and tunnels' alone. Programs of another version are replaced where they are.
+// A link that goes meanwhile is no error. A link that takes no program is none, either: its packets
+// are not translated, which the log tells of. Call it after Apply and SetSelf.
 func (t *Table) AttachLinks() ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,15 +159,19 @@ func (t *Table) AttachLinks() ([]string, error) {
 		return nil, explain(err)
 	}
 	var changed []string
-	var errs []error
 	for _, l := range links {
 		did, err := t.attachLink(h, l, true)
 		changed = append(changed, did...)
 		if err != nil {
-			errs = append(errs, err)
+			t.notTranslated(l, err)
 		}
 	}
-	return changed, errors.Join(errs...)
+	return changed, nil
+}
+
+// notTranslated tells of a link without programs.
+func (t *Table) notTranslated(l nl.Link, err error) {
+	t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name, "error", err)
 }
 
 // attachLink gives a link its programs. settled is whether all that plugins make at a pod's link is there.
@@ -189,7 +194,7 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 			return changed, nil
 		}
 		if errors.Is(err, errTaken) {
-			t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name, "error", err)
+			t.notTranslated(l, err)
 			return changed, nil
 		}
 		if err != nil {

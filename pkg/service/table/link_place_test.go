@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
@@ -127,6 +128,63 @@ func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 	if changed := l.attach(t); len(changed) != 2 {
 		t.Errorf("without the limit it changed %v", changed)
 	}
+}
+
+// mprogMax is how many programs a hook of tcx can have (bpf_mprog_max, include/linux/bpf_mprog.h).
+const mprogMax = 63
+
+// crowd leaves no room for a program at the ingress of a link.
+func (l *linked) crowd(t *testing.T, name string) {
+	t.Helper()
+	found, err := l.host.Handle().LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := point{found.Attrs().Index, ingress}
+	if l.features.TCX {
+		for i := range mprogMax {
+			prog := loadProgram(t, asm.Mov.Imm(asm.R1, int32(i)), asm.Mov.Imm(asm.R0, -1), asm.Return())
+			l.host.Run(t, func() error { return tcx{}.attach(nil, p, "", prog) })
+		}
+		return
+	}
+	tc := nettest.NeedProgram(t, "tc")
+	for _, line := range []string{
+		"qdisc add dev " + name + " clsact",
+		fmt.Sprintf("filter add dev %s ingress prio %d u32 match u32 0 0", name, filterPriority),
+	} {
+		l.host.Run(t, func() error {
+			if out, err := exec.Command(tc, strings.Fields(line)...).CombinedOutput(); err != nil {
+				return fmt.Errorf("tc %s: %w: %s", line, err, out)
+			}
+			return nil
+		})
+	}
+}
+
+func loadProgram(t *testing.T, insns ...asm.Instruction) *ebpf.Program {
+	t.Helper()
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "crowd", Type: ebpf.SchedCLS, License: "GPL", Instructions: insns,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { prog.Close() })
+	return prog
+}
+
+func TestLinkWithoutRoomKeepsNoOtherFromItsPrograms(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		l := newLinked(t, withTCX)
+		l.crowd(t, "vpod1")
+		want := slices.DeleteFunc(slices.Clone(attachedLinks), func(s string) bool {
+			return strings.HasSuffix(s, "vpod1 ingress")
+		})
+		if diff := cmp.Diff(want, l.attach(t)); diff != "" {
+			t.Error(diff)
+		}
+	})
 }
 
 // TestPodsWithALimitCanBeAdded has pods' links that appear while links are watched, where there is no tcx: the plugin bandwidth finds its place free.

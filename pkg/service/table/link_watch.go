@@ -121,7 +121,7 @@ func (t *Table) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 	defer t.mu.Unlock()
 	did, err := t.attachLink(h, l, settled)
 	if err != nil {
-		t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name, "error", err)
+		t.notTranslated(l, err)
 	}
 	if len(did) == 0 {
 		return
