@@ -29,7 +29,7 @@ image-csi: deps ## container image of the CSI driver and its side-cars: out/imag
 	@$(GO) run ./hack/image -image kubeveil-csi -out $(OUT)/images/kubeveil-csi.tar
 
 .PHONY: kubernetes
-kubernetes: ## build kube-apiserver and fetch etcd for the lab (8 minutes cold)
+kubernetes: ## build kube-apiserver and kube-proxy, and fetch etcd, for the lab (8 minutes cold)
 	@hack/build-kubernetes.sh
 
 .PHONY: generate

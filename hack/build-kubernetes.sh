@@ -2,7 +2,7 @@
 # Builds the Kubernetes programs that the labs run, from their Go module, into
 # out/bin. About 5 minutes on two cores when nothing is cached; skipped when
 # neither the module nor the Go version has changed since.
-#   hack/build-kubernetes.sh          kube-apiserver, all that the namespace lab needs
+#   hack/build-kubernetes.sh          kube-apiserver and kube-proxy, all that the namespace lab needs
 #   hack/build-kubernetes.sh all      every program of the VM lab, 3 minutes more
 #   hack/build-kubernetes.sh NAME...  those; also of the upstream tests, e2e.test and
 #                                     the programs of its images by the images' names
@@ -38,7 +38,8 @@ build() {
 	done
 }
 
-wanted=("${@:-kube-apiserver}")
+wanted=("$@")
+((${#wanted[@]} > 0)) || wanted=(kube-apiserver kube-proxy)
 if [[ ${wanted[*]} == all ]]; then
 	wanted=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm kubectl)
 fi
