@@ -66,7 +66,7 @@ var belongings = []belonging{
 // destroyReport is what became of a volume.
 type destroyReport struct {
 	Volume string `json:"volume"`
-	// KeyDestroyed is whether the wrapped key is gone, by this call or one before.
+	// KeyDestroyed reports whether the wrapped key is gone, by this call or one before.
 	KeyDestroyed bool `json:"keyDestroyed"`
 	// Released are the objects that may go now, as kind/name.
 	Released []string `json:"released,omitempty"`

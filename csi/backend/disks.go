@@ -1,5 +1,8 @@
 package backend
 
+// More than 400 lines: claiming, wiping and giving up a disk share the claim file and its
+// lock, and each is safe only beside the others.
+
 import (
 	"cmp"
 	"context"

@@ -165,7 +165,7 @@ func (d *Driver) complete(p Parameters) (Parameters, error) {
 	return p, nil
 }
 
-// provider gives the provider for a volume with these parameters, which the caller gives back when the call ends: a key that came with the request
+// provider returns the provider for a volume with these parameters, which the caller gives back when the call ends: a key that came with the request
 // is wiped then. The provider is nil when there is none, because the request would have to bring it or because it is not configured any more.
 func (d *Driver) provider(p Parameters, secrets map[string]string) (keys keyring.Provider, giveBack func(), err error) {
 	nothing := func() {}

@@ -79,7 +79,7 @@ type Agent struct {
 	// based is whether base routes were seen to in this life. The loop's alone.
 	based bool
 	seen  seen
-	// passed is whether a probe passed from a pod's link into the tunnel. The loop's alone.
+	// passed reports whether a probe passed from a pod's link into the tunnel. The loop's alone.
 	passed bool
 	// flap is the loop's alone.
 	flap flap

@@ -28,7 +28,7 @@ type inputs struct {
 	// complete is whether table holds every peer there was: without it nothing
 	// may be removed.
 	complete bool
-	// synced is whether the source has said all that there is. Before that the features of nodes are not known.
+	// synced reports whether the source has said all that there is. Before that the features of nodes are not known.
 	synced bool
 	// underlayMTU is the smallest MTU of the links that carry node traffic, bytes, or that of the configuration.
 	underlayMTU int

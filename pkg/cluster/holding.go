@@ -88,7 +88,7 @@ func (h *holding) putBeneath(l lengthOf, p netip.Prefix) {
 	h.beneath[around] = append(h.beneath[around], p)
 }
 
-// isLong is whether p is of addresses of 128 bits.
+// isLong reports whether the addresses of p have 128 bits.
 func isLong(p netip.Prefix) bool { return p.Addr().BitLen() == 128 }
 
 // takeKey gives k to node unless another holds it.

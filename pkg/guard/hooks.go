@@ -28,7 +28,7 @@ var errLinkGone = errors.New("link is gone")
 
 // hooks is the way in which programs are attached to links.
 type hooks interface {
-	// list gives the programs that run at a point, in that order; a filter that
+	// list returns the programs that run at a point, in that order; a filter that
 	// is no BPF program is 0.
 	list(h *nl.Handle, q *qdiscs, p Point) ([]ebpf.ProgramID, error)
 	// attach puts a program before all others. The name is that of its pin.
