@@ -175,7 +175,8 @@ func TestForgedObjects(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		waitStatus(ctx, t, n1, 10*time.Second, func(s telemetry.Status) error {
+		// Most of the Nodes go: veild may wait 10 s for a second list before it believes that.
+		waitStatus(ctx, t, n1, 40*time.Second, func(s telemetry.Status) error {
 			if len(s.Refused) > 0 {
 				return fmt.Errorf("still refused: %v", s.Refused)
 			}
