@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
-	"github.com/kubeveil/kubeveil/e2e/bench/volumes"
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/volumes"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 var benchStorageVerb = verb{
@@ -65,7 +65,7 @@ func (f *benchStorageFlags) measure(c call) error {
 	if err != nil {
 		return err
 	}
-	return f.run(c, func(k *framework.Cluster, progress func(string, ...any)) (*report.Report, error) {
+	return f.run(c, func(k *remote.Cluster, progress func(string, ...any)) (*report.Report, error) {
 		o.Progress = progress
 		return volumes.Run(c.ctx, k, o)
 	})

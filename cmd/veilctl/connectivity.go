@@ -10,9 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
-	"github.com/kubeveil/kubeveil/e2e/connectivity"
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/connectivity"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 var connectivityVerb = verb{
@@ -53,7 +52,7 @@ type walkFlags struct {
 func walk(fs *flag.FlagSet) func(call) error {
 	var f walkFlags
 	f.access.Register(fs)
-	fs.StringVar(&f.image, "image", framework.ToolsImage, "`image` of the tools, which the nodes have or can pull")
+	fs.StringVar(&f.image, "image", remote.ToolsImage, "`image` of the tools, which the nodes have or can pull")
 	fs.StringVar(&f.options.Namespace, "namespace", connectivity.DefaultNamespace, "what the `name` of the namespace begins with")
 	fs.StringVar(&f.nodes, "nodes", "", "two nodes, `A,B` (default: the first two that are Ready and schedulable)")
 	fs.StringVar(&f.outside, "outside", "", "`address:port` of a TCP server outside the cluster that answers something, such as a web server; one of each family, commas between")
@@ -93,13 +92,9 @@ func (f *walkFlags) run(c call) error {
 	if err := f.parse(); err != nil {
 		return err
 	}
-	opened, err := f.access.Open()
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(c.ctx, f.timeout)
 	defer cancel()
-	cluster, err := framework.New(ctx, opened.Config, framework.Options{Image: f.image})
+	cluster, err := remote.Connect(ctx, f.access, remote.Options{Image: f.image})
 	if err != nil {
 		return err
 	}

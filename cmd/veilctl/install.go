@@ -7,8 +7,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/pkg/preflight"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 var installVerb = verb{

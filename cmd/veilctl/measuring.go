@@ -7,21 +7,22 @@ import (
 	"os"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
 // measuring is what measurements of a cluster have in common: which cluster, how long a sample takes, and where the report goes.
 type measuring struct {
-	kubeconfig, image, out string
-	seconds                int
+	access     remote.Access
+	image, out string
+	seconds    int
 }
 
 // register adds the flags; out is the usual folder, sample what a sample is of.
 func (m *measuring) register(fs *flag.FlagSet, out, sample string) {
-	fs.StringVar(&m.kubeconfig, "kubeconfig", "", "`file` with the cluster (default: what kubectl would take)")
-	fs.StringVar(&m.image, "image", framework.ToolsImage, "`image` of the suite's tools, which the nodes must have or can pull")
+	m.access.Register(fs)
+	fs.StringVar(&m.image, "image", remote.ToolsImage, "`image` of the suite's tools, which the nodes must have or can pull")
 	fs.StringVar(&m.out, "out", out, "`folder` for result.json, report.html and report.md")
 	fs.IntVar(&m.seconds, "seconds", 10, sample)
 }
@@ -31,9 +32,9 @@ func (m *measuring) secondsFit() bool { return m.seconds >= 1 && m.seconds <= 60
 
 // run opens the cluster, has it measured, and writes and prints the report, also one that came with an error: that is given then. errWrong when a gate was
 // missed and nothing else is wrong.
-func (m *measuring) run(c call, measure func(k *framework.Cluster, progress func(format string, args ...any)) (*report.Report, error)) error {
+func (m *measuring) run(c call, measure func(k *remote.Cluster, progress func(format string, args ...any)) (*report.Report, error)) error {
 	began := time.Now()
-	k, err := framework.Open(c.ctx, m.kubeconfig, framework.Options{Image: m.image})
+	k, err := remote.Connect(c.ctx, m.access, remote.Options{Image: m.image})
 	if err != nil {
 		return err
 	}

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // volumeVerbs are those of encrypted volumes.

@@ -25,7 +25,7 @@ func TestWhoImportsWhat(t *testing.T) {
 		{deptest.Module + "/bpf", "the guard and the table of services alone know their programs", []string{"pkg/guard", "pkg/service/table"}},
 		{"golang.zx2c4.com/wireguard/wgctrl", "devices are configured in one place", []string{"pkg/tunnel"}},
 		{"golang.zx2c4.com/wireguard/device", "userspace WireGuard runs in a process of its own", []string{"pkg/worker"}},
-		{"k8s.io/client-go", "the API server is a transport behind pkg/source", []string{"pkg/kube"}},
+		{"k8s.io/client-go", "the API server is a transport behind pkg/source", []string{"pkg/kube", "pkg/remote"}},
 		{"github.com/vishvananda/netlink", "interrupted dumps are retried in one place", []string{"pkg/internal/nl"}},
 		{deptest.Module + "/pkg/agent", "the agent knows the others, none of them knows it", nil},
 		{deptest.Module + "/csi", "storage and network share nothing", nil},

@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
@@ -104,7 +104,7 @@ func TestDefinition(t *testing.T) {
 			t.Errorf("capability %s: the upstream has none of that name", name)
 		}
 	}
-	// A duration that cannot be read makes the upstream forget all of them; one of another name it does not use (test/e2e/framework/timeouts.go).
+	// A duration that cannot be read makes the upstream forget all of them; one of another name it does not use (test/pkg/remote/timeouts.go).
 	for name, value := range definition.Timeouts {
 		if d, err := time.ParseDuration(value); err != nil || d < time.Minute || !slices.Contains([]string{"PodStart", "PodDelete", "ClaimProvision", "DataSourceProvision"}, name) {
 			t.Errorf("timeout %s of %s: %v", name, value, err)

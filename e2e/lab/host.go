@@ -91,7 +91,7 @@ func (h *Host) start(ctx context.Context) error {
 	if err := h.makeCgroup(); err != nil {
 		return err
 	}
-	cmd := exec.Command(h.lab.program("labtool"), "holder", "-etc", filepath.Join(h.Disk(), "etc"), "-name", h.Name)
+	cmd := exec.Command(h.lab.program("veil-tools"), "holder", "-etc", filepath.Join(h.Disk(), "etc"), "-name", h.Name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 		Setpgid:    true, // a terminal's interrupt is the test's to handle

@@ -141,7 +141,7 @@ func refusals() map[string]refusal {
 		"no TUN":                      {set: map[string]any{"tunnel": map[string]any{"mode": "userspace"}}, within: `mount -t tmpfs none /dev/net && exec "$@"`, says: []string{"/dev/net/tun", "tun"}},
 		"no BPF file system":          {within: `umount /sys/fs/bpf && exec "$@"`, says: []string{"/sys/fs/bpf", "mount -t bpf"}},
 		"no right to use BPF":         {within: `exec setpriv --bounding-set=-bpf,-sys_admin --inh-caps=-bpf,-sys_admin -- "$@"`, says: []string{"CAP_BPF"}},
-		"the metrics' port in use": {within: `"$LABTOOL" echo -listen ` + config.MetricsAddress + ` >/dev/null & tool=$!
+		"the metrics' port in use": {within: `"$TOOLS" echo -listen ` + config.MetricsAddress + ` >/dev/null & tool=$!
 			for i in $(seq 200); do (exec 3<>/dev/tcp/127.0.0.1/9631) 2>/dev/null && break; sleep 0.01; done; "$@"; code=$?; kill $tool; wait $tool; exit $code`,
 			says: []string{"metricsAddress", "9631", "in use"}},
 		"a corrupt key":       {before: junk(config.KeyFile, "not a key\n", 0o600), after: remove(config.KeyFile), says: []string{config.KeyFile, "move the file away"}},
@@ -189,7 +189,7 @@ func (c refusal) start(ctx context.Context, t *testing.T, n *lab.Node) string {
 	if within == "" {
 		within = `exec "$@"`
 	}
-	args := append([]string{"LABTOOL=" + bin + "/labtool", "unshare", "-m", "bash", "-c", within, "bash", bin + "/veild", "-config", "/etc/kubeveil/veild.yaml"}, c.args...)
+	args := append([]string{"TOOLS=" + bin + "/veil-tools", "unshare", "-m", "bash", "-c", within, "bash", bin + "/veild", "-config", "/etc/kubeveil/veild.yaml"}, c.args...)
 	out, err := n.Command(ctx, "env", args...).CombinedOutput()
 	var status *exec.ExitError
 	if !errors.As(err, &status) || status.ExitCode() != 1 {
@@ -252,7 +252,7 @@ func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	if err := n.Boot(ctx, false); err != nil {
 		t.Fatal(err)
 	}
-	taken, err := n.Start(ctx, labtool(t), "echo", "-listen", ":51820")
+	taken, err := n.Start(ctx, tools(t), "echo", "-listen", ":51820")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,11 +319,11 @@ func waitProblem(ctx context.Context, t *testing.T, n *lab.Node, words string) t
 	})
 }
 
-func labtool(t *testing.T) string {
+func tools(t *testing.T) string {
 	t.Helper()
 	root, err := lab.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(root, "out/bin/labtool")
+	return filepath.Join(root, "out/bin/veil-tools")
 }

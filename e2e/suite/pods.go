@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 func podToPod(ctx context.Context, s *Session) error {
@@ -33,9 +33,9 @@ func (s *Session) bothFamilies(addrs []netip.Addr) error {
 
 // serve makes a service of the shared pods of that name, in their namespace. It has a name of its own: a service of a
 // name that was just deleted takes over endpoint slices that the garbage collector then deletes.
-func (s *Session) serve(ctx context.Context, pod string, kind corev1.ServiceType) (*framework.Service, error) {
+func (s *Session) serve(ctx context.Context, pod string, kind corev1.ServiceType) (*remote.Service, error) {
 	s.served++
-	service := &framework.Service{Name: fmt.Sprintf("%s-%s-%d", pod, strings.ToLower(string(kind)), s.served), Pods: map[string]string{"app": pod}, Port: framework.EchoPort, Type: kind}
+	service := &remote.Service{Name: fmt.Sprintf("%s-%s-%d", pod, strings.ToLower(string(kind)), s.served), Pods: map[string]string{"app": pod}, Port: remote.EchoPort, Type: kind}
 	if err := s.shared.Serve(ctx, service); err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func names(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	headless := &framework.Service{Name: "pods", Pods: map[string]string{"app": "b"}, Headless: true}
+	headless := &remote.Service{Name: "pods", Pods: map[string]string{"app": "b"}, Headless: true}
 	if err := s.shared.Serve(ctx, headless); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func familiesOf(addrs []netip.Addr) (out []string) {
 // by gives targets of meet for the echo server of a name by one family, or by any ("").
 func by(family, name string) (targets []string) {
 	for _, proto := range protocols {
-		targets = append(targets, fmt.Sprintf("%s%s/%s:%d", proto, family, name, framework.EchoPort))
+		targets = append(targets, fmt.Sprintf("%s%s/%s:%d", proto, family, name, remote.EchoPort))
 	}
 	return targets
 }
@@ -140,9 +140,9 @@ func (s *Session) nodeAddrs(ctx context.Context, name string) ([]netip.Addr, err
 }
 
 // onNode gives an echo server among the processes of the node of the pair's first pod; it makes it where there is none.
-func (s *Session) onNode(ctx context.Context) (*framework.Pod, error) {
+func (s *Session) onNode(ctx context.Context) (*remote.Pod, error) {
 	if s.host == nil {
-		s.host = &framework.Pod{Name: "host", Node: s.pair[0].Node, HostNetwork: true, Listen: hostEchoPort}
+		s.host = &remote.Pod{Name: "host", Node: s.pair[0].Node, HostNetwork: true, Listen: hostEchoPort}
 	}
 	return s.host, s.keep(ctx, s.shared, s.host)
 }
@@ -185,7 +185,7 @@ func nodePort(ctx context.Context, s *Session) error {
 	for _, addr := range all {
 		for _, proto := range protocols {
 			to := netip.AddrPortFrom(addr, uint16(service.NodePorts[proto]))
-			err = errors.Join(err, framework.Until(ctx, fmt.Sprintf("from outside to %s by %s", to, proto), meeting, func(ctx context.Context) error {
+			err = errors.Join(err, remote.Until(ctx, fmt.Sprintf("from outside to %s by %s", to, proto), meeting, func(ctx context.Context) error {
 				return s.Lab.OutsideSend(ctx, proto, to)
 			}))
 		}
@@ -194,7 +194,7 @@ func nodePort(ctx context.Context, s *Session) error {
 }
 
 // nodePorts gives targets of meet for a service's ports at addresses of nodes.
-func nodePorts(service *framework.Service, at []netip.Addr) []string {
+func nodePorts(service *remote.Service, at []netip.Addr) []string {
 	var targets []string
 	for _, addr := range at {
 		for _, proto := range protocols {
@@ -218,14 +218,14 @@ func nodeToPod(ctx context.Context, s *Session) error {
 		return err
 	}
 	all := []func() error{
-		func() error { return talk(ctx, host, framework.EchoPort, b.Addrs...) },
+		func() error { return talk(ctx, host, remote.EchoPort, b.Addrs...) },
 		func() error { return talk(ctx, b, hostEchoPort, addrs...) },
 	}
 	if s.Lab != nil {
 		control := s.Lab.ControlAddrs()
 		all = append(all,
-			func() error { return talk(ctx, a, framework.EchoPort, control...) },
-			func() error { return talk(ctx, b, framework.EchoPort, control...) })
+			func() error { return talk(ctx, a, remote.EchoPort, control...) },
+			func() error { return talk(ctx, b, remote.EchoPort, control...) })
 		s.note("the control plane's host, %s, too", control)
 	}
 	return atOnce(all...)
@@ -240,11 +240,11 @@ func kubernetesService(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	p := &framework.Pod{Name: "asks", Token: true}
+	p := &remote.Pod{Name: "asks", Token: true}
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
-	out, err := p.Exec(ctx, "labtool", "ask", "-url", "https://"+service.Spec.ClusterIP+"/version")
+	out, err := p.Exec(ctx, "veil-tools", "ask", "-url", "https://"+service.Spec.ClusterIP+"/version")
 	if err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func egress(ctx context.Context, s *Session) error {
 	if err := s.bothFamilies(s.Lab.OutsideAddrs()); err != nil {
 		return err
 	}
-	targets := append([]string{"-canary=" + s.Lab.OutsideCanary()}, echoes(framework.EchoPort, s.Lab.OutsideAddrs())...)
+	targets := append([]string{"-canary=" + s.Lab.OutsideCanary()}, echoes(remote.EchoPort, s.Lab.OutsideAddrs())...)
 	return atOnce(
 		func() error { return meet(ctx, a, targets...) },
 		func() error { return meet(ctx, b, targets...) },
@@ -272,7 +272,7 @@ func egress(ctx context.Context, s *Session) error {
 
 // waitDNS waits until the pods of the cluster's DNS are there and Ready.
 func (s *Session) waitDNS(ctx context.Context) error {
-	return framework.Until(ctx, "pods of the cluster's DNS", framework.PodPatience, func(ctx context.Context) error {
+	return remote.Until(ctx, "pods of the cluster's DNS", remote.PodPatience, func(ctx context.Context) error {
 		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"})
 		if err != nil {
 			return err

@@ -127,7 +127,7 @@ func (c *Cluster) podAddrs(ctx context.Context, name string) ([]netip.Addr, erro
 // Send sends messages from the pod to an echo server and fails unless every one came back unchanged.
 func (p *Pod) Send(ctx context.Context, proto string, to netip.AddrPort, count int) (lab.Sent, error) {
 	var sent lab.Sent
-	out, err := p.cluster.Kubectl(ctx, "exec", p.Name, "--", "/labtool", "send", "-proto", proto, "-to", to.String(),
+	out, err := p.cluster.Kubectl(ctx, "exec", p.Name, "--", "/veil-tools", "send", "-proto", proto, "-to", to.String(),
 		"-count", fmt.Sprint(count), "-size", "400", "-timeout", "20s")
 	if err != nil {
 		return sent, err

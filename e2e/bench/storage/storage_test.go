@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 

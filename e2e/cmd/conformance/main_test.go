@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
