@@ -40,7 +40,7 @@ func stickyTo(t *testing.T, pods ...string) *ebpf.Collection {
 	return l.coll
 }
 
-// backendOf gives where a connection goes that comes from outside.
+// backendOf returns where a connection goes that comes from outside.
 func backendOf(t *testing.T, coll *ebpf.Collection, client, to netip.AddrPort) netip.Addr {
 	t.Helper()
 	out, _ := becomesOf(t, coll, "service_in", segment(client, to, unix.IPPROTO_TCP, tcpSYN, ""), 0)
@@ -141,7 +141,7 @@ func TestAffinityIsOfANamespace(t *testing.T) {
 	}
 }
 
-// backendIn connects a datagram socket of a namespace, where backends have their addresses, and gives the one that it was sent to: packets to one of a
+// backendIn connects a datagram socket of a namespace, where backends have their addresses, and returns the one that it was sent to: packets to one of a
 // host's own addresses come from the same.
 func backendIn(t *testing.T, ns *nettest.NS, addr string) netip.Addr {
 	t.Helper()

@@ -60,7 +60,7 @@ func newWire(t *testing.T, kind uint16) wire {
 	return w
 }
 
-// pass sends frames with a mark, and gives what comes out at the far end, in the order of sending.
+// pass sends frames with a mark, and returns what comes out at the far end, in the order of sending.
 func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 	t.Helper()
 	end := frame([]byte("end"), unused)

@@ -52,7 +52,7 @@ func flows(t *testing.T, coll *ebpf.Collection) map[flowKey]flow {
 	return allOf[flowKey, flow](t, coll, "service_flows")
 }
 
-// allOf gives what is in a map.
+// allOf returns what is in a map.
 func allOf[K comparable, V any](t *testing.T, coll *ebpf.Collection, name string) map[K]V {
 	t.Helper()
 	all := make(map[K]V)
@@ -79,7 +79,7 @@ func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 	}
 }
 
-// becomesOf gives a frame after a program let it pass, and the mark.
+// becomesOf returns a frame after a program let it pass, and the mark.
 func becomesOf(t *testing.T, coll *ebpf.Collection, prog string, in []byte, mark uint32) ([]byte, uint32) {
 	t.Helper()
 	verdict, out, after, err := runPacket(t, coll, prog, in, mark)
@@ -352,7 +352,7 @@ func TestUnansweredClientsChooseAnew(t *testing.T) {
 	}
 }
 
-// moveTo gives a frontend another backend, which is here.
+// moveTo points a frontend at another backend, which is local.
 func moveTo(t *testing.T, coll *ebpf.Collection, front, backend netip.AddrPort) {
 	t.Helper()
 	k := service.FrontKey{Addr: front.Addr().As16(), Protocol: service.TCP, Scope: service.Outside}

@@ -45,7 +45,7 @@ func newPodLinks(t testing.TB) podLinks {
 	return l
 }
 
-// linksFor gives the links of a collection.
+// linksFor returns the links of a collection.
 func linksFor(t testing.TB, coll *ebpf.Collection) podLinks {
 	t.Helper()
 	l, ok := linksOf.Load(coll)

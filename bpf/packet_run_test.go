@@ -64,7 +64,7 @@ func sum(parts ...[]byte) uint16 {
 	return uint16(s)
 }
 
-// whole is whether the checksums of a frame, that of a quoted IPv4 header included, are right.
+// whole reports whether the checksums of a frame, that of a quoted IPv4 header included, are right.
 func whole(f []byte) error {
 	six := binary.BigEndian.Uint16(f[12:]) == ipv6
 	proto, rest, src, dst, ok := splitIP(f[ethernet:], six)
@@ -89,7 +89,7 @@ func whole(f []byte) error {
 	return nil
 }
 
-// runPacket gives what becomes of a frame. What a pod sends comes in by its own link.
+// runPacket returns what becomes of a frame. What a pod sends comes in by its own link.
 func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
 	link := uint32(0)
@@ -99,7 +99,7 @@ func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark
 	return runBy(t, coll, prog, in, mark, link)
 }
 
-// runBy gives what becomes of a frame that comes in by a link of podLinks; 0 is lo.
+// runBy returns what becomes of a frame that comes in by a link of podLinks; 0 is lo.
 func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark, link uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
 	var after skb
@@ -191,7 +191,7 @@ func message(from, to netip.Addr, quoted []byte) []byte {
 	return ipFrame(from, to, proto, icmp)
 }
 
-// ends gives the addresses of an error and of what it quotes, and the ports of that.
+// ends returns the addresses of an error and of what it quotes, and the ports of that.
 func ends(t *testing.T, f []byte) string {
 	t.Helper()
 	six := binary.BigEndian.Uint16(f[12:]) == ipv6

@@ -23,7 +23,7 @@ const wirePatience = 10 * time.Second
 // backend is refused (docs/design/0007-service-table.md, "Same client, same port"), and the kernel draws ports by chance.
 var clientPort atomic.Uint32
 
-// reach connects to a service from ns, has a line echoed, and gives who answered and whom that one saw.
+// reach connects to a service from ns, has a line echoed, and returns who answered and whom that one saw.
 func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err error) {
 	// Below those that the kernel draws.
 	mine := 10000 + int(clientPort.Add(1)%20000)

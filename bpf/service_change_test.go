@@ -77,7 +77,7 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	}
 }
 
-// chosenBy connects a datagram socket and gives the backend that it was sent to: packets to one of
+// chosenBy connects a datagram socket and returns the backend that it was sent to: packets to one of
 // this host's own addresses come from the same.
 func chosenBy(t *testing.T, fd int, addr string) netip.Addr {
 	t.Helper()

@@ -74,7 +74,7 @@ func main() {
 	}
 }
 
-// needsKeys is whether the process will have keys: help and version are for everybody.
+// needsKeys reports whether the process will have keys: help and version are for everybody.
 func needsKeys(args []string) bool {
 	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, "-h", "-help", "--help"}, args[0])
 }

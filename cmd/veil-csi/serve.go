@@ -111,7 +111,7 @@ func (s states) reader() volume.Reader {
 	return s.cache
 }
 
-// open gives the store. It waits for an API server that is away.
+// open returns the store. It waits for an API server that is away.
 func (o *options) open(ctx context.Context, log *slog.Logger) (states, error) {
 	if dir, ok := strings.CutPrefix(o.store, storeFile); ok {
 		return states{Store: &volume.FileStore{Dir: dir}, cluster: o.cluster}, os.MkdirAll(dir, 0o700)
@@ -134,7 +134,7 @@ func (o *options) open(ctx context.Context, log *slog.Logger) (states, error) {
 	}
 }
 
-// keys gives the providers by name.
+// keys returns the providers by name.
 func (o *options) keys() (map[string]keyring.Provider, error) {
 	out := map[string]keyring.Provider{}
 	if o.kmsSocket != "" {
@@ -182,7 +182,7 @@ func (o *options) inline(log *slog.Logger) (bool, error) {
 	return safe, nil
 }
 
-// sets gives the volumes of each backend.
+// sets returns the volumes of each backend.
 func (o *options) sets(s states, log *slog.Logger) (map[string]*volume.Set, error) {
 	out := map[string]*volume.Set{}
 	inline, err := o.inline(log)

@@ -112,7 +112,7 @@ func (a *archive) write(name string, text []byte) {
 	}
 }
 
-// close adds the manifest, and gives it.
+// close adds the manifest, and returns it.
 func (a *archive) close() (manifest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

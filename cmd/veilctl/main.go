@@ -107,7 +107,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	return do(call{ctx: ctx, out: out, progress: progress, json: format == "json", args: named})
 }
 
-// parse reads flags, before and after what is named, and gives the latter.
+// parse reads flags, before and after what is named, and returns the latter.
 func parse(fs *flag.FlagSet, args []string) (named []string, err error) {
 	for {
 		if err := fs.Parse(args); err != nil {

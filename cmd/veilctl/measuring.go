@@ -26,7 +26,7 @@ func (m *measuring) register(fs *flag.FlagSet, out, sample string) {
 	fs.IntVar(&m.seconds, "seconds", 10, sample)
 }
 
-// secondsFit is whether a sample is neither too short nor too long.
+// secondsFit reports whether a sample is neither too short nor too long.
 func (m *measuring) secondsFit() bool { return m.seconds >= 1 && m.seconds <= 600 }
 
 // run opens the cluster, has it measured, and writes and prints the report, also one that came with an error: that is given then. errWrong when a gate was

@@ -63,7 +63,7 @@ func statusOf(flags *flag.FlagSet) func(call) error {
 	}
 }
 
-// here is whether this node is meant: a socket was named, or veild has left one.
+// here reports whether this node is meant: a socket was named, or veild has left one.
 func here(flags *flag.FlagSet, socket string) bool {
 	named := false
 	flags.Visit(func(f *flag.Flag) { named = named || f.Name == "socket" })
@@ -95,7 +95,7 @@ type nodeSeen struct {
 	created time.Time
 	// kubelet says why the Node is not Ready, "" when it is.
 	kubelet string
-	// linux is whether the manifests' DaemonSets choose the node.
+	// linux reports whether the manifests' DaemonSets choose the node.
 	linux bool
 	// claim is the spec of its VeilNode, nil when there is none.
 	claim []byte

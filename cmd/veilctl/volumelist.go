@@ -83,7 +83,7 @@ type around struct {
 	nodes map[string]bool
 	// users are claims and snapshots as namespace/name, by volume id.
 	users map[string]string
-	// snapshots is whether the cluster has the definitions of snapshots.
+	// snapshots reports whether the cluster has the definitions of snapshots.
 	snapshots bool
 }
 

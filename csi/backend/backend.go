@@ -33,7 +33,7 @@ type Device struct {
 type Backend interface {
 	// Provision makes room of at least size bytes for the volume. Room that it has already is kept and grown, never emptied.
 	Provision(ctx context.Context, volume string, size int64) error
-	// Attach gives the block device of the volume; ErrMissing when there is none.
+	// Attach returns the block device of the volume; ErrMissing when there is none.
 	Attach(ctx context.Context, volume string) (Device, error)
 	// Detach undoes Attach. What is gone already is no error.
 	Detach(ctx context.Context, volume string) error
@@ -42,9 +42,9 @@ type Backend interface {
 	// Copy makes room of at least size bytes for the volume dst, with the bytes of src where src has any; what is beyond reads as zero. Nobody may write to src
 	// meanwhile. It is all there when Copy returns, and nothing is after an error or a crash; ErrExists when dst has room already.
 	Copy(ctx context.Context, dst, src string, size int64) error
-	// Delete gives the room back. What is gone already is no error.
+	// Delete frees the volume's space. A volume that does not exist is no error.
 	Delete(ctx context.Context, volume string) error
-	// Destroys is whether Delete takes what is on the backing with it; where not, that is only given up, and stays.
+	// Destroys reports whether Delete takes what is on the backing with it; where not, that is only given up, and stays.
 	Destroys() bool
 	// Capacity is the size of the largest volume that Provision would have room for, bytes.
 	Capacity(ctx context.Context) (int64, error)

@@ -92,7 +92,7 @@ func (f *Files) clone(to, from *os.File, size int64) error {
 	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd()))
 }
 
-// noClone is whether the file system cannot share blocks between these two files (ioctl_ficlone(2)); what else fails is an error.
+// noClone reports whether the file system cannot share blocks between these two files (ioctl_ficlone(2)); what else fails is an error.
 func noClone(err error) bool {
 	for _, e := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EXDEV, unix.EINVAL, unix.ENOSYS} {
 		if errors.Is(err, e) {

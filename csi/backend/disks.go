@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/durable"
 )
 
-// Disks gives each volume a whole disk or partition of its own. Which is kept, by the disk's stable id, in a file <volume>.json of
+// Disks assigns each volume a whole disk or partition of its own. Which is kept, by the disk's stable id, in a file <volume>.json of
 // Claims. A disk that a volume gives back keeps its ciphertext: it is marked as used, and offered again only once Wipe has overwritten it.
 type Disks struct {
 	// Paths are the devices that may be taken, links such as /dev/disk/by-id/… included. Those that are not there are passed over.
@@ -32,7 +32,7 @@ type Disks struct {
 	Claims string
 	// Sys is the root of sysfs; nil is this machine's.
 	Sys fs.FS
-	// Size gives the size of a device, bytes, and Number its device number; nil asks the kernel.
+	// Size returns the size of a device, bytes, and Number its device number; nil asks the kernel.
 	Size   func(path string) (int64, error)
 	Number func(path string) (uint64, error)
 	// Open opens a disk that nobody uses; nil is blk.Open.
@@ -127,7 +127,7 @@ func (d *Disks) enough(ctx context.Context, claims map[string]string, volume str
 	return nil
 }
 
-// claimedBy gives the disk that a volume has. How others are does not matter, unless it may be one of them.
+// claimedBy returns the disk that a volume has. How others are does not matter, unless it may be one of them.
 func (d *Disks) claimedBy(ctx context.Context, claims map[string]string, volume string) (Device, error) {
 	id, ok := claims[volume]
 	if !ok {
@@ -154,7 +154,7 @@ type room struct {
 	size int64
 }
 
-// free gives the disks that no volume has. Those that do not say which they are, or how large, are left out, and are in dead.
+// free returns the disks that no volume has. Those that do not say which they are, or how large, are left out, and are in dead.
 func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room, dead, err error) {
 	disks, dead, err := d.candidates(ctx)
 	if err != nil {
@@ -386,7 +386,7 @@ func deviceSize(path string) (int64, error) {
 	return d.Size()
 }
 
-// claims gives the disks' ids by volume.
+// claims returns the disks' ids by volume.
 func (d *Disks) claims() (map[string]string, error) {
 	volumes, err := durable.Names(d.Claims, ".json")
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 )
 
-// newDisks gives three disks of 1, 2 and 3 times size; the middle one has two paths.
+// newDisks returns three disks of 1, 2 and 3 times size; the middle one has two paths.
 func newDisks(t *testing.T) (*Disks, map[string]uint64) {
 	number := map[string]uint64{"a": 0x801, "b": 0x802, "b-again": 0x802, "c": 0x803}
 	sys := fstest.MapFS{}

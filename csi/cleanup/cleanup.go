@@ -96,7 +96,7 @@ func (p Paths) folders() []string {
 	return dirs
 }
 
-// check gives the ciphertext and claims that are left, or why nothing may be changed.
+// check returns the ciphertext and claims that are left, or why nothing may be changed.
 func (p Paths) check(destroy bool) (left []string, err error) {
 	if p.Endpoint != "" {
 		if conn, err := net.DialTimeout("unix", p.Endpoint, dialPatience); err == nil {
@@ -124,7 +124,7 @@ func (p Paths) check(destroy bool) (left []string, err error) {
 	return left, nil
 }
 
-// open gives the names of the mappings of volumes.
+// open returns the names of the mappings of volumes.
 func (p Paths) open() ([]string, error) {
 	devices, err := os.ReadDir(p.Blocks)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 )
 
-// copied gives a disk that is a copy of a volume, its origin, and the identity of the copy.
+// copied returns a disk that is a copy of a volume, its origin, and the identity of the copy.
 func copied(t *testing.T) (d *blktest.Disk, from Origin, id Identity) {
 	t.Helper()
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)

@@ -54,11 +54,11 @@ var tuning = append(Throughput.flags(), Latency.flags()...)
 type Engine interface {
 	// Answer reports whether there is a device-mapper that mappings can be made by, ErrNotSupported where there is none. It waits for no disk and no other call.
 	Answer(ctx context.Context) error
-	// Create makes the mapping of t live, with key, and gives it. On error there is none. A mapping of that name is ErrExists.
+	// Create makes the mapping of t live, with key, and returns it. On error there is none. A mapping of that name is ErrExists.
 	Create(ctx context.Context, t Table, key *keyring.Secret) (Mapping, error)
-	// Lookup gives the mapping of that name; ErrNoMapping when there is none.
+	// Lookup returns the mapping of that name; ErrNoMapping when there is none.
 	Lookup(ctx context.Context, name string) (Mapping, error)
-	// List gives the names of all mappings that begin with prefix.
+	// List returns the names of all mappings that begin with prefix.
 	List(ctx context.Context, prefix string) ([]string, error)
 	// Probe reads the first sectors of the mapping from its disk.
 	Probe(ctx context.Context, name string) error
@@ -101,14 +101,14 @@ const NamePrefixAll = namePrefix
 // NamePrefix begins the names of all mappings that the volume has had.
 func NamePrefix(u UUID) string { return namePrefix + u.String() + "-" }
 
-// NewTable gives the table of a verified record on the device of that number.
+// NewTable returns the table of a verified record on the device of that number.
 func NewTable(r Record, device uint64, class Class, discard bool) Table {
 	t := Expected(r.UUID, r.Epoch, r.Payload, device, class, discard)
 	t.Offset = int64(r.offset)
 	return t
 }
 
-// Expected gives the table that a volume has when all is as the trusted state says: what a mapping that is found is compared with. Each epoch has
+// Expected returns the table that a volume has when all is as the trusted state says: what a mapping that is found is compared with. Each epoch has
 // names of its own, so a former mapping that somebody still holds open is in nobody's way.
 func Expected(u UUID, epoch uint64, payload int64, device uint64, class Class, discard bool) Table {
 	n := strconv.FormatUint(epoch, 10)
@@ -118,7 +118,7 @@ func Expected(u UUID, epoch uint64, payload int64, device uint64, class Class, d
 	}
 }
 
-// EpochOf gives the epoch of the volume's mapping of that name; ok is false for a name that Expected does not give.
+// EpochOf returns the epoch of the volume's mapping of that name; ok is false for a name that Expected does not give.
 func EpochOf(u UUID, name string) (epoch uint64, ok bool) {
 	n, ok := strings.CutPrefix(name, NamePrefix(u))
 	epoch, err := strconv.ParseUint(n, 10, 64)
@@ -242,7 +242,7 @@ func (m Mapping) Below() (number uint64, ok bool) {
 	return unix.Mkdev(major, minor), true
 }
 
-// Dead is whether no request to the mapping reaches a disk: it was fenced, or never had a table.
+// Dead reports whether no request to the mapping reaches a disk: it was fenced, or never had a table.
 func (m Mapping) Dead() bool {
 	return !slices.ContainsFunc(m.Targets, func(t Target) bool { return t.Type != "error" })
 }
@@ -265,7 +265,7 @@ func redactParams(targetType, params string) string {
 	return strings.Join(f, " ")
 }
 
-// Mapping gives what the kernel shows of t once it is live; number, path and count of opens excepted.
+// Mapping returns what the kernel shows of t once it is live; number, path and count of opens excepted.
 func (t Table) Mapping() Mapping {
 	return Mapping{Name: t.Name, UUID: t.UUID, Targets: []Target{{Length: t.Payload, Type: "crypt", params: t.params(t.Class.flags())}}}
 }

@@ -76,7 +76,7 @@ func create(t Table, key *keyring.Secret, flags []string) (Mapping, error) {
 	return m, nil
 }
 
-// load gives the mapping its table. The key is in the keyring of a thread that ends with this call.
+// load loads the table into the mapping. The key is in the keyring of a thread that ends with this call.
 func load(t Table, key *keyring.Secret, flags []string) error {
 	done := make(chan error, 1)
 	go func() {

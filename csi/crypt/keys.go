@@ -53,7 +53,7 @@ func DeriveKeys(data *keyring.Secret, b keyring.Binding) (*Keys, error) {
 	return &Keys{Volume: volume, record: record}, nil
 }
 
-// Sealing gives keys of their own by which the record is verified and sealed, and that open nothing: there is no Volume in them. The caller wipes them.
+// Sealing returns keys of their own by which the record is verified and sealed, and that open nothing: there is no Volume in them. The caller wipes them.
 func (k *Keys) Sealing() (*Keys, error) {
 	defer runtime.KeepAlive(k.record)
 	record, err := keyring.NewSecret(bytes.Clone(k.record.Bytes()))
@@ -100,7 +100,7 @@ func bound(label string, b keyring.Binding) string {
 	return string(out)
 }
 
-// headerStream gives the bytes that a header has from random numbers elsewhere: AES-256-CTR under a key of this data key and UUID alone.
+// headerStream returns the bytes that a header has from random numbers elsewhere: AES-256-CTR under a key of this data key and UUID alone.
 func headerStream(data *keyring.Secret, u UUID) (io.Reader, error) {
 	key, err := data.Derive(streamLabel+"\x00"+string(u[:]), 32)
 	if err != nil {

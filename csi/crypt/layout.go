@@ -82,7 +82,7 @@ func (u UUID) String() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// MarshalText gives String.
+// MarshalText returns String.
 func (u UUID) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
 // UnmarshalText reads String.

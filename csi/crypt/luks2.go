@@ -92,7 +92,7 @@ type (
 // HeaderSize is the size of what Header gives, bytes.
 const HeaderSize = headerEnd
 
-// Header gives the LUKS2 header of the volume, keyslot included: what stock cryptsetup needs beside the RecoveryKey. It is a pure function of
+// Header returns the LUKS2 header of the volume, keyslot included: what stock cryptsetup needs beside the RecoveryKey. It is a pure function of
 // its arguments.
 func Header(data *keyring.Secret, id Identity) ([]byte, error) {
 	out := make([]byte, headerEnd)

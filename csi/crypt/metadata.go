@@ -36,7 +36,7 @@ type Want struct {
 	Payload, PendingPayload int64
 }
 
-// cut is whether a writing may have been cut short, so that one copy may be torn or older.
+// cut reports whether a writing may have been cut short, so that one copy may be torn or older.
 func (w Want) cut() bool { return w.PendingEpoch != 0 || w.PendingPayload != 0 }
 
 // Read reads the metadata of a disk in one read. A disk too small for any is Truncated.
@@ -55,7 +55,7 @@ func Read(d blk.Disk) (*Metadata, error) {
 	return m, nil
 }
 
-// Verify gives the record of the disk, when it is the one of volume id that w describes and all that it says is so.
+// Verify returns the record of the disk, when it is the one of volume id that w describes and all that it says is so.
 func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	if keys.record.Len() == 0 {
 		return Record{}, fmt.Errorf("%s: its keys were wiped", id)
@@ -246,7 +246,7 @@ type Origin struct {
 	Payload         int64
 }
 
-// Origin gives what a disk with the record r says, both copies being alike.
+// Origin returns what a disk with the record r says, both copies being alike.
 func (r Record) Origin() Origin { return Origin{r.Identity, r.Sequence, r.Epoch, r.Payload} }
 
 // FormatCopy is Format on a disk that is a copy of the volume from, which has the same data key. What from left there may be overwritten, too: it is a pure
@@ -357,7 +357,7 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 	return nil
 }
 
-// shredded is whether all is zeros, but for the tag of the record's first copy: that goes last, and names go before it when the power is cut meanwhile.
+// shredded reports whether all is zeros, but for the tag of the record's first copy: that goes last, and names go before it when the power is cut meanwhile.
 func (m *Metadata) shredded() bool {
 	return isZero(m.bytes[:recordA+tagOffset]) && isZero(m.bytes[recordA+recordSize:])
 }
@@ -378,7 +378,7 @@ func refuseZeros(d blk.Disk, b keyring.Binding) error {
 	return refuse(Blank, "device", "the record of "+b.String(), "%d bytes of zeros", size)
 }
 
-// readFull reads all of p or gives an error.
+// readFull reads all of p or returns an error.
 func readFull(d blk.Disk, p []byte, at int64) error {
 	n, err := d.ReadAt(p, at)
 	if n == len(p) {

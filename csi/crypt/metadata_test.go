@@ -14,7 +14,7 @@ const testPayload = 8 << 20
 
 var testWant = Want{Epoch: 1, Payload: testPayload}
 
-// formatted gives a disk with the volume, made with the key of bytes c.
+// formatted returns a disk with the volume, made with the key of bytes c.
 func formatted(t testing.TB, c byte, id Identity) *blktest.Disk {
 	t.Helper()
 	d := blktest.New(DeviceSize(testPayload))
@@ -187,7 +187,7 @@ func zero(t *testing.T, d *blktest.Disk, at int64) {
 
 func TestEpochs(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
-	// at gives a disk whose copies have those epochs; 0 is a torn copy.
+	// at returns a disk whose copies have those epochs; 0 is a torn copy.
 	at := func(a, b uint64) *blktest.Disk {
 		d := formatted(t, 1, testID)
 		r, err := read(t, d).Verify(keys, testID, testWant)

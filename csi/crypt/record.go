@@ -42,7 +42,7 @@ type Record struct {
 	keyGen, integrity uint32
 }
 
-// newRecord gives the first record of a volume, without the digest of its header.
+// newRecord returns the first record of a volume, without the digest of its header.
 func newRecord(id Identity, payload int64) (Record, error) {
 	for _, name := range []string{id.Cluster, id.Volume} {
 		if len(name) == 0 || len(name) > MaxName {

@@ -120,7 +120,7 @@ func describeLUKS(b []byte) string {
 	return fmt.Sprintf("a LUKS%d header of uuid %q", version, clean)
 }
 
-// isZero is whether all of b is.
+// isZero reports whether all of b is.
 func isZero(b []byte) bool {
 	for len(b) > 0 {
 		n := min(len(b), len(zeroSector))

@@ -53,7 +53,7 @@ func readCapability(c *csi.VolumeCapability) (capability, error) {
 	return out, mount.CheckOptions(out.options)
 }
 
-// readCapabilities reads all of a request, of which there must be one, and gives the least size that they need, bytes.
+// readCapabilities reads all of a request, of which there must be one, and returns the least size that they need, bytes.
 func readCapabilities(cs []*csi.VolumeCapability) (least int64, err error) {
 	if len(cs) == 0 {
 		return 0, invalid("no volume capabilities")

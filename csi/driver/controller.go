@@ -151,7 +151,7 @@ func noMutable(given map[string]string) error {
 	return nil
 }
 
-// sizeOf gives the payload for a range, bytes, of at least least.
+// sizeOf returns the payload for a range, bytes, of at least least.
 func sizeOf(r *csi.CapacityRange, least int64) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 {
@@ -214,7 +214,7 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-// own gives a volume that this node has the backing of: as it was made, or because it may be taken over or was.
+// own returns a volume that this node has the backing of: as it was made, or because it may be taken over or was.
 func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set, error) {
 	st, err := d.any.Get(ctx, id)
 	if err != nil {
@@ -304,7 +304,7 @@ func (d *Driver) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*c
 // tokenPrefix begins a token, which then has the name of the last volume of the page before.
 const tokenPrefix = "after/"
 
-// list gives a page of the volumes that match, by name, and the token of the next.
+// list returns a page of the volumes that match, by name, and the token of the next.
 func (d *Driver) list(ctx context.Context, token string, most int, match func(volume.State) bool) (page []volume.State, next string, err error) {
 	after, ok := strings.CutPrefix(token, tokenPrefix)
 	if token != "" && !ok {

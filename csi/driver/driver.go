@@ -70,7 +70,7 @@ type Driver struct {
 	strays *strays
 }
 
-// New checks c and gives a driver. It touches nothing.
+// New checks c and returns a driver. It touches nothing.
 func New(c Config) (*Driver, error) {
 	d := &Driver{
 		Config: c, fromSecrets: keyring.FromSecrets, ending: make(chan struct{}),
@@ -147,7 +147,7 @@ func (d *Driver) CheckMounts(dir string) error {
 	return d.Mounts.CheckShared(dir)
 }
 
-// set gives the volumes that st is one of.
+// set returns the volumes that st is one of.
 func (d *Driver) set(st volume.State) (*volume.Set, error) {
 	set := d.Sets[st.Request.Backend]
 	if set == nil {
@@ -156,10 +156,10 @@ func (d *Driver) set(st volume.State) (*volume.Set, error) {
 	return set, nil
 }
 
-// End gives up copies that are under way, and all that are asked for from now on: what stands still for them goes on at once. Call it when the process is to end,
+// End abandons copies that are under way, and all that are asked for from now on: what stands still for them goes on at once. Call it when the process is to end,
 // before calls are waited for.
 func (d *Driver) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
-// Recover undoes what a process left behind that died: mappings that wait. Call it when the driver starts, and again when it gives an error; calls may be served
+// Recover undoes what a process left behind that died: mappings that wait. Call it when the driver starts, and again when it returns an error; calls may be served
 // meanwhile.
 func (d *Driver) Recover(ctx context.Context) error { return d.any.Resume(ctx) }

@@ -48,7 +48,7 @@ var refused = map[crypt.Kind]codes.Code{
 	crypt.NotEmpty:       codes.FailedPrecondition,
 }
 
-// table gives errors their codes (docs/design/0006-csi-driver.md); the first that matches counts.
+// table maps errors to gRPC codes (docs/design/0006-csi-driver.md); the first that matches counts.
 var table = []struct {
 	err  error
 	code codes.Code

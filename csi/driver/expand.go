@@ -68,7 +68,7 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: st.Payload}, nil
 }
 
-// volumeAt gives the mount at the first of these paths that has one, which must be of the volume.
+// volumeAt returns the mount at the first of these paths that has one, which must be of the volume.
 func (d *Driver) volumeAt(o volume.Opened, paths ...string) (mount.Mount, error) {
 	all, err := d.Mounts.List()
 	if err != nil {

@@ -119,7 +119,7 @@ func (u unable) Grow(ctx context.Context, device, target string, kind mount.FS) 
 	return err
 }
 
-// onLoops gives a machine whose volumes are files, whose mappings are loop devices, and whose file systems and mounts are this machine's.
+// onLoops returns a machine whose volumes are files, whose mappings are loop devices, and whose file systems and mounts are this machine's.
 func onLoops(t *testing.T) *machine {
 	m := newMachine(t)
 	engine := loops{m.engine}

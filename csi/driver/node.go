@@ -55,7 +55,7 @@ func (d *Driver) look(ctx context.Context, id string) (volume.Opened, error) {
 	return d.any.Find(ctx, id)
 }
 
-// find gives the mapping of a volume that is staged here, and its parameters.
+// find returns the mapping of a volume that is staged here, and its parameters.
 func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters, error) {
 	o, err := d.any.Find(ctx, id)
 	if errors.Is(err, crypt.ErrNoMapping) {

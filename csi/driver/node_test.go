@@ -185,7 +185,7 @@ func (m *machine) disk(v string) *blktest.Disk {
 	return m.disks[v]
 }
 
-// open gives the device of a mapping to the fake file systems: the disk of its volume, from where the data begins.
+// open returns the device of a mapping to the fake file systems: the disk of its volume, from where the data begins.
 func (m *machine) open(path string) (mounttest.Device, error) {
 	ctx := context.Background()
 	names, err := m.engine.List(ctx, crypt.NamePrefixAll)
@@ -253,7 +253,7 @@ func (m *machine) state(id string) volume.State {
 	return st
 }
 
-// client serves d on a socket and gives a connection to it.
+// client serves d on a socket and returns a connection to it.
 func (m *machine) client(d *Driver) *grpc.ClientConn {
 	m.t.Helper()
 	path := filepath.Join(m.dir, "csi.sock")

@@ -27,7 +27,7 @@ const reserved = "csi.storage.k8s.io/"
 const (
 	// BackendFile keeps each volume in a file.
 	BackendFile = "file"
-	// BackendDisk gives each volume a disk.
+	// BackendDisk assigns each volume a disk.
 	BackendDisk = "disk"
 )
 
@@ -90,7 +90,7 @@ func (d *Driver) parse(given map[string]string) (Parameters, error) {
 	return p, d.configured(p)
 }
 
-// Map gives the parameters by name, for a volume context.
+// Map returns the parameters by name, for a volume context.
 func (p Parameters) Map() map[string]string {
 	return map[string]string{paramTuning: string(p.Tuning), paramDiscard: string(p.Discard), paramFsck: string(p.Fsck), paramBackend: p.Backend, paramKeys: p.Keys}
 }

@@ -460,7 +460,7 @@ func TestWrongSecrets(t *testing.T) {
 	m.greets("target")
 }
 
-// sameStates is whether both have the same volumes in the same states, in any order.
+// sameStates reports whether both have the same volumes in the same states, in any order.
 func sameStates(a, b []volume.State) bool {
 	text := func(states []volume.State) []string {
 		var out []string

@@ -38,7 +38,7 @@ func (r *Registration) Serve(ctx context.Context, dir string) error {
 	return Serve(ctx, s, l)
 }
 
-// Registered is whether the kubelet has taken the driver.
+// Registered reports whether the kubelet has taken the driver.
 func (r *Registration) Registered() bool { return r.registered.Load() }
 
 // GetInfo implements the kubelet's registration service.

@@ -22,7 +22,7 @@ import (
 // hereEnv is set in processes that run one test: csi-sanity's framework can run once a process, and leaves a goroutine behind; and mounts are a process's own.
 const hereEnv = "KUBEVEIL_CSI_HERE"
 
-// elsewhere runs a test of this program in a process with mounts of its own, and gives what it says.
+// elsewhere runs a test of this program in a process with mounts of its own, and returns what it says.
 func elsewhere(t *testing.T, test, value string, args ...string) ([]byte, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"-test.run=^" + test + "$", "-test.v"}, args...)...)

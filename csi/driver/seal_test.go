@@ -22,7 +22,7 @@ func (m *machine) withSecret(d *Driver) {
 // seals it when something brought the secret again, and else the next stage does.
 func TestSecretSealsAtUnstage(t *testing.T) {
 	for name, c := range map[string]struct {
-		// meanwhile gives the process that unstages.
+		// meanwhile returns the process that unstages.
 		meanwhile func(m *machine, d *Driver) *Driver
 		sealed    bool
 	}{

@@ -30,7 +30,7 @@ type Call struct {
 // Observe is told of each call when it ends.
 type Observe func(Call)
 
-// NewServer gives a gRPC server whose calls are answered with the codes of Code, logged and observed. Requests are never logged: they hold secrets.
+// NewServer returns a gRPC server whose calls are answered with the codes of Code, logged and observed. Requests are never logged: they hold secrets.
 func NewServer(log *slog.Logger, observe Observe) *grpc.Server {
 	return grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		began := time.Now()

@@ -113,7 +113,7 @@ func (d *Driver) flush(ctx context.Context, id string) {
 	}
 }
 
-// begun gives the copy of that name, where its source is gone (the error) and it needs that no more: who asks for it again, not having heard that it was made, gets it.
+// begun returns the copy of that name, where its source is gone (the error) and it needs that no more: who asks for it again, not having heard that it was made, gets it.
 func (d *Driver) begun(ctx context.Context, name, src string, gone error) (volume.State, *volume.Set, error) {
 	st, set, err := d.own(ctx, name)
 	if errors.Is(err, volume.ErrNotFound) || err == nil && (st.Request.Source != src || st.Phase == volume.New || st.Phase == volume.Deleted) {

@@ -222,7 +222,7 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	return nil
 }
 
-// content gives the file system that is on an open volume.
+// content returns the file system that is on an open volume.
 func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mount.FS, error) {
 	id := o.State.Volume
 	if o.State.Content != volume.Made {

@@ -19,7 +19,7 @@ type Rewrapped struct {
 }
 
 // Rewrap wraps anew the keys of this node's volumes, snapshots too, whose key-encryption key is no longer the one that their provider would use now. They stay
-// open. Those whose key comes with requests are passed over. It goes on after an error, and gives all of them.
+// open. Those whose key comes with requests are passed over. It goes on after an error, and returns all of them.
 func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 	var r Rewrapped
 	states, err := d.states(ctx)
@@ -86,7 +86,7 @@ func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
 	return own, err
 }
 
-// Trim tells the disks of open volumes whose class says batch which of their blocks are free, and gives how many bytes these are.
+// Trim tells the disks of open volumes whose class says batch which of their blocks are free, and returns how many bytes these are.
 func (d *Driver) Trim(ctx context.Context) (int64, error) {
 	states, err := d.states(ctx)
 	errs, done := []error{err}, int64(0)
@@ -129,7 +129,7 @@ func (d *Driver) Every(ctx context.Context, interval time.Duration, what string,
 	d.repeat(ctx, interval, what, false, do)
 }
 
-// Until is Every until do gives no error.
+// Until is Every until do returns no error.
 func (d *Driver) Until(ctx context.Context, interval time.Duration, what string, do func(context.Context) error) {
 	d.repeat(ctx, interval, what, true, do)
 }

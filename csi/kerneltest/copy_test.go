@@ -89,7 +89,7 @@ func (w *writer) goesOn(t *testing.T, n int64) {
 	nettest.Until(t, patience, "the writer goes on", func() bool { return w.done.Load() >= want })
 }
 
-// files gives a step that writes a file, flushed, and its folder.
+// files returns a step that writes a file, flushed, and its folder.
 func files(dir string) func(i int64) error {
 	return func(i int64) error {
 		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("f%06d", i)), os.O_CREATE|os.O_WRONLY, 0o600)

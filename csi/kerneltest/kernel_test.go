@@ -192,7 +192,7 @@ func count(t *testing.T, path, text string) int {
 
 func (n *node) image(name string) string { return filepath.Join(n.files.Dir, name+".img") }
 
-// recovery gives the recovery key and the volume key of a volume.
+// recovery returns the recovery key and the volume key of a volume.
 func (n *node) recovery(name string) (passphrase, volumeKey string) {
 	n.t.Helper()
 	st, _, err := n.Store.Get(n.t.Context(), name)

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// inUse gives a node with an open volume v that begins with the canary, and somebody who has the mapping open.
+// inUse returns a node with an open volume v that begins with the canary, and somebody who has the mapping open.
 func inUse(t *testing.T) (n *node, o volume.Opened, held *os.File) {
 	t.Helper()
 	n = newNode(t)
@@ -36,7 +36,7 @@ func hold(t *testing.T, path string) *os.File {
 	return f
 }
 
-// reload gives a mapping a second table, on which everything fails.
+// reload loads a second table into a mapping, on which everything fails.
 func reload(t *testing.T, name string) {
 	t.Helper()
 	run(t, fmt.Sprintf("0 %d error", size>>9), "dmsetup", "reload", name)

@@ -46,7 +46,7 @@ type Wrapped struct {
 	Annotations map[string][]byte `json:"annotations,omitempty"`
 }
 
-// IsZero is whether w is no wrapped key.
+// IsZero reports whether w is no wrapped key.
 func (w Wrapped) IsZero() bool { return w.Provider == "" && len(w.Blob) == 0 }
 
 // Provider wraps keys by a key-encryption key that it holds or can reach. Its methods may be called from several goroutines; the
@@ -58,7 +58,7 @@ type Provider interface {
 	KeyID(ctx context.Context) (string, error)
 	// Wrap wraps key for b.
 	Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error)
-	// Unwrap gives the key that was wrapped for b; a *BindingError when it was wrapped for something else.
+	// Unwrap returns the key that was wrapped for b; a *BindingError when it was wrapped for something else.
 	Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error)
 }
 
@@ -109,7 +109,7 @@ func Rewrap(ctx context.Context, from, to Provider, b Binding, w Wrapped) (out W
 // envelopeMagic begins what is wrapped; its last byte is the version.
 const envelopeMagic = "KVK\x01"
 
-// seal gives what is wrapped: magic, then cluster, volume and key, each after its length (16 bits, big endian).
+// seal returns what is wrapped: magic, then cluster, volume and key, each after its length (16 bits, big endian).
 func seal(b Binding, key *Secret) (*Secret, error) {
 	if b.Cluster == "" || b.Volume == "" || key.Len() == 0 {
 		return nil, fmt.Errorf("wrap: no cluster, volume or key: %s, key of %d bytes", b, key.Len())

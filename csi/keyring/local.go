@@ -54,7 +54,7 @@ type kek struct {
 	key *Secret
 }
 
-// newKEK names key by a digest of it, which tells keys apart and gives nothing away.
+// newKEK names key by a digest of it, which tells keys apart and returns nothing away.
 func newKEK(key *Secret) kek {
 	h := sha256.New()
 	h.Write([]byte("kubeveil key-encryption key id\x00"))

@@ -128,10 +128,10 @@ func (s Secret) GoString() string { return redacted }
 // LogValue is "redacted".
 func (s Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// MarshalText gives "redacted".
+// MarshalText returns "redacted".
 func (s Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// MarshalJSON gives "redacted".
+// MarshalJSON returns "redacted".
 func (s Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
 // vault is where all secrets of the process lie.

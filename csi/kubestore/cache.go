@@ -27,7 +27,7 @@ type Cache struct {
 	log   *slog.Logger
 	// whole is set once the API server has refused to select by spec.node: then all volumes are watched.
 	whole atomic.Bool
-	// away is whether the last request failed.
+	// away reports whether the last request failed.
 	away atomic.Bool
 
 	mu      sync.Mutex

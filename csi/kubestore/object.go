@@ -101,7 +101,7 @@ func encode(name string, r volume.Revision, spec *Spec, status map[string]any) (
 // errNoStatus matches an object without status.
 var errNoStatus = fmt.Errorf("%w: the VeilVolume has no status: its creation was cut short, or it was restored without one", volume.ErrState)
 
-// parse gives what o says. The spec is given with errNoStatus, too.
+// parse returns what o says. The spec is given with errNoStatus, too.
 func parse(o *unstructured.Unstructured) (volume.State, Spec, error) {
 	name := o.GetName()
 	text, err := o.MarshalJSON()

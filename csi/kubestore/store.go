@@ -181,7 +181,7 @@ func (s *Store) create(ctx context.Context, o *unstructured.Unstructured) (*unst
 	return made, explain("create volume "+o.GetName(), err)
 }
 
-// unfinished gives the object of that name, and what it asks for, when it has no status and asks for the same; else exists.
+// unfinished returns the object of that name, and what it asks for, when it has no status and asks for the same; else exists.
 func (s *Store) unfinished(ctx context.Context, st volume.State, exists error) (*unstructured.Unstructured, volume.Request, error) {
 	o, err := s.get(ctx, st.Volume)
 	if err != nil {
@@ -194,7 +194,7 @@ func (s *Store) unfinished(ctx context.Context, st volume.State, exists error) (
 	return o, spec.Request, nil
 }
 
-// same is whether two ask for the same. When is not compared.
+// same reports whether two ask for the same. When is not compared.
 func same(a, b volume.Request) bool {
 	a.Created, b.Created = time.Time{}, time.Time{}
 	return a == b
@@ -212,7 +212,7 @@ func (s *Store) Update(ctx context.Context, st volume.State, r volume.Revision) 
 	return s.putStatus(ctx, st, r, status)
 }
 
-// check refuses a state that is none, and gives its status.
+// check refuses a state that is none, and returns its status.
 func (s *Store) check(st volume.State) (map[string]any, error) {
 	if err := st.Check(); err != nil {
 		return nil, err
@@ -261,7 +261,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// explain gives err the sentinel that callers look for; nil stays nil.
+// explain wraps err in the sentinel that callers test for; nil stays nil.
 func explain(what string, err error) error {
 	var status apierrors.APIStatus
 	switch {

@@ -52,7 +52,7 @@ func (Host) List() ([]Mount, error) {
 	return out, nil
 }
 
-// holdsNodes is whether something of a file system for device nodes is bound there.
+// holdsNodes reports whether something of a file system for device nodes is bound there.
 func holdsNodes(i *mountinfo.Info) bool {
 	return (i.FSType == "devtmpfs" || i.FSType == "tmpfs") && i.Root != "/"
 }

@@ -55,13 +55,13 @@ type Mount struct {
 	Target string
 	// Device is the number of the block device: the one that is mounted, or the one whose node is bound to Target.
 	Device uint64
-	// Node is whether Target is the node of a device.
+	// Node reports whether Target is the node of a device.
 	Node bool
-	// Root is whether it shows the whole of what is mounted; always so with Node.
+	// Root reports whether it shows the whole of what is mounted; always so with Node.
 	Root     bool
 	FS       FS
 	ReadOnly bool
-	// Stopped is whether the file system takes no writes since it met an error.
+	// Stopped reports whether the file system takes no writes since it met an error.
 	Stopped bool
 }
 
@@ -71,7 +71,7 @@ type Usage struct {
 	Total, Used, Free int64
 	// Files.
 	Inodes, InodesUsed, InodesFree int64
-	// Node is whether the path is a device.
+	// Node reports whether the path is a device.
 	Node bool
 }
 
@@ -85,7 +85,7 @@ type Filesystems interface {
 	Check(ctx context.Context, device string, fs FS) error
 	// Grow makes the file system on the device, which is mounted at target, as large as the device.
 	Grow(ctx context.Context, device, target string, fs FS) error
-	// Trim tells the device below target which blocks are free, and gives how many bytes these are.
+	// Trim tells the device below target which blocks are free, and returns how many bytes these are.
 	Trim(ctx context.Context, target string) (int64, error)
 	// Flush writes out what the file system at target holds in memory. Its users go on meanwhile.
 	Flush(target string) error
@@ -95,7 +95,7 @@ type Filesystems interface {
 
 // Mounts is what is mounted.
 type Mounts interface {
-	// List gives the mounts of block devices and of their nodes, in the order of the table: the last of one target hides the others.
+	// List returns the mounts of block devices and of their nodes, in the order of the table: the last of one target hides the others.
 	List() ([]Mount, error)
 	// CheckShared refuses a path below which mounts stay in this mount namespace (ErrPrivate).
 	CheckShared(path string) error
@@ -115,7 +115,7 @@ type System interface {
 	Mounts
 }
 
-// At gives the mount that shows at target; ok is whether there is one.
+// At returns the mount that shows at target; ok is whether there is one.
 func At(table []Mount, target string) (m Mount, ok bool) {
 	for _, each := range table {
 		if each.Target == target {
@@ -165,5 +165,5 @@ func (f FS) Defaults() []string {
 	return []string{"errors=remount-ro"}
 }
 
-// Known is whether it is one of Kinds.
+// Known reports whether it is one of Kinds.
 func (f FS) Known() bool { return slices.Contains(Kinds, f) }

@@ -51,7 +51,7 @@ func (s slots) take(ctx context.Context) (free func(), err error) {
 // folders are where the programs are looked for, whatever the environment says.
 var folders = []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// find gives the path of a program; ErrNoProgram when there is none.
+// find returns the path of a program; ErrNoProgram when there is none.
 func find(name string) (string, error) {
 	for _, dir := range folders {
 		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
@@ -69,7 +69,7 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// run gives the exit code of a program; an error has what it said. A program that does not end by itself within ctx is killed.
+// run returns the exit code of a program; an error has what it said. A program that does not end by itself within ctx is killed.
 func run(ctx context.Context, name string, args ...string) (code int, err error) {
 	code, said, err := silent(ctx, 0, name, args...)
 	if code != 0 {

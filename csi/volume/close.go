@@ -13,13 +13,13 @@ import (
 
 // Closed is how a volume was closed.
 type Closed struct {
-	// Sealed is whether the disk now carries an epoch of its own, so that images from while the volume was open are refused.
+	// Sealed reports whether the disk now carries an epoch of its own, so that images from while the volume was open are refused.
 	Sealed bool
 	// Why it is not, when it is not.
 	Why error
 }
 
-// Close removes the mapping of the volume from this node and gives the volume up. One whose mapping is open is ErrInUse, and unchanged. It
+// Close removes the mapping of the volume from this node and releases the volume. One whose mapping is open is ErrInUse, and unchanged. It
 // may be called again. It is sealed by the key that Open kept, or by keys (nil is the Set's); with neither the volume is closed all the same, and not sealed.
 func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (Closed, error) {
 	o, err := s.begin(ctx, volume, keys)
@@ -166,7 +166,7 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys, o
 
 // Removed is how a volume was deleted.
 type Removed struct {
-	// Shredded is whether nothing of keyslot and record is on the disk. Without it, too, the disk opens no more: its key is gone.
+	// Shredded reports whether nothing of keyslot and record is on the disk. Without it, too, the disk opens no more: its key is gone.
 	Shredded bool
 	// Why they were not, when they were not.
 	Why error

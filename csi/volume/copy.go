@@ -217,7 +217,7 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	return o.swap(ctx, next)
 }
 
-// unwrapper gives one provider of those that there are.
+// unwrapper returns one provider of those that there are.
 func unwrapper(providers ...keyring.Provider) keyring.Provider {
 	var c keyring.Chain
 	for _, p := range providers {
@@ -259,7 +259,7 @@ func (o *op) settle(ctx context.Context) (open string, payload int64, err error)
 	return "", payload, o.Backend.Detach(ctx, o.Volume)
 }
 
-// even writes both copies of the record again as the one says that counts, after a writing that may have been cut short, and gives the size that it says.
+// even writes both copies of the record again as the one says that counts, after a writing that may have been cut short, and returns the size that it says.
 func (o *op) even(ctx context.Context, dev backend.Device, shared bool) (payload int64, err error) {
 	if o.PendingEpoch == 0 && o.PendingPayload == 0 {
 		return o.Payload, nil

@@ -29,7 +29,7 @@ func (n *node) stateOf(volume string) State {
 	return s
 }
 
-// marked is whether the disk of the volume has the mark of opened.
+// marked reports whether the disk of the volume has the mark of opened.
 func (n *node) marked(volume string) bool {
 	d := n.disks[volume]
 	hook := d.Hook
@@ -285,7 +285,7 @@ func TestLiesWhileCopying(t *testing.T) {
 	}
 }
 
-// formattingCopy gives copies whose process was killed when it had reached FORMATTING and written nothing.
+// formattingCopy returns copies whose process was killed when it had reached FORMATTING and written nothing.
 func formattingCopy(t *testing.T) func(t *testing.T) *node {
 	t.Helper()
 	at := func(t *testing.T, kill int) *node {

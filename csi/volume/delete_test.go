@@ -101,7 +101,7 @@ func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		node func(t *testing.T) *node
-		// elsewhere is whether the volume is found on another device than was formatted; keeps whether the backend keeps what it gives up.
+		// elsewhere reports whether the volume is found on another device than was formatted; keeps whether the backend keeps what it gives up.
 		elsewhere, keeps bool
 		// why is what the disk is refused for, left whether it stays and that is an error.
 		why  error

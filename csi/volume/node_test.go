@@ -34,7 +34,7 @@ type node struct {
 	disks   map[string]*blktest.Disk
 	keys    keyring.Provider
 	numbers map[string]uint64
-	// keeps is whether backings that are deleted keep what is on them.
+	// keeps reports whether backings that are deleted keep what is on them.
 	keeps bool
 
 	mu sync.Mutex
@@ -301,7 +301,7 @@ var formatted struct {
 	*node
 }
 
-// opened gives a node with a volume that is open, with a mark in its data that stands for what a pod wrote.
+// opened returns a node with a volume that is open, with a mark in its data that stands for what a pod wrote.
 func opened(t testing.TB) *node {
 	t.Helper()
 	formatted.Lock()

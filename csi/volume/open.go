@@ -31,12 +31,12 @@ type Opened struct {
 	Mapping crypt.Mapping
 	// State is that of the volume now.
 	State State
-	// Adopted is whether the mapping was there already, as it should be.
+	// Adopted reports whether the mapping was there already, as it should be.
 	Adopted bool
 }
 
-// Open gives the mapping of the volume on this node, and formats the volume first when it is new. It may be called again, at any time, and
-// then gives the same mapping. On error nothing that could not have been there before is on the disk.
+// Open returns the mapping of the volume on this node, and formats the volume first when it is new. It may be called again, at any time, and
+// then returns the same mapping. On error nothing that could not have been there before is on the disk.
 func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened, error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 	return Opened{m, o.State, false}, nil
 }
 
-// release gives the backing's device back after err, unless a mapping may be on it: nobody asks to close what was not opened.
+// release detaches the backing's device after err, unless a mapping may be on it: nobody asks to close what was not opened.
 func (o *op) release(ctx context.Context, err error) error {
 	if names, unknown := o.Engine.List(ctx, crypt.NamePrefix(o.UUID)); unknown != nil || len(names) > 0 {
 		return err
@@ -174,7 +174,7 @@ func (o *op) blank(ctx context.Context, disk blk.Disk) error {
 	return nil
 }
 
-// adopt looks for the mapping that a former process made, and gives it when it is as it would be made now. One that is not, of the present epoch, is stale:
+// adopt looks for the mapping that a former process made, and returns it when it is as it would be made now. One that is not, of the present epoch, is stale:
 // it may be mounted, so it stays until there is what takes its place. Those of former epochs are fenced and removed.
 func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m crypt.Mapping, stale string, err error) {
 	present, former, err := o.mappings(ctx, o.State)
@@ -281,7 +281,7 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 	return m, nil
 }
 
-// advance gives the volume an epoch that no image of its disk has said, see step, with writer as who has it.
+// advance returns the volume an epoch that no image of its disk has said, see step, with writer as who has it.
 func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys, writer string) (crypt.Record, error) {
 	if o.PendingEpoch != 0 {
 		// A step was cut short, perhaps by the disk's owner, who may have kept an image that says the pending epoch: that one is used up.

@@ -76,7 +76,7 @@ type Set struct {
 	sealing map[string]*crypt.Keys
 }
 
-// NewSet gives the volumes of a node.
+// NewSet returns the volumes of a node.
 func NewSet(c Config) *Set {
 	if c.OpenDisk == nil {
 		c.OpenDisk = func(path string, shared bool) (blk.Disk, error) {
@@ -272,7 +272,7 @@ func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
 	return disk, nil
 }
 
-// turn waits until there is memory for one more volume's metadata, and gives it back with done. Nothing is to be waited for meanwhile but the volume's disk and its state.
+// turn waits until there is memory for one more volume's metadata; done releases it. Nothing is to be waited for meanwhile but the volume's disk and its state.
 // One whose disk does not answer is overtaken after turnPatience: there may be as many of them as there are volumes that hang.
 func (o *op) turn(ctx context.Context) (done func(), err error) {
 	select {

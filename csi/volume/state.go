@@ -87,7 +87,7 @@ type Request struct {
 	Backend string `json:"backend,omitempty"`
 	// Source is the volume or snapshot of which this one began as a copy.
 	Source string `json:"source,omitempty"`
-	// Snapshot is whether it is one: nobody opens it, it is only copied.
+	// Snapshot reports whether it is one: nobody opens it, it is only copied.
 	Snapshot bool `json:"snapshot,omitempty"`
 	// Parameters is a fingerprint of what else was asked for, by which a second request of the same name is compared.
 	Parameters string `json:"parameters,omitempty"`
@@ -95,7 +95,7 @@ type Request struct {
 	Created time.Time `json:"created,omitzero"`
 }
 
-// same is whether r and other ask for the same.
+// same reports whether r and other ask for the same.
 func (r Request) same(other Request) bool {
 	r.Created, other.Created = time.Time{}, time.Time{}
 	return r == other
@@ -124,7 +124,7 @@ func (s State) Busy(node string) error {
 	return &BusyError{Volume: s.Volume, Holder: s.Writer, Node: node, Home: s.Request.Node}
 }
 
-// isCopy is whether the volume is made from another.
+// isCopy reports whether the volume is made from another.
 func (s State) isCopy() bool { return s.Request.Source != "" }
 
 // State is what is trusted about a volume. It is a value; what it points to is not changed.
@@ -196,7 +196,7 @@ func (s State) Check() error {
 	return nil
 }
 
-// checkOrigin is whether a copy knows its origin once it needs it, and nothing else has one.
+// checkOrigin reports whether a copy knows its origin once it needs it, and nothing else has one.
 func (s State) checkOrigin() bool {
 	if !s.isCopy() || !s.hasKey() && s.Phase != Deleted {
 		return s.Origin == Origin{} && s.Request.Source != s.Volume

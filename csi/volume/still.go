@@ -96,7 +96,7 @@ func (o *op) freeze(ctx context.Context, open string, opts CopyOptions) (thaw fu
 	return thaw, nil
 }
 
-// Resume lets mappings of volumes go on which a copy that died left suspended. Call it when the driver starts, and again when it gives an error: ErrInProgress
+// Resume lets mappings of volumes go on which a copy that died left suspended. Call it when the driver starts, and again when it returns an error: ErrInProgress
 // for a volume on which another process works, which may die yet. A state that cannot be read is in nobody's way but its own volume's.
 func (s *Set) Resume(ctx context.Context) error {
 	return errors.Join(s.resumeMarked(ctx), s.resumeUnmarked(ctx))
@@ -141,7 +141,7 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ResumeVolume is Resume of one volume, for one whose copy gave ErrStill: call it again while it gives an error. A volume that is not open here is none.
+// ResumeVolume is Resume of one volume, for one whose copy gave ErrStill: call it again while it returns an error. A volume that is not open here is none.
 func (s *Set) ResumeVolume(ctx context.Context, volume string) error {
 	o, err := s.Find(ctx, volume)
 	if errors.Is(err, crypt.ErrNoMapping) || errors.Is(err, ErrNotFound) {

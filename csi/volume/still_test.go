@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// failing has an operation of the engine fail that often, as for want of memory, and not any more then. It gives how often it was asked for.
+// failing has an operation of the engine fail that often, as for want of memory, and not any more then. It returns how often it was asked for.
 func (n *node) failing(op string, times int) (asked *int) {
 	asked = new(int)
 	hook := n.engine.Hook

@@ -21,9 +21,9 @@ type Revision string
 
 // Store keeps states where the owner of the volumes' disks cannot change them. Its methods may be called from several goroutines and nodes.
 type Store interface {
-	// Get gives the state of a volume; ErrNotFound when there is none.
+	// Get returns the state of a volume; ErrNotFound when there is none.
 	Get(ctx context.Context, volume string) (State, Revision, error)
-	// List gives all states, in no order. Those that cannot be read are left out, and are in an error beside the others.
+	// List returns all states, in no order. Those that cannot be read are left out, and are in an error beside the others.
 	List(ctx context.Context) ([]State, error)
 	// Create keeps the state of a volume that has none; else ErrExists.
 	Create(ctx context.Context, s State) error
@@ -176,7 +176,7 @@ func (f *FileStore) Remove(_ context.Context, volume string, r Revision) error {
 	return durable.Remove(path)
 }
 
-// at gives what is stored when it has that revision.
+// at returns what is stored when it has that revision.
 func (f *FileStore) at(volume string, r Revision) (stored, error) {
 	now, err := f.read(volume)
 	if err == nil && now.revision() != r {

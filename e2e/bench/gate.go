@@ -60,7 +60,7 @@ const ofFailures = "upstream specs that fail for no listed reason"
 // how many tests failed, see JudgesFailures.
 func Unexplained(n int) Gate { return Exactly(ofFailures, n, 0, "specs") }
 
-// JudgesFailures is whether Unexplained is among the gates.
+// JudgesFailures reports whether Unexplained is among the gates.
 func JudgesFailures(gates []Gate) bool {
 	return slices.ContainsFunc(gates, func(g Gate) bool { return g.Name == ofFailures })
 }

@@ -25,7 +25,7 @@ type limits struct {
 	// Every is for all profiles.
 	Every    []limit            `json:"every"`
 	Profiles map[string]profile `json:"profiles"`
-	// Own is whether the gates that a result has of its own count too.
+	// Own reports whether the gates that a result has of its own count too.
 	Own bool `json:"own"`
 }
 
@@ -46,7 +46,7 @@ type limit struct {
 	Within  *float64 `json:"within"`
 	// Link says on which links it is judged; nil on all.
 	Link *link `json:"link"`
-	// IfMeasured is whether a result without the case is none that missed it.
+	// IfMeasured reports whether a result without the case is none that missed it.
 	IfMeasured  bool `json:"ifMeasured"`
 	NoPlaintext bool `json:"noPlaintext"`
 }
@@ -111,7 +111,7 @@ func (l *limits) check() error {
 	return nil
 }
 
-// suite gives the limits of a suite, nil when there are none.
+// suite returns the limits of a suite, nil when there are none.
 func (a *allLimits) suite(name string) *limits {
 	for i := range a.Suites {
 		if a.Suites[i].Suite == name {
@@ -121,7 +121,7 @@ func (a *allLimits) suite(name string) *limits {
 	return nil
 }
 
-// ProfileOf gives the name of the profile by which a suite is judged on a platform, "" when gates.json has none.
+// ProfileOf returns the name of the profile by which a suite is judged on a platform, "" when gates.json has none.
 func ProfileOf(suite, platform string) (string, error) {
 	a, err := readLimits()
 	if err != nil {
@@ -144,7 +144,7 @@ func (l *limits) profile(platform string) (string, profile) {
 	return "", profile{}
 }
 
-// Judge gives the gates of a suite's result by gates.json, in the profile of its platform. A quantity that should
+// Judge returns the gates of a suite's result by gates.json, in the profile of its platform. A quantity that should
 // have been measured and was not is a missed gate. Suites that the file does not know keep the gates that the result has. Where an oracle
 // listened, plaintext is a missed gate whatever the suite.
 func Judge(r *Result, suite string) ([]Gate, error) {

@@ -52,7 +52,7 @@ type Group struct {
 	// Turns is how often each side is measured in a round, one after the other; its sample of the round is their mean. 0 is once.
 	// More of them than longer samples: what else the machine does then meets all sides.
 	Turns int
-	// Together, when it is not nil, measures all sides at once instead of each by its Measure, and gives a sample of each in their order.
+	// Together, when it is not nil, measures all sides at once instead of each by its Measure, and returns a sample of each in their order.
 	Together func(ctx context.Context) ([]Sample, error)
 }
 
@@ -78,7 +78,7 @@ type Runner struct {
 	Progress func(format string, args ...any)
 }
 
-// NewSeed gives a seed for Runner from the clock.
+// NewSeed returns a seed for Runner from the clock.
 func NewSeed() uint64 { return uint64(time.Now().UnixNano()) }
 
 // Run measures each comparison once a round, in an order drawn anew for each
@@ -225,7 +225,7 @@ func (s series) last(g *Group) string {
 	return text
 }
 
-// values gives one number of each sample of a side, nil unless all samples have it.
+// values returns one number of each sample of a side, nil unless all samples have it.
 func (s series) values(side string, number func(Sample) float64) []float64 {
 	var out []float64
 	for _, sample := range s[side] {

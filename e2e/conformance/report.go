@@ -93,7 +93,7 @@ func (r *Report) unexplained() []string {
 	return out
 }
 
-// Verdicts gives all, by name.
+// Verdicts returns all, by name.
 func (r *Report) Verdicts() []Verdict {
 	out := make([]Verdict, 0, len(r.verdicts))
 	for _, v := range r.verdicts {
@@ -103,17 +103,17 @@ func (r *Report) Verdicts() []Verdict {
 	return out
 }
 
-// Unexplained gives the failures without a reason.
+// Unexplained returns the failures without a reason.
 func (r *Report) Unexplained() []Verdict {
 	return r.only(func(v Verdict) bool { return v.Status == upstream.Failed && !v.Known })
 }
 
-// only gives the verdicts that are like that.
+// only returns the verdicts that are like that.
 func (r *Report) only(is func(Verdict) bool) []Verdict {
 	return slices.DeleteFunc(r.Verdicts(), func(v Verdict) bool { return !is(v) })
 }
 
-// Result gives the report in the schema that all suites share, begun with bench.New. Its gates are what the run is judged by: no failure without a listed reason,
+// Result returns the report in the schema that all suites share, begun with bench.New. Its gates are what the run is judged by: no failure without a listed reason,
 // something that passed, and nothing of the cluster in clear where an oracle listened.
 func (r *Report) Result(result *bench.Result) *bench.Result {
 	for _, v := range r.Verdicts() {
@@ -153,7 +153,7 @@ func (v Verdict) why() string {
 	return "no reason is listed: " + cmp.Or(firstWords(v.Message, 400), "no message")
 }
 
-// Outcomes gives all for WriteJUnit: a known failure stays a failure there.
+// Outcomes returns all for WriteJUnit: a known failure stays a failure there.
 func (r *Report) Outcomes() []upstream.Outcome {
 	var out []upstream.Outcome
 	for _, v := range r.Verdicts() {

@@ -174,7 +174,7 @@ func (o Options) runAll(ctx context.Context, r *Report) error {
 	return o.runBatches(ctx, r, "again", 1, slices.Collect(slices.Chunk(r.unexplained(), 1)))
 }
 
-// conformanceFirst gives the specs marked so before the others, else in their order.
+// conformanceFirst returns the specs marked so before the others, else in their order.
 func conformanceFirst(specs []string) []string {
 	rank := func(s string) int {
 		if strings.Contains(s, "[Conformance]") {
@@ -188,7 +188,7 @@ func conformanceFirst(specs []string) []string {
 // family is what of a volume's spec says of which group of tests it is one: the word after its pattern.
 var family = regexp.MustCompile(`\[Testpattern: [^\]]*\](?:\[[^\]]*\])* *(?:\[Slow\] *)?([^ ]+)`)
 
-// breadthFirst gives the first spec of each family, then the second of each, and so on: what a limit leaves out is more of what was run. Those of no family stay in their order,
+// breadthFirst returns the first spec of each family, then the second of each, and so on: what a limit leaves out is more of what was run. Those of no family stay in their order,
 // before all.
 func breadthFirst(specs []string) []string {
 	seen, rank := map[string]int{}, map[string]int{}
@@ -254,7 +254,7 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 	return first
 }
 
-// runBatch runs specs in one process and gives an outcome for each of them, whatever the process does. It is an error
+// runBatch runs specs in one process and returns an outcome for each of them, whatever the process does. It is an error
 // when the cluster is not one that specs can be run on, and when ctx ends: then those that had passed come with it.
 func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts Facts) ([]upstream.Outcome, error) {
 	if err := ctx.Err(); err != nil {

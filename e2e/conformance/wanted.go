@@ -23,7 +23,7 @@ func (o Options) suite() Suite {
 	return o.Suite
 }
 
-// Wanted gives the names of the specs that Focus and Skip leave. It needs Program and no cluster: who makes one for the run asks before. It is an error
+// Wanted returns the names of the specs that Focus and Skip leave. It needs Program and no cluster: who makes one for the run asks before. It is an error
 // when there is none, and when the table has reasons for specs that the upstream does not have.
 func (o Options) Wanted(ctx context.Context) ([]string, error) {
 	suite := o.suite()

@@ -38,7 +38,7 @@ type stage struct {
 	skipped []Skip
 }
 
-// chooseNodes gives A and B: the two that are named, or the first two workers.
+// chooseNodes returns A and B: the two that are named, or the first two workers.
 func chooseNodes(all []framework.Node, names []string) ([]framework.Node, error) {
 	var have, chosen []framework.Node
 	var list []string

@@ -50,7 +50,7 @@ type Options struct {
 	Walked func(flows []Flow)
 }
 
-// Walk walks all kinds of flow and gives what was observed. An error means that the walk did not come to its end or is worth nothing,
+// Walk walks all kinds of flow and returns what was observed. An error means that the walk did not come to its end or is worth nothing,
 // and the report has what was walked until then. Flows that were not as promised are no error: ask Report.OK.
 func Walk(ctx context.Context, c *framework.Cluster, opts Options) (report Report, err error) {
 	opts.fill()

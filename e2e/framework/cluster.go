@@ -85,5 +85,5 @@ func New(ctx context.Context, config *rest.Config, opts Options) (*Cluster, erro
 	return c, nil
 }
 
-// NewCanary gives a string that nobody else sends.
+// NewCanary returns a string that nobody else sends.
 func NewCanary() string { return "canary-" + strings.ToLower(rand.Text()) }

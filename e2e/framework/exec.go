@@ -16,7 +16,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// Exec runs a command in the pod until it ends and gives its standard output, also with an error, which holds what it wrote
+// Exec runs a command in the pod until it ends and returns its standard output, also with an error, which holds what it wrote
 // to standard error. When ctx ends Exec returns; the command may go on until the pod ends. errors.As finds
 // k8s.io/client-go/util/exec.CodeExitError in the error of a command that ended with another status than 0.
 func (p *Pod) Exec(ctx context.Context, command ...string) ([]byte, error) {

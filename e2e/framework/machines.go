@@ -11,7 +11,7 @@ import (
 type Machines interface {
 	// Platform is what the nodes are, one of the platforms of e2e/bench.
 	Platform() string
-	// Exec runs a line of shell as root on a node and gives its standard output.
+	// Exec runs a line of shell as root on a node and returns its standard output.
 	Exec(ctx context.Context, node, line string) ([]byte, error)
 	// Reboot takes a node's power, gives it back and returns when the node answers; its pods may not run yet.
 	Reboot(ctx context.Context, node string) error

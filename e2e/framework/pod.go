@@ -57,7 +57,7 @@ type Pod struct {
 	Namespace *Namespace
 }
 
-// Addr gives the pod's address of a family.
+// Addr returns the pod's address of a family.
 func (p *Pod) Addr(is4 bool) (netip.Addr, bool) {
 	i := slices.IndexFunc(p.Addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
 	if i < 0 {
@@ -196,7 +196,7 @@ func readiness(p *corev1.Pod) error {
 // whyLimit bounds the search for reasons.
 const whyLimit = 5 * time.Second
 
-// why gives events and logs of the pod for people, as far as they can be had.
+// why returns events and logs of the pod for people, as far as they can be had.
 func (p *Pod) why(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, whyLimit)
 	defer cancel()
@@ -216,7 +216,7 @@ func (p *Pod) why(ctx context.Context) string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// Logs gives the last lines of what the pod wrote.
+// Logs returns the last lines of what the pod wrote.
 func (p *Pod) Logs(ctx context.Context, lines int64) (string, error) {
 	b, err := p.Namespace.Cluster.Client.CoreV1().Pods(p.Namespace.Name).GetLogs(p.Name, &corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
 	if err != nil {

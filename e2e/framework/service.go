@@ -38,7 +38,7 @@ type Service struct {
 	NodePorts map[string]int
 }
 
-// Addr gives the service's address of a family.
+// Addr returns the service's address of a family.
 func (s *Service) Addr(is4 bool) (netip.Addr, bool) {
 	i := slices.IndexFunc(s.Addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
 	if i < 0 {

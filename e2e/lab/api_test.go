@@ -162,7 +162,7 @@ func nodeStatus(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status
 	return s
 }
 
-// waitStatus waits until a node's status is as wanted and gives it.
+// waitStatus waits until a node's status is as wanted and returns it.
 func waitStatus(ctx context.Context, t *testing.T, n *lab.Node, limit time.Duration, wanted func(telemetry.Status) error) telemetry.Status {
 	t.Helper()
 	var s telemetry.Status

@@ -190,7 +190,7 @@ func (c containers) startOf(ctx context.Context, t *testing.T, ds *unstructured.
 	return p
 }
 
-// run runs a container to its end and gives its output.
+// run runs a container to its end and returns its output.
 func (c containers) run(ctx context.Context, t *testing.T, file, name string) string {
 	t.Helper()
 	out, err := c.node.Exec(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c", c.script(t, daemonSet(t, file), name))

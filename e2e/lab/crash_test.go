@@ -43,7 +43,7 @@ func TestMaker(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent, should that end first
 }
 
-// runs is whether a process does; one that has ended and was not waited for does not.
+// runs reports whether a process does; one that has ended and was not waited for does not.
 func runs(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, found := bytes.Cut(stat, []byte(") "))

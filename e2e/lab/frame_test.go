@@ -24,7 +24,7 @@ type datagram struct {
 	payload          []byte
 }
 
-// frame gives its bytes, with checksums that a host believes.
+// frame returns its bytes, with checksums that a host believes.
 func (d datagram) frame() []byte {
 	udp := binary.BigEndian.AppendUint16(nil, d.srcPort)
 	udp = binary.BigEndian.AppendUint16(udp, d.dstPort)
@@ -94,7 +94,7 @@ func counted(ctx context.Context, t *testing.T, want uint64, got func() uint64) 
 	}
 }
 
-// linkOf gives the hardware address and the MTU of a link in a place.
+// linkOf returns the hardware address and the MTU of a link in a place.
 func linkOf(ctx context.Context, t *testing.T, at lab.Place, link string) (net.HardwareAddr, int) {
 	t.Helper()
 	var links []struct {
@@ -112,7 +112,7 @@ func linkOf(ctx context.Context, t *testing.T, at lab.Place, link string) (net.H
 	return hw, links[0].MTU
 }
 
-// gatewayOf gives the hardware address behind which a pod's node is.
+// gatewayOf returns the hardware address behind which a pod's node is.
 func gatewayOf(ctx context.Context, t *testing.T, p *lab.Pod) net.HardwareAddr {
 	t.Helper()
 	var neighbours []struct {

@@ -182,7 +182,7 @@ func (h *Host) command(ctx context.Context, netns, name string, args ...string) 
 	return cmd
 }
 
-// Exec runs a program in the host and gives its standard output; the error holds what it wrote
+// Exec runs a program in the host and returns its standard output; the error holds what it wrote
 // to its standard error.
 func (h *Host) Exec(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return output(h.Command(ctx, name, args...))

@@ -116,7 +116,7 @@ func noteSources(ctx context.Context, t *testing.T, at lab.Place) {
 	}`, lab.EchoPort))
 }
 
-// notedSources gives what was noted, and forgets it.
+// notedSources returns what was noted, and forgets it.
 func notedSources(ctx context.Context, t *testing.T, at lab.Place) (sources []string) {
 	t.Helper()
 	for _, set := range []string{"four", "six"} {

@@ -175,7 +175,7 @@ func writeConfig(t *testing.T, path string, good []byte, c refusal) {
 	}
 }
 
-// start starts veild as the case says, wants it to end by itself with an error, and gives what it said.
+// start starts veild as the case says, wants it to end by itself with an error, and returns what it said.
 func (c refusal) start(ctx context.Context, t *testing.T, n *lab.Node) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

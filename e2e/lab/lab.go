@@ -51,7 +51,7 @@ type Options struct {
 	Dir string
 	// VeildConfig is merged over the configuration of veild, keys as in its file.
 	VeildConfig map[string]any
-	// MoreAddresses gives each node addresses that its Node does not name and that the kernel likes
+	// MoreAddresses adds to each node addresses that its Node does not name and that the kernel likes
 	// to send from: see Node.addMore.
 	MoreAddresses bool
 	// BootUnit closes nodes before their network is up, as the unit of an installation does.
@@ -145,7 +145,7 @@ func (o *Options) fill() error {
 	return o.Family.valid()
 }
 
-// canary gives a string that does not occur by chance.
+// canary returns a string that does not occur by chance.
 func canary(kind string) string {
 	b := make([]byte, 12)
 	_, _ = rand.Read(b) // never fails (crypto/rand)
@@ -260,7 +260,7 @@ func (l *Lab) Family() Family { return l.opts.Family }
 // OutsideAddrs are the addresses of Outside, IPv4 first.
 func (l *Lab) OutsideAddrs() []netip.Addr { return addrsOf(l.opts.Family.Underlay(outsideHost)) }
 
-// Finish removes every node and the control plane, then ends the oracle and gives its result; the
+// Finish removes every node and the control plane, then ends the oracle and returns its result; the
 // error says what of the lab could not be removed. A second call gives the same result.
 func (l *Lab) Finish() (oracle.Result, error) {
 	if l.done {

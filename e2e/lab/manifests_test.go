@@ -121,7 +121,7 @@ func everyManifest(t *testing.T) (objects, patches []manifest) {
 	return objects, patches
 }
 
-// What gives a right or opens the host is preceded by a line that says why; in a patch, the operation is.
+// Each line that grants a right or opens the host is preceded by a line that says why; in a patch, the operation is.
 var needsReason = regexp.MustCompile(`^\s*(- apiGroups: .*|hostPath:.*|host(Network|PID|IPC): true|privileged: true|type: (Unconfined|spc_t)|- operator: Exists|` +
 	`.*\bpath: \S*/(rules|capabilities|securityContext|tolerations|host(Network|PID|IPC))\b.*)$`)
 
@@ -249,7 +249,7 @@ func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 	}
 }
 
-// withComponent gives what a component patches of manifests/, by kind and name, as it was and as it is then. It knows kustomizations of
+// withComponent returns what a component patches of manifests/, by kind and name, as it was and as it is then. It knows kustomizations of
 // patches in files, and no more.
 func withComponent(t *testing.T, name string) (was, is map[string]*unstructured.Unstructured) {
 	t.Helper()

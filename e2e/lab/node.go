@@ -224,7 +224,7 @@ func (n *Node) Program(name string) *Process {
 }
 
 // Signal sends a signal to every process of the node whose program has that name,
-// those that others started included, and gives their number.
+// those that others started included, and returns their number.
 func (n *Node) Signal(name string, s syscall.Signal) (int, error) {
 	procs, err := n.Processes(name)
 	if err != nil {

@@ -240,7 +240,7 @@ func (p *Pod) Command(ctx context.Context, name string, args ...string) *exec.Cm
 	return p.Node.command(ctx, p.NetNS(), name, args...)
 }
 
-// Exec runs a program in the pod and gives its standard output.
+// Exec runs a program in the pod and returns its standard output.
 func (p *Pod) Exec(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return output(p.Command(ctx, name, args...))
 }

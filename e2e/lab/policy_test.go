@@ -26,7 +26,7 @@ const (
 	daemonAccount   = "veild"
 )
 
-// as gives a client that has nothing but a token of veild's service account.
+// as returns a client that has nothing but a token of veild's service account.
 func as(t *testing.T, l *lab.Lab, token string) dynamic.ResourceInterface {
 	t.Helper()
 	c := rest.AnonymousClientConfig(l.Control.Config)

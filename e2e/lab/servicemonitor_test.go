@@ -109,7 +109,7 @@ func accepted(ctx context.Context, t *testing.T, l *lab.Lab, monitor *unstructur
 	}
 }
 
-// selected wants the monitor to select the service, and the service the pods of veild alone; it gives their port.
+// selected wants the monitor to select the service, and the service the pods of veild alone; it returns their port.
 func selected(t *testing.T, monitor, service *unstructured.Unstructured) string {
 	t.Helper()
 	texts := func(o *unstructured.Unstructured, path ...string) labels.Set {

@@ -68,7 +68,7 @@ func publish(ctx context.Context, t *testing.T, l *lab.Lab, name string, spec co
 	return s
 }
 
-// balance gives a service addresses of a balancer, as a controller of a cloud does, and routes to them by a node to who is outside.
+// balance assigns a service addresses of a load balancer, as a controller of a cloud does, and routes to them by a node to who is outside.
 func balance(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, via *lab.Node, addrs ...netip.Addr) {
 	t.Helper()
 	s.Status.LoadBalancer.Ingress = nil
@@ -175,7 +175,7 @@ func nodeAddr(n *lab.Node, six bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// answers takes a census until it is as wanted, for 20 s at most, and gives the last one.
+// answers takes a census until it is as wanted, for 20 s at most, and returns the last one.
 func answers(ctx context.Context, t *testing.T, from lab.Place, q lab.Question, wanted func(lab.Census) error) lab.Census {
 	t.Helper()
 	var c lab.Census

@@ -152,7 +152,7 @@ func servesAsKubeProxy(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// health asks from outside and gives the status; the answer becomes into.
+// health asks from outside and returns the status; the answer becomes into.
 func health(ctx context.Context, l *lab.Lab, at netip.AddrPort, path string, into any) (int, error) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		err = l.Outside.Do(func() error {
@@ -237,7 +237,7 @@ func changingType(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 	answers(ctx, t, client, inside, spread(three...))
 }
 
-// changeService changes a service and gives what it became.
+// changeService changes a service and returns what it became.
 func changeService(ctx context.Context, t *testing.T, l *lab.Lab, name string, change func(*corev1.Service)) *corev1.Service {
 	t.Helper()
 	services := l.Control.Client.CoreV1().Services("default")

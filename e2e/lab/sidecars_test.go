@@ -219,7 +219,7 @@ func (s *sidecars) capacity(ctx context.Context, t *testing.T) {
 	})
 }
 
-// provision makes a claim whose pod was scheduled to the node, and gives the volume that is made for it. from may be nil.
+// provision makes a claim whose pod was scheduled to the node, and returns the volume that is made for it. from may be nil.
 func (s *sidecars) provision(ctx context.Context, name string, from *corev1.TypedLocalObjectReference) *corev1.PersistentVolume {
 	s.t.Helper()
 	class := "kubeveil"

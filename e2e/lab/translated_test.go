@@ -37,7 +37,7 @@ func TestOthersTranslate(t *testing.T) {
 	noLeaks(t, l)
 }
 
-// foreign gives a node a table of nft that is not ours.
+// foreign adds an nftables table that is not ours to a node.
 func foreign(ctx context.Context, t *testing.T, n *lab.Node, name, rules string) {
 	t.Helper()
 	run(ctx, t, n, "bash", "-c", fmt.Sprintf("nft -f - <<'END'\ntable inet %s {\n%s\n}\nEND", name, rules))

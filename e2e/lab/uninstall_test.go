@@ -138,7 +138,7 @@ func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort, 
 	return p
 }
 
-// cleanup runs veild cleanup on a node and gives what it said.
+// cleanup runs veild cleanup on a node and returns what it said.
 func cleanup(ctx context.Context, n *lab.Node) (string, error) {
 	root, err := lab.Root()
 	if err != nil {

@@ -117,7 +117,7 @@ func (l *Lab) Unplug(ctx context.Context, n *Node, out bool) error {
 	return l.bridge.IP(ctx, "link set "+port(n.Name, "eth0")+" "+state)
 }
 
-// AddLink gives a node another link to the underlay, watched too, with addresses that are not
+// AddLink returns a node another link to the underlay, watched too, with addresses that are not
 // known to the cluster.
 func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) {
 	addrs := n.lab.opts.Family.Underlay(byte(extraHost + n.Number))
@@ -127,7 +127,7 @@ func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error)
 	return addrs, nil
 }
 
-// addMore gives a node a link to another network, registered before the one to the underlay, and
+// addMore adds to a node a link to another network, registered before the one to the underlay, and
 // addresses on lo, as for anycast or keepalived. To that boot adds a second IPv6 address on eth0.
 func (n *Node) addMore(ctx context.Context) error {
 	f, last := n.lab.opts.Family, byte(n.Number)

@@ -81,7 +81,7 @@ func (d Disk) Arguments() []string {
 	return []string{"-drive", drive, "-device", fmt.Sprintf("virtio-blk-pci,drive=%[1]s,serial=%[1]s,discard=off,write-zeroes=off", d.Serial)}
 }
 
-// ReadAt gives n bytes of the disk as its owner reads them.
+// ReadAt returns n bytes of the disk as its owner reads them.
 func (d Disk) ReadAt(at int64, n int) ([]byte, error) {
 	f, err := os.Open(d.Path)
 	if err != nil {

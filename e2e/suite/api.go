@@ -134,7 +134,7 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 	return nil
 }
 
-// added gives the addresses that are in one list and not in the other.
+// added returns the addresses that are in one list and not in the other.
 func added(before, after string) []netip.Addr {
 	old := map[string]bool{}
 	for _, word := range strings.Fields(before) {

@@ -105,7 +105,7 @@ func daemonRolled(ctx context.Context, s *Session) error {
 	return errors.Join(errs...)
 }
 
-// podsOf gives the pod of each node of a DaemonSet, by the uid and the number of starts of its container.
+// podsOf returns the pod of each node of a DaemonSet, by the uid and the number of starts of its container.
 func (s *Session) podsOf(ctx context.Context, set string) (map[string]string, error) {
 	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + set})
 	if err != nil {

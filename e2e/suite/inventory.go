@@ -72,7 +72,7 @@ type ruleset struct {
 	hidden int
 }
 
-// next gives what to list after one more line.
+// next returns what to list after one more line.
 func (r *ruleset) next(line string) (out []string) {
 	opens, closes := strings.HasSuffix(line, "{"), line == "}"
 	if opens {
@@ -117,7 +117,7 @@ func changing(line string) bool {
 	return false
 }
 
-// traces gives what a difference of before and after an installation should show and does not. The filters of a kernel that has tcx are not
+// traces returns what a difference of before and after an installation should show and does not. The filters of a kernel that has tcx are not
 // listed by tc: there the lab's test of uninstalling asks the kernel.
 func traces(difference []string, tc bool) (missing []string) {
 	wanted := []string{"rule ", "route ", "link veil0", "nft table inet " + config.NFTGuardTable, "nft table inet " + config.NFTPodTable, "file " + config.BPFDir + "/"}

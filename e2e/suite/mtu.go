@@ -107,7 +107,7 @@ func (s *Session) followMTU(ctx context.Context, wanted func(mtu int) bool) erro
 	})
 }
 
-// mtus gives the MTU of a node's tunnel and of each of its pods, bytes.
+// mtus returns the MTU of a node's tunnel and of each of its pods, bytes.
 func (s *Session) mtus(ctx context.Context, node string) ([]int, error) {
 	out, err := s.Machines.Exec(ctx, node, mtusOf)
 	if err != nil {

@@ -102,7 +102,7 @@ func familiesOf(addrs []netip.Addr) (out []string) {
 	return out
 }
 
-// by gives targets of meet for the echo server of a name by one family, or by any ("").
+// by returns targets of meet for the echo server of a name by one family, or by any ("").
 func by(family, name string) (targets []string) {
 	for _, proto := range protocols {
 		targets = append(targets, fmt.Sprintf("%s%s/%s:%d", proto, family, name, framework.EchoPort))
@@ -139,7 +139,7 @@ func (s *Session) nodeAddrs(ctx context.Context, name string) ([]netip.Addr, err
 	return nil, fmt.Errorf("node %s is gone", name)
 }
 
-// onNode gives an echo server among the processes of the node of the pair's first pod; it makes it where there is none.
+// onNode returns an echo server among the processes of the node of the pair's first pod; it makes it where there is none.
 func (s *Session) onNode(ctx context.Context) (*framework.Pod, error) {
 	if s.host == nil {
 		s.host = &framework.Pod{Name: "host", Node: s.pair[0].Node, HostNetwork: true, Listen: hostEchoPort}
@@ -193,7 +193,7 @@ func nodePort(ctx context.Context, s *Session) error {
 	return err
 }
 
-// nodePorts gives targets of meet for a service's ports at addresses of nodes.
+// nodePorts returns targets of meet for a service's ports at addresses of nodes.
 func nodePorts(service *framework.Service, at []netip.Addr) []string {
 	var targets []string
 	for _, addr := range at {

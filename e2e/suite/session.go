@@ -114,7 +114,7 @@ func (s *Session) dropPair(ctx context.Context) error {
 // hostPort is open on the node of the second pod of the pair.
 const hostPort = 17000
 
-// twoPods gives the shared pods, echo servers on two nodes, Ready and with the addresses that they have now; it makes them where they are not.
+// twoPods returns the shared pods, echo servers on two nodes, Ready and with the addresses that they have now; it makes them where they are not.
 // The second has hostPort on its node.
 func (s *Session) twoPods(ctx context.Context) (a, b *framework.Pod, err error) {
 	if s.shared == nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// newRun gives options for a cluster without machines, of so many workers.
+// newRun returns options for a cluster without machines, of so many workers.
 func newRun(t *testing.T, workers int) (Options, *bytes.Buffer) {
 	client := fake.NewClientset()
 	for i := range workers {

@@ -29,7 +29,7 @@ func talk(ctx context.Context, from *framework.Pod, port int, to ...netip.Addr) 
 	return meet(ctx, from, echoes(port, to)...)
 }
 
-// echoes gives targets of meet for a port at addresses, in both protocols.
+// echoes returns targets of meet for a port at addresses, in both protocols.
 func echoes(port int, at []netip.Addr) []string {
 	var targets []string
 	for _, addr := range at {
@@ -38,7 +38,7 @@ func echoes(port int, at []netip.Addr) []string {
 	return targets
 }
 
-// both gives targets of meet for a host:port.
+// both returns targets of meet for a host:port.
 func both(to string) []string { return []string{"tcp/" + to, "udp/" + to} }
 
 // meet is talk to protocol/host:port, all at once; flags of labtool meet may come first. One command does it all, because starting one takes an emulated node long.
@@ -144,7 +144,7 @@ func (s *Session) startFlows(ctx context.Context, name, node string, to ...netip
 	return f, f.live(ctx)
 }
 
-// read gives how the flows are now.
+// read returns how the flows are now.
 func (f *flows) read(ctx context.Context) ([]flow, error) {
 	line, err := f.pod.Logs(ctx, 1)
 	if err != nil {

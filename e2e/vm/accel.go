@@ -20,7 +20,7 @@ const (
 	TCG Accel = "tcg"
 )
 
-// accelerator gives qemu's arguments. In TCG, AVX is emulated slowly, and a processor without it makes the
+// accelerator returns qemu's arguments. In TCG, AVX is emulated slowly, and a processor without it makes the
 // guest's network and WireGuard twice as fast.
 func accelerator(a Accel) []string {
 	if a == KVM {

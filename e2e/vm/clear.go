@@ -19,7 +19,7 @@ const clearConflist = config.CNIConfDir + "/10-clear.conflist"
 
 var clearPlugins = []string{"ptp", "host-local", "loopback"}
 
-// InstallClear gives every node the reference network instead of Kubeveil: ptp and host-local with plain routes
+// InstallClear installs on every node the reference network instead of Kubeveil: ptp and host-local with plain routes
 // between the nodes, in the families that the nodes' pods have. It encrypts nothing; the oracle must see that.
 func (c *Cluster) InstallClear(ctx context.Context) error {
 	for _, m := range c.Machines {

@@ -285,7 +285,7 @@ func imageDir(root, release string) string {
 	return filepath.Join(root, "out/vm", "linux-"+release)
 }
 
-// Close takes the power from the machines, ends everything else, and gives what the oracle saw. Artefacts
+// Close takes the power from the machines, ends everything else, and returns what the oracle saw. Artefacts
 // stay, disks excepted. A second call gives the same.
 func (c *Cluster) Close() (oracle.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -77,7 +77,7 @@ type node struct {
 	table cluster.Table
 }
 
-// tablesOf gives each machine a key and a table in which it knows the others.
+// tablesOf returns each machine a key and a table in which it knows the others.
 func tablesOf(t *testing.T, c *vm.Cluster) []node {
 	t.Helper()
 	nodes := make([]node, len(c.Machines))

@@ -97,7 +97,7 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 	return nil
 }
 
-// newImage gives an image with copies of this machine's files, by path in the image.
+// newImage returns an image with copies of this machine's files, by path in the image.
 func newImage(files map[string]string, entry []string) (v1.Image, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

@@ -180,7 +180,7 @@ func (c *Cluster) KubectlCommand(ctx context.Context) *exec.Cmd {
 	return c.Control.Command(ctx, c.program("kubectl"), "--kubeconfig="+superAdmin)
 }
 
-// Apply gives objects in YAML to the API server.
+// Apply applies objects in YAML to the API server.
 func (c *Cluster) Apply(ctx context.Context, objects []byte) error {
 	path := c.file("apply-" + randomHex(4) + ".yaml")
 	if err := os.WriteFile(path, objects, 0o644); err != nil {
@@ -255,7 +255,7 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	if err := m.Put(ctx, "/etc/kubernetes/join.yaml", 0o600, &config); err != nil {
 		return err
 	}
-	// kubeadm gives containerd two seconds to answer, too few for one that is just starting on a busy machine. Its checks change nothing.
+	// kubeadm allows containerd two seconds to answer, too few for one that is just starting on a busy machine. Its checks change nothing.
 	err = lab.Until(ctx, 3*time.Minute, func() error {
 		out, err := m.Exec(ctx, "kubeadm join --config /etc/kubernetes/join.yaml 2>&1")
 		if err == nil {

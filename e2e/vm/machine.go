@@ -43,7 +43,7 @@ const (
 // bootPatience bounds the wait for ssh, on a machine that also compiles.
 const bootPatience = 10 * time.Minute
 
-// addMachine gives a machine its port, disk and seed, all watched before it can send, and does not start it.
+// addMachine returns a machine its port, disk and seed, all watched before it can send, and does not start it.
 func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	c.made++
 	number := c.made
@@ -136,7 +136,7 @@ func (m *Machine) arguments() []string {
 // the disk is in the file.
 func (m *Machine) RootDisk() string { return filepath.Join(m.Dir, "disk.qcow2") }
 
-// disk gives qemu's arguments for a disk. They are devices of their own, because qemu gives those the first places, and the first is /dev/vda.
+// disk returns qemu's arguments for a disk. They are devices of their own, because qemu gives those the first places, and the first is /dev/vda.
 func disk(id, drive string) []string {
 	return []string{"-drive", "if=none,id=" + id + "," + drive, "-device", "virtio-blk-pci,drive=" + id}
 }
@@ -197,7 +197,7 @@ func (c *Cluster) sshArguments() []string {
 		"-o", "ControlMaster=auto", "-o", "ControlPersist=600", "-o", "ControlPath=/run/ssh-%h"}
 }
 
-// Exec runs a line of shell on the machine and gives its standard output.
+// Exec runs a line of shell on the machine and returns its standard output.
 func (m *Machine) Exec(ctx context.Context, line string) ([]byte, error) {
 	return m.run(ctx, line, nil)
 }

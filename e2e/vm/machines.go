@@ -40,7 +40,7 @@ func (c *Cluster) machine(name string) (*Machine, error) {
 	return nil, fmt.Errorf("no machine %q", name)
 }
 
-// Exec runs a line of shell as root on a node, the control plane's host among them, and gives its standard output.
+// Exec runs a line of shell as root on a node, the control plane's host among them, and returns its standard output.
 func (c *Cluster) Exec(ctx context.Context, node, line string) ([]byte, error) {
 	if node == hostName {
 		return c.Control.Exec(ctx, "sh", "-c", line)

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// translates is whether Kubeveil translates services. Then the cluster never has a kube-proxy, nor its objects.
+// translates reports whether Kubeveil translates services. Then the cluster never has a kube-proxy, nor its objects.
 func (o Options) translates() bool { return o.ServiceProxy == config.ServiceProxyEBPF }
 
 // cgroupRoot is the control plane's host's tree of cgroups. It is a part of the machine's, so its veild must be told.

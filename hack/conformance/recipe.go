@@ -213,12 +213,12 @@ func debianLayer(path string) (v1.Layer, error) {
 	return packed(b.Bytes())
 }
 
-// found is whether a folder of PATH has the program.
+// found reports whether a folder of PATH has the program.
 func found(names map[string]bool, program string) bool {
 	return slices.ContainsFunc(strings.Split(searchPath, ":"), func(dir string) bool { return names[strings.TrimPrefix(dir, "/")+"/"+program] })
 }
 
-// copyTree copies all but devices and what alternatives take the place of, and gives the names.
+// copyTree copies all but devices and what alternatives take the place of, and returns the names.
 func copyTree(w *tar.Writer, r *tar.Reader) (map[string]bool, error) {
 	names := map[string]bool{}
 	for {

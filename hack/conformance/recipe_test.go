@@ -39,7 +39,7 @@ func archive(t *testing.T, names ...string) string {
 	return path
 }
 
-// contents gives the names in a layer, links with "->" and what they lead to.
+// contents returns the names in a layer, links with "->" and what they lead to.
 func contents(t *testing.T, layer v1.Layer) []string {
 	t.Helper()
 	r, err := layer.Uncompressed()

@@ -59,7 +59,7 @@ func addHostFiles(files map[string][]byte, r recipe) error {
 	return nil
 }
 
-// parseLdd gives the files that ldd(1) names: "name => file (address)", or "file (address)" for the loader. The kernel's
+// parseLdd returns the files that ldd(1) names: "name => file (address)", or "file (address)" for the loader. The kernel's
 // own library has no file.
 func parseLdd(out string) ([]string, error) {
 	var files []string

@@ -22,7 +22,7 @@ import (
 // epoch is the time of everything in the image.
 var epoch = time.Unix(0, 0).UTC()
 
-// newImage gives an image of one layer with files (by path without a leading
+// newImage returns an image of one layer with files (by path without a leading
 // slash), which starts the recipe's program. Version is what its label says.
 func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image, error) {
 	layer, err := newLayer(files)

@@ -70,7 +70,7 @@ var recipes = []recipe{{
 	licenses:  "Apache-2.0 AND GPL-2.0-only AND LGPL-2.1-or-later",
 }}
 
-// named gives the recipe of an image.
+// named returns the recipe of an image.
 func named(name string) (recipe, error) {
 	var names []string
 	for _, r := range recipes {

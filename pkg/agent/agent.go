@@ -76,14 +76,14 @@ type Agent struct {
 	guardCounts guardCounts
 	// pace is the loop's alone.
 	pace pace
-	// based is whether base routes were seen to in this life. The loop's alone.
+	// based reports whether base routes were seen to in this life. The loop's alone.
 	based bool
 	seen  seen
 	// passed reports whether a probe passed from a pod's link into the tunnel. The loop's alone.
 	passed bool
 	// flap is the loop's alone.
 	flap flap
-	// recalled is whether the path MTU of an earlier veild was looked for.
+	// recalled reports whether the path MTU of an earlier veild was looked for.
 	recalled bool
 
 	mu sync.Mutex // guards what follows, and is held for no look at the kernel
@@ -113,7 +113,7 @@ type view struct {
 // seen is what the loop need not look at again until something changed the
 // kernel. The loop's alone.
 type seen struct {
-	// underlay is whether Agent.underlay answers for asked.
+	// underlay reports whether Agent.underlay answers for asked.
 	underlay bool
 	asked    []netip.Addr
 	// guard is what is in force.

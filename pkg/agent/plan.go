@@ -25,7 +25,7 @@ type inputs struct {
 	table cluster.Table
 	// since is when the source first said what no earlier turn has taken; zero when it said nothing.
 	since time.Time
-	// complete is whether table holds every peer there was: without it nothing
+	// complete reports whether table holds every peer there was: without it nothing
 	// may be removed.
 	complete bool
 	// synced reports whether the source has said all that there is. Before that the features of nodes are not known.

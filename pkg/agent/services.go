@@ -27,14 +27,14 @@ type services struct {
 	table *table.Table
 	proxy *proxy.Proxy
 	vips  service.VIPs
-	// listed is whether vips are all there are.
+	// listed reports whether vips are all there are.
 	listed atomic.Bool
 	// self is what packets are sent from, as it was last told.
 	self struct {
 		podPrefixes []netip.Prefix
 		addrs       []netip.Addr
 	}
-	// placed is whether the node's addresses were told; the loop's alone.
+	// placed reports whether the node's addresses were told; the loop's alone.
 	placed bool
 }
 
@@ -97,7 +97,7 @@ func (a *Agent) gatherVIPs(in *inputs) {
 	}
 }
 
-// vipsInUse gives those of some addresses that have flows, all if that is not to be known.
+// vipsInUse returns those of some addresses that have flows, all if that is not to be known.
 func (a *Agent) vipsInUse(addrs []netip.Addr) []netip.Addr {
 	used, err := a.services.table.InUse(addrs)
 	if err != nil {
@@ -286,7 +286,7 @@ func tunnelEndpoints(t cluster.Table, port uint16) []netip.AddrPort {
 	return slices.Compact(all)
 }
 
-// serviceStatus gives what is shown of the table, and what is wrong with it.
+// serviceStatus returns what is shown of the table, and what is wrong with it.
 func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string) {
 	if a.services == nil {
 		return nil, nil

@@ -141,7 +141,7 @@ const (
 	ModeUserspace = "userspace"
 )
 
-// Default gives a configuration in which only the ranges are missing.
+// Default returns a configuration in which only the ranges are missing.
 func Default() Config {
 	node, err := os.Hostname()
 	if err != nil {
@@ -162,7 +162,7 @@ func Default() Config {
 	}
 }
 
-// Rules gives what cluster.Resolve judges claims by; gateways are the next hops
+// Rules returns what cluster.Resolve judges claims by; gateways are the next hops
 // of the underlay's default routes. The gateways inside pods are link-local, which no
 // node's address is.
 func (c Config) Rules(gateways []netip.Addr) cluster.Rules {

@@ -198,7 +198,7 @@ func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err er
 	return done, odd, errors.Join(errs...)
 }
 
-// Counters gives the packets dropped since the guard was first loaded, by the
+// Counters returns the packets dropped since the guard was first loaded, by the
 // name of the reason; every reason is there.
 func (g *Guard) Counters() (map[string]uint64, error) {
 	sums := make(map[string]uint64)

@@ -98,7 +98,7 @@ func (n leaving) listen(t *testing.T, ns *nettest.NS) {
 	})
 }
 
-// connect gives both ends of a connection over which something was said, from an address if there is one.
+// connect returns both ends of a connection over which something was said, from an address if there is one.
 func (n leaving) connect(t *testing.T, ns namespace, from, to string) (client, server *net.TCPConn) {
 	t.Helper()
 	d := net.Dialer{Timeout: patience}
@@ -182,7 +182,7 @@ func (n leaving) forget(t *testing.T) {
 	n.Run(t, nettest.ForgetConnections)
 }
 
-// wire captures what is outside, and gives whether a text was there.
+// wire captures what is outside, and returns whether a text was there.
 func (n leaving) wire(t *testing.T) func(text string) bool {
 	t.Helper()
 	c := nettest.NewCapture(t, n.peer, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})

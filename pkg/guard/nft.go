@@ -37,7 +37,7 @@ func transaction() (*nftables.Conn, error) {
 	}))
 }
 
-// findTable gives a table of ours, nil when there is none.
+// findTable returns a table of ours, nil when there is none.
 func findTable(c *nftables.Conn, name string) (*nftables.Table, error) {
 	t, err := c.ListTableOfFamily(name, nftables.TableFamilyINet)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOENT) {
@@ -279,7 +279,7 @@ func addChain(c *nftables.Conn, t *nftables.Table, ch chain) {
 	}
 }
 
-// readTableCounters gives packets by counter; none when there is no table.
+// readTableCounters returns packets by counter; none when there is no table.
 func readTableCounters(name string) (map[string]uint64, error) {
 	counts := make(map[string]uint64)
 	c, err := nftables.New()

@@ -174,7 +174,7 @@ func addPodSets(c *nftables.Conn, t *nftables.Table) error {
 	return nil
 }
 
-// foreignToPods is whether a shape has what could not be, or stay, beside ours:
+// foreignToPods reports whether a shape has what could not be, or stay, beside ours:
 // a set or a counter that is none of ours, a chain of another name.
 func foreignToPods(have string) bool {
 	ours := make(map[string]bool)

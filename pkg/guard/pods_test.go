@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// addPod gives the node a pod behind p0, of which the sets know the addresses:
+// addPod returns the node a pod behind p0, of which the sets know the addresses:
 //
 //	pod p0 198.18.5.5 fd42:1::5 ── p0 host
 func (n *node) addPod(t *testing.T) *nettest.NS {
@@ -48,7 +48,7 @@ func admit() error {
 }
 
 // seen adds a table that counts, behind ours, what came from the pod to port 7777
-// with this mark, and gives what reads the count.
+// with this mark, and returns what reads the count.
 func (n *node) seen(t *testing.T, mark uint32) func() int {
 	t.Helper()
 	n.Run(t, func() error {

@@ -93,7 +93,7 @@ func compareJoins(a, b Join) int {
 	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Link, b.Link))
 }
 
-// readFlows gives s the nft tables of flows, and the links.
+// readFlows reads the nftables flow tables and the links into s.
 func (h *Host) readFlows(s *State, links []nl.Link) error {
 	for _, name := range flowTableNames {
 		lines, joined, err := readNFT(name)
@@ -109,7 +109,7 @@ func (h *Host) readFlows(s *State, links []nl.Link) error {
 	return nil
 }
 
-// readJoins gives s what belongs into the flow tables, and what is in them their MTU.
+// readJoins reads into s what belongs into the flow tables, and what is in them their MTU.
 func (h *Host) readJoins(s *State, links []nl.Link) {
 	mtus := map[string]int{}
 	for _, j := range s.Joined {
@@ -222,7 +222,7 @@ func (t nftTable) flows() *nftables.Flowtable {
 	return &nftables.Flowtable{Table: t.kernel(), Name: flowtableName, Devices: t.links}
 }
 
-// diffFlows gives what must be done for the flow tables. They are made anew, which ends all entries, when a link has another MTU, which entries remember, and when
+// diffFlows returns what must be done for the flow tables. They are made anew, which ends all entries, when a link has another MTU, which entries remember, and when
 // one is gone: since Linux 6.16 its name stays in the list.
 func diffFlows(have, want State, devices []deviceOp) []Op {
 	if len(want.Flows) == 0 {
@@ -248,7 +248,7 @@ func diffFlows(have, want State, devices []deviceOp) []Op {
 	return nil
 }
 
-// without gives what is in a and not in b.
+// without returns what is in a and not in b.
 func without(a, b []Join) []Join {
 	return slices.DeleteFunc(slices.Clone(a), func(j Join) bool { return slices.Contains(b, j) })
 }

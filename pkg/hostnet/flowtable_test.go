@@ -193,7 +193,7 @@ func (l *flowLab) settle() {
 	})
 }
 
-// counter gives the packets of a counter of the table marker.
+// counter returns the packets of a counter of the table marker.
 func (l *flowLab) counter(name string) int {
 	l.t.Helper()
 	var list struct {

@@ -27,7 +27,7 @@ type Host struct {
 	have *State
 	// wanted is what the last SyncWant made of have, nil when there was none or it failed.
 	wanted *Want
-	// podLinksChanged is whether have's flow tables are not to be relied on.
+	// podLinksChanged reports whether have's flow tables are not to be relied on.
 	podLinksChanged bool
 	// noFlows is why the kernel's flow tables are not used, which is found out once; flowsErr is why they are not as they should be.
 	noFlows, flowsErr error
@@ -65,7 +65,7 @@ func (h *Host) Close() {
 	h.ask.close()
 }
 
-// Read gives what is ours in the kernel, in canonical order.
+// Read returns what is ours in the kernel, in canonical order.
 func (h *Host) Read() (State, error) {
 	var s State
 	links, err := h.nl.LinkList()
@@ -185,7 +185,7 @@ func (h *Host) readOddRoutes(s *State, family, table int, names map[int]string) 
 	return nil
 }
 
-// fromKernel gives a route of ours as the kernel has it. What Route cannot say (a
+// fromKernel returns a route of ours as the kernel has it. What Route cannot say (a
 // gateway, say, that somebody else wrote with our protocol) shows as a device of
 // another name, so that it is never taken for what is wanted.
 func fromKernel(r nl.Route, family int, names map[int]string) Route {

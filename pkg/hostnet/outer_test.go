@@ -18,7 +18,7 @@ import (
 
 const tunnelPort = 51820
 
-// withVXLAN gives the lab a VXLAN device, whose packets take the way through the kernel
+// withVXLAN adds to the lab a VXLAN device, whose packets take the way through the kernel
 // that those of its WireGuard take (udp_tunnel_xmit_skb), with the mark of what they
 // carry, from and to the port of tunnels:
 //
@@ -64,7 +64,7 @@ func (l *lab) emit(to string, mark uint32, size int) {
 	})
 }
 
-// outer gives the IPv4 packets with UDP that left by the underlay.
+// outer returns the IPv4 packets with UDP that left by the underlay.
 func outer(frames []nettest.Frame) (packets [][]byte) {
 	for _, f := range frames {
 		if f.Outgoing && len(f.Data) >= 34 && f.Data[12] == 8 && f.Data[13] == 0 && f.Data[14+9] == unix.IPPROTO_UDP {

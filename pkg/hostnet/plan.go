@@ -71,7 +71,7 @@ func (p Peer) equal(q Peer) bool {
 		slices.Equal(p.Devices, q.Devices) && p.MTU == q.MTU
 }
 
-// Plan says how the kernel must be set. It is pure, and gives the same State for
+// Plan says how the kernel must be set. It is pure, and returns the same State for
 // the same Want in any order.
 func Plan(w Want) State {
 	p := planner{routes: make([]Route, 0, 16+10*len(w.Peers)+2*len(w.NodeAddrs))}
@@ -108,7 +108,7 @@ type planner struct{ routes []Route }
 
 func (p *planner) add(r Route) { p.routes = append(p.routes, r) }
 
-// list gives the routes in canonical order; of several with one identity the
+// list returns the routes in canonical order; of several with one identity the
 // first that was added.
 func (p *planner) list() []Route {
 	slices.SortStableFunc(p.routes, compareKeys)
@@ -232,7 +232,7 @@ func covered(p netip.Prefix, ranges []netip.Prefix) bool {
 	})
 }
 
-// planRules gives the rules for every family that any range or node has.
+// planRules returns the rules for every family that any range or node has.
 func planRules(w Want) []Rule {
 	var out []Rule
 	for _, v6 := range []bool{false, true} {

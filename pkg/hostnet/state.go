@@ -77,7 +77,7 @@ type Device struct {
 	QueueLen int
 	// RPFilter is net.ipv4.conf.NAME.rp_filter: 2 is loose.
 	RPFilter int
-	// Addr4 is whether the device has config.TunnelAddress4, without which RPFilter is not loose.
+	// Addr4 reports whether the device has config.TunnelAddress4, without which RPFilter is not loose.
 	Addr4 bool
 	Up    bool
 }

@@ -137,7 +137,7 @@ type endpointSpec struct {
 	} `json:"conditions"`
 }
 
-// at gives the endpoint with what absent conditions mean: ready and serving true, terminating false (discovery.k8s.io/v1).
+// at returns the endpoint with what absent conditions mean: ready and serving true, terminating false (discovery.k8s.io/v1).
 func (e endpointSpec) at(addr netip.Addr) service.Endpoint {
 	or := func(v *bool, absent bool) bool {
 		if v == nil {

@@ -159,7 +159,7 @@ func (p *packet) inside() (in []byte, how string) {
 	return nil, ""
 }
 
-// quoted gives what an ICMP error quotes: the beginning of a packet (RFC 792, RFC 4443).
+// quoted returns what an ICMP error quotes: the beginning of a packet (RFC 792, RFC 4443).
 func quoted(p *packet) ([]byte, bool) {
 	if p.later || p.cut || len(p.payload) <= 8 {
 		return nil, false

@@ -241,8 +241,8 @@ func (o *Oracle) Seen() Result {
 	return r
 }
 
-// Stop judges what is still in the rings, ends and gives the result since Start or the last Take. A second
-// call gives the same.
+// Stop judges what is still in the rings, ends and returns the result since Start or the last Take. A second
+// call returns the same.
 func (o *Oracle) Stop() (Result, error) {
 	o.mu.Lock()
 	if o.ended {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Take gives what was seen since Start or the last Take and begins anew, so that one run can hold a part whose
+// Take returns what was seen since Start or the last Take and begins anew, so that one run can hold a part whose
 // findings are wanted. Every frame that a watched link carried before the call is in what it gives; one
 // that comes during the call may be on either side.
 func (o *Oracle) Take() (Result, error) {
@@ -70,7 +70,7 @@ func (r *ring) catchUp(fn func(frame []byte)) error {
 	}
 }
 
-// lost gives how many frames were dropped that it has not given before; at the end, those too that the kernel
+// lost returns how many frames were dropped that it has not given before; at the end, those too that the kernel
 // kept and never handed out.
 func (r *ring) lost(end bool) uint64 {
 	n := r.dropped - r.told

@@ -21,7 +21,7 @@ type path struct {
 	sent   int
 }
 
-// carries is whether a packet of size comes through: WireGuard pads it to a
+// carries reports whether a packet of size comes through: WireGuard pads it to a
 // multiple of 16, but not beyond the MTU of the device.
 func (p *path) carries(size int) bool {
 	padded := min((size+15)/16*16, p.device)

@@ -70,7 +70,7 @@ func setting(what string, err error) error {
 	return nil
 }
 
-// alive is whether the device is still the one that the socket was opened on.
+// alive reports whether the device is still the one that the socket was opened on.
 func (s *socket) alive(device string) bool {
 	raw, err := s.conn.SyscallConn()
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 // ErrAttached matches the error of Attach for an attachment that exists already.
 var ErrAttached = fs.ErrExist
 
-// Exists is whether there is a record of the attachment, readable or not.
+// Exists reports whether there is a record of the attachment, readable or not.
 func (p Paths) Exists(hostLink string) (bool, error) {
 	_, err := os.Lstat(p.record(hostLink))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -109,7 +109,7 @@ func (a *attachment) writeRecord() error {
 	return a.write(a.Record)
 }
 
-// stillOpen is whether the marker that Gate saw is there now that the record is. Who
+// stillOpen reports whether the marker that Gate saw is there now that the record is. Who
 // takes the node out of service removes the marker and then looks for
 // records: so it finds this attachment, or this attachment finds out.
 func (a *attachment) stillOpen() error {

@@ -37,7 +37,7 @@ type tamper struct {
 	inside func(h *nl.Handle, l nl.Link) error
 	// want is in a sentence of Check.
 	want string
-	// repaired is whether Repair mends it.
+	// repaired reports whether Repair mends it.
 	repaired bool
 }
 

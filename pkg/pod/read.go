@@ -158,7 +158,7 @@ func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
 	return ends, nil
 }
 
-// readNodeFamily gives ends their neighbours and routes of a family.
+// readNodeFamily reads the neighbours and routes of a family into ends.
 func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
 	neighs, err := h.NeighList(0, family)
 	if err != nil {
@@ -183,7 +183,7 @@ func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
 	return nil
 }
 
-// readOwn gives ends the addresses that the sets have for them.
+// readOwn reads the addresses that the sets hold into ends.
 func (ends nodeEnds) readOwn() error {
 	all, err := readElements()
 	if err != nil {

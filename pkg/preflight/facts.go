@@ -32,7 +32,7 @@ type Facts struct {
 	// Objects are those of the manifests that are there, Daemons what is to be said of the DaemonSets among them.
 	Objects []Object
 	Daemons []Daemon
-	// Cleaning is whether the DaemonSet of manifests/uninstall is there.
+	// Cleaning reports whether the DaemonSet of manifests/uninstall is there.
 	Cleaning bool
 	// Definition is the CustomResourceDefinition, nil when there is none.
 	Definition *Definition
@@ -44,7 +44,7 @@ type Facts struct {
 type Server struct {
 	// Address is as the kubeconfig has it, Version as the server says, such as v1.36.3. Err is why it cannot be asked.
 	Address, Version, Err string
-	// Policies is whether admissionregistration.k8s.io/v1 has ValidatingAdmissionPolicies.
+	// Policies reports whether admissionregistration.k8s.io/v1 has ValidatingAdmissionPolicies.
 	Policies bool
 }
 
@@ -91,7 +91,7 @@ type Definition struct {
 	// Versions are those that are served.
 	Versions    []string
 	Established bool
-	// Leaving is whether it is being deleted.
+	// Leaving reports whether it is being deleted.
 	Leaving bool
 }
 

@@ -89,7 +89,7 @@ func versionNumbers(text string) []int {
 	return out
 }
 
-// older is whether a version is older than major.minor; known is false when it is no version.
+// older reports whether a version is older than major.minor; known is false when it is no version.
 func older(text string, major, minor int) (old, known bool) {
 	v := versionNumbers(text)
 	if len(v) < 2 {

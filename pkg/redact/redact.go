@@ -14,7 +14,7 @@ type Redactor struct {
 	literals []string
 }
 
-// New gives a Redactor that leaves the WireGuard keys named as public, in base64, and takes out literals wherever they stand, whatever
+// New returns a Redactor that leaves the WireGuard keys named as public, in base64, and takes out literals wherever they stand, whatever
 // their form. Literals of fewer than eight bytes are too likely to be something else, and left.
 func New(public, literals []string) *Redactor {
 	r := &Redactor{public: map[string]bool{}}
@@ -67,7 +67,7 @@ var key = regexp.MustCompile(`[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=`)
 // hexKey is a word of 32 bytes in hexadecimal, as WireGuard's configuration socket has keys.
 var hexKey = regexp.MustCompile(`(^|[^0-9A-Fa-f])([0-9A-Fa-f]{64})($|[^0-9A-Fa-f])`)
 
-// Text gives text without secrets, and how many were taken out. It does not change its argument.
+// Text returns text without secrets, and how many were taken out. It does not change its argument.
 func (r *Redactor) Text(text []byte) ([]byte, int) {
 	out, n := text, 0
 	for _, l := range r.literals {
@@ -121,7 +121,7 @@ func (r *Redactor) hex(text []byte, n *int) []byte {
 
 var secretField = regexp.MustCompile(`(?i)^(?:.*[-_.])?` + secretName + `$|(?:Token|Password|Passphrase|PrivateKey|SecretKey|ApiKey)$`)
 
-// Object gives a copy of what JSON or YAML decodes into, without secrets: values under names of secrets, values of environment variables
+// Object returns a copy of what JSON or YAML decodes into, without secrets: values under names of secrets, values of environment variables
 // with such names, and what Text finds in every string.
 func (r *Redactor) Object(v any) (any, int) {
 	switch v := v.(type) {

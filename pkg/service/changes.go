@@ -33,7 +33,7 @@ type Changes struct {
 	Again bool
 }
 
-// Empty is whether there is nothing to write.
+// Empty reports whether there is nothing to write.
 func (c Changes) Empty() bool { return c.Writes() == 0 }
 
 // Writes is the number of entries to write or delete.

@@ -98,7 +98,7 @@ func frontKey(a netip.AddrPort, p Protocol, s Scope) FrontKey {
 	return k
 }
 
-// AddrPort gives the address that the key is for.
+// AddrPort returns the address that the key is for.
 func (k FrontKey) AddrPort() netip.AddrPort { return addrPort(k.Addr, k.Port) }
 
 func slotOf(a netip.AddrPort) Slot {
@@ -107,7 +107,7 @@ func slotOf(a netip.AddrPort) Slot {
 	return s
 }
 
-// AddrPort gives the address of the backend.
+// AddrPort returns the address of the backend.
 func (s Slot) AddrPort() netip.AddrPort { return addrPort(s.Addr, s.Port) }
 
 func addrPort(addr [16]byte, port [2]byte) netip.AddrPort {

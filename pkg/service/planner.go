@@ -175,7 +175,7 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 // in the maps and nobody claims, entry 0's own excepted. After a restart entry 0 can so follow the API servers before any service was listed.
 func (p *Planner) Hold(hold bool) { p.hold = hold }
 
-// Problems gives what the last Plan could not do, sorted by their text: each is a
+// Problems returns what the last Plan could not do, sorted by their text: each is a
 // *FullError, a *ConflictError, a *ReservedError or a *PortError.
 func (p *Planner) Problems() []error {
 	var all []error

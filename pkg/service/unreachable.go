@@ -71,7 +71,7 @@ func (v *VIPs) set(n Name, addrs []netip.Addr, now time.Time) bool {
 	return true
 }
 
-// Addrs gives each address once, sorted: those that services have, those that they had until VIPLinger ago, and those that are in use since. InUse
+// Addrs returns each address once, sorted: those that services have, those that they had until VIPLinger ago, and those that are in use since. InUse
 // says which of some addresses are; it is asked about each address once in VIPLinger, since to look is costly.
 func (v *VIPs) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []netip.Addr {
 	v.mu.Lock()
@@ -97,7 +97,7 @@ func (v *VIPs) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []net
 	return sorted(all)
 }
 
-// sorted gives each address once.
+// sorted returns each address once.
 func sorted(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)

@@ -9,7 +9,7 @@ import (
 
 // Services is how it stands with the table of services.
 type Services struct {
-	// Listed is whether services were listed since this veild began; before, the table is the last one's.
+	// Listed reports whether services were listed since this veild began; before, the table is the last one's.
 	Listed bool `json:"listed"`
 	// HostRouting is who brings packets to pods of the node, "kernel" or "ebpf".
 	HostRouting string `json:"hostRouting"`

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Snapshot gives the state of the node now. It is called from several
+// Snapshot returns the state of the node now. It is called from several
 // goroutines, once for each scrape and status request, must not wait for the API
 // server, and should answer within a second.
 type Snapshot func() Status
@@ -19,7 +19,7 @@ type Status struct {
 	Node    string    `json:"node"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
-	// Ready is whether the first apply is done and the guard is in force;
+	// Ready reports whether the first apply is done and the guard is in force;
 	// NotReady says why not. The server fills both in.
 	Ready    bool     `json:"ready"`
 	NotReady []string `json:"notReady,omitempty"`
@@ -74,7 +74,7 @@ type Device struct {
 	Epoch     uint32       `json:"epoch"`
 	Port      int          `json:"port"`
 	MTU       int          `json:"mtu"`
-	// Up is whether the device exists, is up, and answers.
+	// Up reports whether the device exists, is up, and answers.
 	Up bool `json:"up"`
 }
 

@@ -94,7 +94,7 @@ func setOption(t *testing.T, c *net.UDPConn, option, value int) {
 	}
 }
 
-// readChecksums gives the checksums of the next n datagrams over IPv6.
+// readChecksums returns the checksums of the next n datagrams over IPv6.
 func readChecksums(t *testing.T, dev tun.Device, n int) []uint16 {
 	t.Helper()
 	const offset = 16 // the library wants room before a packet

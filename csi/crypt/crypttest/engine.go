@@ -31,10 +31,10 @@ type mapping struct {
 	dead  bool
 }
 
-// New gives one without mappings.
+// New returns one without mappings.
 func New() *Engine { return &Engine{mappings: map[string]*mapping{}} }
 
-// Clone gives an engine with the same mappings and no hook.
+// Clone returns an engine with the same mappings and no hook.
 func (e *Engine) Clone() *Engine {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -48,7 +48,7 @@ func (e *Engine) Clone() *Engine {
 	return c
 }
 
-// begin locks, asks the hook, and gives the mapping, which may be nil.
+// begin locks, asks the hook, and returns the mapping, which may be nil.
 func (e *Engine) begin(op, name string) (*mapping, func(), error) {
 	e.mu.Lock()
 	if e.Hook != nil {
@@ -221,7 +221,7 @@ func (e *Engine) Kill(name string) {
 	e.mappings[name].dead = true
 }
 
-// Live gives the names of mappings that have a key and whose disk lives; those that are suspended, too.
+// Live returns the names of mappings that have a key and whose disk lives; those that are suspended, too.
 func (e *Engine) Live() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -40,7 +40,7 @@ func Buffer(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// RoundUp gives the smallest multiple of Align that is not less than n.
+// RoundUp returns the smallest multiple of Align that is not less than n.
 func RoundUp[T int | int64](n T) T { return (n + Align - 1) &^ (Align - 1) }
 
 func aligned(b []byte) bool {

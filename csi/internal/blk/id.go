@@ -29,7 +29,7 @@ func nameOf(attribute string) string {
 	return path.Base(attribute)
 }
 
-// ID gives a name of the block device with that number which stays with it over reboots and other disks' comings and goings: an
+// ID returns a name of the block device with that number which stays with it over reboots and other disks' comings and goings: an
 // identifier of the hardware, and for a partition its number and start. sys is the root of sysfs ("/sys"). It is what the disk's owner
 // says of himself: it protects against mistakes, not against him.
 func ID(sys fs.FS, number uint64) (string, error) {
@@ -64,7 +64,7 @@ func ID(sys fs.FS, number uint64) (string, error) {
 	return "", fmt.Errorf("device %d:%d: %w", unix.Major(number), unix.Minor(number), ErrNoID)
 }
 
-// parentOf gives the folder of the disk that holds the partition.
+// parentOf returns the folder of the disk that holds the partition.
 func parentOf(sys fs.FS, dir string) (string, error) {
 	target, err := fs.ReadLink(sys, dir)
 	if err != nil {
@@ -73,7 +73,7 @@ func parentOf(sys fs.FS, dir string) (string, error) {
 	return path.Dir(path.Join(path.Dir(dir), target)), nil
 }
 
-// attribute gives what the attribute says, empty when it has nothing to say: many devices lack it, or have none to give.
+// attribute returns what the attribute says, empty when it has nothing to say: many devices lack it, or have none to give.
 func attribute(sys fs.FS, name string) (string, error) {
 	b, err := fs.ReadFile(sys, name)
 	if exhausted(err) {

@@ -283,12 +283,12 @@ func BackingFile(number uint64) string {
 // deletedSuffix is what the kernel adds to the name of a file that is gone.
 const deletedSuffix = " (deleted)"
 
-// exhausted is whether err says of this process or machine, and not of what was asked for, that it could not be opened.
+// exhausted reports whether err says of this process or machine, and not of what was asked for, that it could not be opened.
 func exhausted(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
 
-// Hole is whether nothing was ever written to the file: it has no data extent (SEEK_DATA). It says nothing of devices.
+// Hole reports whether nothing was ever written to the file: it has no data extent (SEEK_DATA). It says nothing of devices.
 func Hole(f *os.File) (bool, error) {
 	_, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_DATA)
 	switch {

@@ -68,7 +68,7 @@ func Settle(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Names gives the names of the files in a folder that end in suffix, without it. Other than filepath.Glob it gives an error when the folder cannot be read.
+// Names returns the names of the files in a folder that end in suffix, without it. Other than filepath.Glob it returns an error when the folder cannot be read.
 func Names(dir, suffix string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -20,20 +20,20 @@ type Disk struct {
 	blockByIndex map[int64][]byte
 }
 
-// NewDisk gives an empty disk.
+// NewDisk returns an empty disk.
 func NewDisk(size int64) *Disk { return &Disk{size: size, blockByIndex: map[int64][]byte{}} }
 
-// Over gives a disk that shows d and keeps what is written to it for itself. d must not be written to meanwhile.
+// Over returns a disk that shows d and keeps what is written to it for itself. d must not be written to meanwhile.
 func (d *Disk) Over() *Disk {
 	return &Disk{under: d, size: d.size, blockByIndex: map[int64][]byte{}}
 }
 
-// Part gives what is of d from start on: a disk of its own on the same blocks.
+// Part returns what is of d from start on: a disk of its own on the same blocks.
 func (d *Disk) Part(start, size int64) *Disk {
 	return &Disk{under: d, start: start, size: size, blockByIndex: map[int64][]byte{}}
 }
 
-// block gives what is there; nil is zeros.
+// block returns what is there; nil is zeros.
 func (d *Disk) block(i int64) []byte {
 	if b, ok := d.blockByIndex[i]; ok || d.under == nil {
 		return b
@@ -87,7 +87,7 @@ func (d *Disk) Size() (int64, error) { return d.size, nil }
 // Close implements blk.Disk; the disk is opened again by using it.
 func (d *Disk) Close() error { return nil }
 
-// Written gives the numbers of all blocks that were written, in order.
+// Written returns the numbers of all blocks that were written, in order.
 func (d *Disk) Written() []int64 {
 	all := map[int64]bool{}
 	for at, shift := d, int64(0); at != nil; at = at.under {
@@ -112,7 +112,7 @@ type Replay struct {
 // NewReplay begins with an empty disk of size bytes.
 func NewReplay(log *Log, size int64) *Replay { return &Replay{log: log, flushed: NewDisk(size)} }
 
-// At gives the disk at moment i, until the next call. A nil keep is all that was written; else each write since the last flush is there when keep says so.
+// At returns the disk at moment i, until the next call. A nil keep is all that was written; else each write since the last flush is there when keep says so.
 func (r *Replay) At(i int, keep *rand.Rand) (*Disk, error) {
 	if i < r.done || i > len(r.log.Entries) {
 		return nil, fmt.Errorf("moment %d of %d after %d", i, len(r.log.Entries), r.done)

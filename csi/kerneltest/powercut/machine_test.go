@@ -82,7 +82,7 @@ func TestPowerCut(t *testing.T) {
 	checkControl(t, log)
 }
 
-// checkCoverage is whether the log has what the workload does: without, nothing would be proven.
+// checkCoverage reports whether the log has what the workload does: without, nothing would be proven.
 func checkCoverage(t *testing.T, log *Log) {
 	t.Helper()
 	marks, err := Marks(log, marksStart, marksSize)
@@ -107,7 +107,7 @@ func checkCoverage(t *testing.T, log *Log) {
 	}
 }
 
-// checkControl is whether a disk that is older than its state is noticed in this very log.
+// checkControl reports whether a disk that is older than its state is noticed in this very log.
 func checkControl(t *testing.T, log *Log) {
 	t.Helper()
 	v := newVerifier(t, log)

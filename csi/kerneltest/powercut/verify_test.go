@@ -127,7 +127,7 @@ func (v *verifier) look(moment int, keep *rand.Rand) error {
 	return nil
 }
 
-// check is whether a volume with that state goes on with that disk.
+// check reports whether a volume with that state goes on with that disk.
 func (v *verifier) check(d *Disk, s State) error {
 	ctx := context.Background()
 	store := &oneStore{state: s.Volume}

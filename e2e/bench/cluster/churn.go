@@ -137,7 +137,7 @@ func (c *churner) one(ctx context.Context, g *ground, i int) {
 	}
 }
 
-// stop ends it and gives how many pods became ready.
+// stop ends it and returns how many pods became ready.
 func (c *churner) stop() (ready int, err error) {
 	c.end()
 	<-c.done

@@ -28,7 +28,7 @@ type Options struct {
 	SetMTU func(ctx context.Context, mtu int) error
 	// Cap limits the link between the nodes, both ways, to a rate in Mbit/s; 0 takes the limit away. Nil: it cannot be limited.
 	Cap func(ctx context.Context, mbps float64) error
-	// Wire gives what was seen outside of the nodes since the cluster began, and ends looking. It is called after the nodes' own
+	// Wire returns what was seen outside of the nodes since the cluster began, and ends looking. It is called after the nodes' own
 	// links were judged and before the load. Nil: the nodes' own links are all there is.
 	Wire func(ctx context.Context) (bench.Leaks, error)
 	// Ready are the seconds from apply to all nodes Ready, where that was measured; empty lists it as skipped.

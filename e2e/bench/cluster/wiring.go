@@ -32,7 +32,7 @@ func serviceAddrs(prefix netip.Prefix) map[string]netip.Addr {
 // nodePrefixBits is the size of a node's share of Options.Prefix, one route in a cloud's table.
 const nodePrefixBits = 28
 
-// newPlan gives node i (0 or 1) sixteen addresses of the prefix, the first sixteen left out.
+// newPlan returns node i (0 or 1) sixteen addresses of the prefix, the first sixteen left out.
 func newPlan(prefix netip.Prefix, i int) (plan, error) {
 	if !prefix.IsValid() || !prefix.Addr().Is4() || prefix.Bits() > 26 {
 		return plan{}, fmt.Errorf("prefix %v: write an IPv4 prefix of /26 or larger", prefix)
@@ -178,7 +178,7 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 	})
 }
 
-// tunnels makes the bare devices and gives their public keys. A kernel without WireGuard has none, which is no error.
+// tunnels makes the bare devices and returns their public keys. A kernel without WireGuard has none, which is no error.
 func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string, err error) {
 	if w.noBare != "" {
 		return keys, nil
@@ -200,7 +200,7 @@ func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string
 // mtuPatience bounds the wait until pods have the MTU that follows from the underlay's.
 const mtuPatience = 90 * time.Second
 
-// readMTU gives the MTUs that are there, both nodes agreeing.
+// readMTU returns the MTUs that are there, both nodes agreeing.
 func (g *ground) readMTU(ctx context.Context) (m mtus, err error) {
 	var all [2]mtus
 	err = g.both(func(i int, p *place) error {

@@ -93,7 +93,7 @@ func errShort(all bool) error {
 	return errCut
 }
 
-// buffer gives memory as O_DIRECT wants it, and what gives it back.
+// buffer returns memory as O_DIRECT wants it, and what gives it back.
 func buffer(size int) ([]byte, func(), error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -148,7 +148,7 @@ func Run(ctx context.Context, j Job) (Result, error) {
 	return r, nil
 }
 
-// submit makes one request after the other, and gives their times.
+// submit makes one request after the other, and returns their times.
 func (j Job) submit(ctx context.Context, fd int) (times []time.Duration, err error) {
 	b, free, err := buffer(int(j.Block))
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 	VerbPlatform = "platform"
 	// VerbTunnel makes the bare WireGuard device: Tunnel, answered by its public key (text).
 	VerbTunnel = "tunnel"
-	// VerbWire gives a pod its other interfaces and the node the routes between them: Wire.
+	// VerbWire adds to a pod its other interfaces and the node the routes between them: Wire.
 	VerbWire = "wire"
 	// VerbUnwire takes all of it away again; it may be repeated.
 	VerbUnwire = "unwire"

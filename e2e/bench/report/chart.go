@@ -38,7 +38,7 @@ type scale struct {
 	base string
 }
 
-// charts gives a chart for each unit and base that has comparisons, in order of appearance.
+// charts returns a chart for each unit and base that has comparisons, in order of appearance.
 func (r *Report) charts() []chart {
 	var out []chart
 	index := map[scale]int{}

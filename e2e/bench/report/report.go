@@ -50,7 +50,7 @@ type Table struct {
 type Capture struct {
 	// Title names the side, Verdict says in a sentence what can be seen in it.
 	Title, Verdict string
-	// Leaks is whether secrets can be read in it.
+	// Leaks reports whether secrets can be read in it.
 	Leaks bool
 	// Canary is marked wherever it occurs; empty marks nothing.
 	Canary []byte
@@ -215,7 +215,7 @@ func (r *Report) row(c bench.Case) row {
 	return out
 }
 
-// stat gives the median with unit, and the spread when there is one.
+// stat returns the median with unit, and the spread when there is one.
 func stat(u bench.Unit, s bench.Stat) string {
 	if s.N == 1 || s.Min == s.Max {
 		return u.Format(s.Median)

@@ -46,7 +46,7 @@ func newFolder() (string, error) {
 
 func ownName() string { return groupPrefix + strconv.Itoa(os.Getpid()) }
 
-// ofDead gives the folders in root that processes made which are no more.
+// ofDead returns the folders in root that processes made which are no more.
 func ofDead(root string) []string {
 	all, err := filepath.Glob(filepath.Join(root, groupPrefix+"*"))
 	if err != nil {

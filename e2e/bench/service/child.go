@@ -28,7 +28,7 @@ const (
 	portIperf    = 5201
 )
 
-// Child does what Run starts its own executable for, and gives its exit status. It says false, and has done nothing, when this
+// Child does what Run starts its own executable for, and returns its exit status. It says false, and has done nothing, when this
 // process was not started by Run. The first thing that a program that calls Run must do.
 func Child() (status int, is bool) {
 	if os.Getenv(childEnv) == "" || len(os.Args) < 3 {

@@ -132,7 +132,7 @@ func linkStats(device string, attach ebpf.AttachType, out map[string]runs) error
 	return nil
 }
 
-// pinnedStats gives those of the program of a pinned link.
+// pinnedStats returns those of the program of a pinned link.
 func pinnedStats(pin string) (stat runs, err error) {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {

@@ -96,7 +96,7 @@ contexts: [{name: bench, context: {cluster: bench, user: bench}}]
 `, f.server.URL, base64.StdEncoding.EncodeToString(ca)), 0o600)
 }
 
-// send gives the watch of EndpointSlices an event and returns when the server has taken it to write it.
+// send sends an event to the watch of EndpointSlices and returns when the server has taken it to write it.
 func (f *feed) send(ctx context.Context, event []byte) error {
 	select {
 	case f.events <- event:

@@ -12,14 +12,14 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 )
 
-// ipvsHere is whether this kernel has IPVS, as a module that is loaded or built in, and the machine its program.
+// ipvsHere reports whether this kernel has IPVS, as a module that is loaded or built in, and the machine its program.
 func ipvsHere() bool {
 	_, program := exec.LookPath("ipvsadm")
 	_, kernel := os.Stat("/proc/net/ip_vs")
 	return program == nil && kernel == nil
 }
 
-// ipvs gives the node of a lane the addresses of its services and a table of IPVS.
+// ipvs adds the addresses of the services and an IPVS table to a lane's node.
 func (l *lane) ipvs(ctx context.Context) error {
 	plan := l.size.plan()
 	if err := l.node.ip(ctx, rules.IPVSAddrs(plan)...); err != nil {

@@ -240,7 +240,7 @@ func (l *lane) command(ctx context.Context, r reach, name string, args ...string
 // they wait for one another less, whatever is between.
 func (l *lane) direct() bool { return l.side == sideDirect || l.side == sideGuarded }
 
-// target gives what a client uses to get to a measured service.
+// target returns what a client uses to get to a measured service.
 func (l *lane) target(r reach, service int) netip.AddrPort {
 	m := measured[service]
 	switch {

@@ -26,7 +26,7 @@ func clientNet(lane int) netip.Prefix {
 func clientAddr(lane int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(lane), 2}) }
 func nodeAddr(lane int) netip.Addr   { return netip.AddrFrom4([4]byte{198, 18, byte(lane), 1}) }
 
-// wire gives the addresses of a node and an endpoint on the link between them.
+// wire returns the addresses of a node and an endpoint on the link between them.
 func wire(lane, endpoint int) (node, end netip.Addr) {
 	at := func(host int) netip.Addr {
 		return netip.AddrFrom4([4]byte{198, 18, byte(maxLanes + lane), byte(4*endpoint + host)})
@@ -125,7 +125,7 @@ func rulesNode(lane int) rules.Node {
 	return rules.Node{Pods: clients, Services: virtual, Addrs: []netip.Addr{nodeAddr(lane)}}
 }
 
-// decoded gives a service as pkg/service takes it from an API server.
+// decoded returns a service as pkg/service takes it from an API server.
 func decoded(s rules.Service) (service.Service, service.Slice) {
 	name := service.Name{Namespace: s.Namespace, Name: s.Name}
 	svc := service.Service{Name: name, ClusterIPs: []netip.Addr{s.ClusterIP}, Ports: []service.Port{{Name: s.Port, Protocol: service.TCP, Port: s.Number}}}

@@ -57,7 +57,7 @@ func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane,
 	return l, nil
 }
 
-// load gives rules to a program of the node.
+// load feeds rules to a program on the node.
 func (l *lane) load(ctx context.Context, write func(io.Writer, rules.Node, []rules.Service) error, name string, args ...string) error {
 	var b bytes.Buffer
 	if err := write(&b, rulesNode(l.number), l.size.plan()); err != nil {

@@ -60,7 +60,7 @@ func (s *space) command(ctx context.Context, cgroup *os.File, name string, args 
 	return cmd
 }
 
-// run runs a program to its end and gives what it printed; the error has what it wrote to its standard error.
+// run runs a program to its end and returns what it printed; the error has what it wrote to its standard error.
 func run(cmd *exec.Cmd) ([]byte, error) {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -71,7 +71,7 @@ func run(cmd *exec.Cmd) ([]byte, error) {
 	return out, nil
 }
 
-// tail gives the end of a text, at most n bytes of it.
+// tail returns the end of a text, at most n bytes of it.
 func tail(text string, n int) string {
 	text = strings.TrimSpace(text)
 	return text[max(0, len(text)-n):]

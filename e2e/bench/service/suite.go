@@ -144,7 +144,7 @@ func (s *suite) judge() error {
 	return err
 }
 
-// lane gives the lane of a side, made at its first use; number tells lanes of one side and size apart. Before it is given
+// lane returns the lane of a side, made at its first use; number tells lanes of one side and size apart. Before it is given
 // the first time for a reach, its service must answer.
 func (s *suite) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {
 	key := fmt.Sprintf("%s, %s, %d", side, z, number)
@@ -228,7 +228,7 @@ func (s *suite) addBesides(g bench.Group, all []extra) error {
 	return nil
 }
 
-// turns gives the mean of each n values.
+// turns returns the mean of each n values.
 func turns(values []float64, n int) []float64 {
 	var out []float64
 	for round := range slices.Chunk(values, n) {

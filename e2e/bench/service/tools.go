@@ -52,7 +52,7 @@ const (
 	wrkConnections = 99
 )
 
-// wrk runs wrk at the client and gives requests a second; short is a connection for each request.
+// wrk runs wrk at the client and returns requests a second; short is a connection for each request.
 func (g *ground) wrk(ctx context.Context, l *lane, r reach, short bool, d time.Duration) (float64, error) {
 	args := []string{"-t", fmt.Sprint(wrkThreads), "-c", fmt.Sprint(wrkConnections), "-d", fmt.Sprintf("%ds", int(d.Seconds()))}
 	if short {

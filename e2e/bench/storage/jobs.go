@@ -32,7 +32,7 @@ type quantity struct {
 	title string
 }
 
-// value gives the figure in the quantity's unit; 0 when it was not measured.
+// value returns the figure in the quantity's unit; 0 when it was not measured.
 func (q quantity) value(m fio.Measured) float64 {
 	d := m.Sum()
 	switch q.unit {
@@ -47,9 +47,9 @@ func (q quantity) value(m fio.Measured) float64 {
 // task is one run of fio: jobs that run at once, each with a quantity.
 type task struct {
 	name string
-	// everywhere is whether it is for all disks, not for the free one alone.
+	// everywhere reports whether it is for all disks, not for the free one alone.
 	everywhere bool
-	// cpu is whether the processors' time is a quantity: not where there is a ramp whose bytes do not count.
+	// cpu reports whether the processors' time is a quantity: not where there is a ramp whose bytes do not count.
 	cpu        bool
 	quantities []quantity
 	jobs       func(o Options, device string, room int64) []fio.Job

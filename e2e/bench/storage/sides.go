@@ -29,7 +29,7 @@ type disk struct {
 	room int64
 }
 
-// newDisks gives the disks that are measured.
+// newDisks returns the disks that are measured.
 func newDisks(o Options) []*disk {
 	var out []*disk
 	for _, l := range limits {

@@ -108,8 +108,8 @@ func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster
 	return cluster.Run(ctx, k, o)
 }
 
-// reference gives the machines the reference plugins with plain routes, measures how soon their pods talk, takes them
-// away again, and gives how many frames with plaintext the oracle saw of it.
+// reference returns the machines the reference plugins with plain routes, measures how soon their pods talk, takes them
+// away again, and returns how many frames with plaintext the oracle saw of it.
 func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *cluster.Options, say func(string, ...any)) (control uint64, err error) {
 	// Nothing but the pods that are timed is to start on it.
 	names := o.Nodes

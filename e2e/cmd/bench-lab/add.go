@@ -37,7 +37,7 @@ func (r *run) add(ctx context.Context) (err error) {
 	return r.addMany(ctx, labs[0].Nodes()[0])
 }
 
-// addP50 adds pods one after the other, removes them, and gives the median time of ADD.
+// addP50 adds pods one after the other, removes them, and returns the median time of ADD.
 func (r *run) addP50(n *lab.Node) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		var millis []float64

@@ -106,7 +106,7 @@ func main() {
 	})
 }
 
-// choose gives the parts of a list of names; an empty one names all.
+// choose returns the parts of a list of names; an empty one names all.
 func choose(list string) ([]part, error) {
 	if list == "" {
 		return parts, nil

@@ -121,7 +121,7 @@ func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 // library is a line of ldd(1) that names a file.
 var library = regexp.MustCompile(`(?m)^\s*(\S+) => (/\S+)`)
 
-// libraries gives the files that a program needs, without those of the C library, which each machine has.
+// libraries returns the files that a program needs, without those of the C library, which each machine has.
 func libraries(ldd string) []string {
 	var out []string
 	for _, m := range library.FindAllStringSubmatch(ldd, -1) {

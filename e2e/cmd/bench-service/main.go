@@ -97,7 +97,7 @@ func run(ctx context.Context, out string, o service.Options) error {
 	return errors.Join(err, program.Finish(folder, rep, os.Stdout))
 }
 
-// findHAProxy gives the path of the one that hack/service/deps.sh fetches, or of the machine's own.
+// findHAProxy returns the path of the one that hack/service/deps.sh fetches, or of the machine's own.
 func findHAProxy(root string) string {
 	own := filepath.Join(root, "out/tools/haproxy")
 	if _, err := os.Stat(own); err == nil {

@@ -227,7 +227,7 @@ func write(dir, name string, v any) error {
 // errNone is the answer where no cluster is ready.
 var errNone = errors.New("no cluster is ready: `make cluster-up` starts one")
 
-// read gives the state of the cluster that is ready: its process holds the lock. With errNone it is that of one that has ended, if any.
+// read returns the state of the cluster that is ready: its process holds the lock. With errNone it is that of one that has ended, if any.
 func read(dir string) (state, error) {
 	var s state
 	b, err := os.ReadFile(filepath.Join(dir, "state.json"))

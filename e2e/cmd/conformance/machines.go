@@ -19,7 +19,7 @@ import (
 // diskSize is that of the disk for volumes, bytes; it is a sparse file.
 const diskSize = 16 << 30
 
-// onMachines runs the specs on machines that are there for this run alone. It gives the report also when the machines
+// onMachines runs the specs on machines that are there for this run alone. It returns the report also when the machines
 // could not be removed in good order.
 func onMachines(ctx context.Context, a arguments, root string, o conformance.Options) (report *conformance.Report, platform string, err error) {
 	archive := filepath.Join(root, "out/images/conformance.tar")

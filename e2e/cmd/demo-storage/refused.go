@@ -14,7 +14,7 @@ import (
 // attempt is something that the owner of the disks does.
 type attempt struct {
 	what string
-	// change gives what he puts on the first and the second disk.
+	// change returns what he puts on the first and the second disk.
 	change func(first, second []byte) (newFirst, newSecond []byte)
 	want   crypt.Kind
 }

@@ -111,7 +111,7 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 	return nil
 }
 
-// messages lets every pod exchange messages with every other, then that of the first node with the service, and gives how many were
+// messages lets every pod exchange messages with every other, then that of the first node with the service, and returns how many were
 // answered.
 func (d *demo) messages(ctx context.Context, n *network) (pods, service int, err error) {
 	for _, from := range n.pods {

@@ -27,7 +27,7 @@ func (n *network) serve(ctx context.Context) (err error) {
 }
 
 // addService makes a service over TCP and UDP at a port, which is that of the backends too, and its EndpointSlices, as the endpoint
-// controller would. It gives the service's addresses, IPv4 first.
+// controller would. It returns the service's addresses, IPv4 first.
 func addService(ctx context.Context, l *lab.Lab, name string, port int32, backends ...*lab.Pod) ([]netip.Addr, error) {
 	both := corev1.IPFamilyPolicyRequireDualStack
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{IPFamilyPolicy: &both}}

@@ -59,7 +59,7 @@ func run(in string, w io.Writer) error {
 	return errors.Join(append(errs, t.Flush())...)
 }
 
-// judge shows the gates of one result and gives an error for those that were missed and tests that failed.
+// judge shows the gates of one result and returns an error for those that were missed and tests that failed.
 func judge(path string, w io.Writer) error {
 	r, err := bench.Read(path)
 	if err != nil {

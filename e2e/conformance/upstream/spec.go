@@ -19,7 +19,7 @@ const (
 // specLine is a line of `e2e.test --list-tests`: where the spec is, then its name.
 var specLine = regexp.MustCompile(`^\s+\S+\.go:\d+: (.+)$`)
 
-// ParseSpecs reads what `e2e.test --list-tests` prints and gives the names that begin with group, in its order.
+// ParseSpecs reads what `e2e.test --list-tests` prints and returns the names that begin with group, in its order.
 func ParseSpecs(printed []byte, group string) ([]string, error) {
 	var specs []string
 	seen := map[string]bool{}

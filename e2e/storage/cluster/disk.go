@@ -16,7 +16,7 @@ const controlLines = 1000
 // rootControl is the control on the node's root disk, in a folder of the kubelet: there a volume's mount that does not reach the host would land.
 const rootControl = "/var/lib/kubelet/e2e-control"
 
-// disk gives the ciphertext a file system of its own that shares blocks, as docs/storage.md says, for this boot and later ones; and writes the control
+// disk puts the ciphertext on a file system of its own that shares blocks, as docs/storage.md says, for this boot and later ones; and writes the control
 // there, and on the node's root disk: what is on these disks in clear is found by who reads them.
 func (s *Session) disk(ctx context.Context) error {
 	_, err := s.node(ctx, fmt.Sprintf("udevadm settle && mkfs.xfs -q %[1]s && mkdir -p %[2]s && echo '%[1]s %[2]s xfs defaults 0 0' >>/etc/fstab && "+

@@ -69,7 +69,7 @@ func (s *Session) keyServiceComes(ctx context.Context) error {
 	return s.use(ctx, waits)
 }
 
-// rewrap gives the plugin a new key and has veilctl do what docs/storage.md says, while the volume is open: its key is wrapped by the new one, and the former one
+// rewrap sets a new key in the plugin and has veilctl do what docs/storage.md says, while the volume is open: its key is wrapped by the new one, and the former one
 // is needed no more.
 func (s *Session) rewrap(ctx context.Context) error {
 	before, err := s.wrappedBy(ctx, waits)

@@ -102,13 +102,13 @@ func (s *Session) node(ctx context.Context, line string) (string, error) {
 	return s.on(ctx, s.Cluster.Machines[0].Name, line)
 }
 
-// on runs a line of shell on a node and gives what it printed, without white space around it.
+// on runs a line of shell on a node and returns what it printed, without white space around it.
 func (s *Session) on(ctx context.Context, node, line string) (string, error) {
 	out, err := s.Cluster.Exec(ctx, node, line)
 	return strings.TrimSpace(string(out)), err
 }
 
-// shell runs what a person types on a machine of his own, with kubectl, veilctl and the administrator's kubeconfig, and gives what it printed. The first command
+// shell runs what a person types on a machine of his own, with kubectl, veilctl and the administrator's kubeconfig, and returns what it printed. The first command
 // that fails ends it.
 func (s *Session) shell(ctx context.Context, script string) (string, error) {
 	dir, err := os.MkdirTemp("", "e2e-storage-")
@@ -126,7 +126,7 @@ func (s *Session) shell(ctx context.Context, script string) (string, error) {
 	return string(out), err
 }
 
-// kubectl gives what kubectl printed.
+// kubectl returns what kubectl printed.
 func (s *Session) kubectl(ctx context.Context, words ...string) (string, error) {
 	out, err := s.Cluster.Kubectl(ctx, words...)
 	return strings.TrimSpace(string(out)), err

@@ -89,7 +89,7 @@ var perf = map[crypt.Class][]string{
 	crypt.Latency:    {"--perf-no_read_workqueue", "--perf-no_write_workqueue"},
 }
 
-// formatArgs gives the arguments by which stock cryptsetup makes what csi/crypt makes: same cipher, key, sectors and offset, and the cheapest of its key
+// formatArgs returns the arguments by which stock cryptsetup makes what csi/crypt makes: same cipher, key, sectors and offset, and the cheapest of its key
 // derivations.
 func formatArgs(device string) []string {
 	return []string{

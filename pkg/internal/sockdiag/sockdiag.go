@@ -104,7 +104,7 @@ func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (i
 	return closed, nil
 }
 
-// list gives the ids of the sockets that are lost.
+// list returns the ids of the sockets that are lost.
 func list(fd int, family, protocol uint8, port uint16, lost func(Socket) bool) ([][sizeofID]byte, error) {
 	var ids [][sizeofID]byte
 	var to [sizeofID]byte
@@ -165,7 +165,7 @@ func ask(fd int, kind, flags uint16, body []byte, answer func([]byte)) error {
 // errShort matches a message that is cut.
 var errShort = errors.New("netlink message is cut")
 
-// read gives the bodies of the messages in b; done is that the last one was among them.
+// read returns the bodies of the messages in b; done is that the last one was among them.
 func read(b []byte, answer func([]byte)) (done bool, err error) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(b))

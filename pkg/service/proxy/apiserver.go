@@ -275,7 +275,7 @@ func (a *apiServers) listedLocked() []netip.AddrPort {
 	return slices.Concat(slices.Collect(maps.Values(a.slices))...)
 }
 
-// status gives the candidates, sorted.
+// status returns the candidates, sorted.
 func (a *apiServers) status() []APIServer {
 	a.mu.Lock()
 	defer a.mu.Unlock()

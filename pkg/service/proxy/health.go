@@ -110,7 +110,7 @@ func (h *healthPorts) deleteSliceLocked(owner service.Name, slice string) {
 	}
 }
 
-// lacking is whether a port could not be listened on.
+// lacking reports whether a port could not be listened on.
 func (h *healthPorts) lacking() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

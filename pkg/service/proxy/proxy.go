@@ -37,9 +37,9 @@ type Table interface {
 	Apply(changes service.Changes) error
 	// Attach puts the programs in force that read the maps, or brings those that are there up to date.
 	Attach() error
-	// Fresh is whether programs are in force whose table could not be taken over: ours lacks what they serve.
+	// Fresh reports whether programs are in force whose table could not be taken over: ours lacks what they serve.
 	Fresh() bool
-	// Given gives the backends that sockets were given for some frontends, by earlier processes too.
+	// Given returns the backends that sockets were given for some frontends, by earlier processes too.
 	Given(fronts []netip.AddrPort) ([]netip.AddrPort, error)
 }
 

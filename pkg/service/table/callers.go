@@ -66,7 +66,7 @@ func (t *Table) assumeFlows() error {
 	return nil
 }
 
-// hasMap is whether a program has a map of this name.
+// hasMap reports whether a program has a map of this name.
 func hasMap(p *ebpf.Program, name string) (bool, error) {
 	info, err := p.Info()
 	if err != nil {
@@ -87,7 +87,7 @@ func hasMap(p *ebpf.Program, name string) (bool, error) {
 	return false, nil
 }
 
-// Callers counts callers, at most callersRest ago, and gives how many there is room for; both are 0 for a Table without Links. Callers whose link is
+// Callers counts callers, at most callersRest ago, and returns how many there is room for; both are 0 for a Table without Links. Callers whose link is
 // gone are deleted. Call it on a thread in the node's network namespace.
 func (t *Table) Callers() (used, room uint32, err error) {
 	m := t.maps[mapCallers]
@@ -117,7 +117,7 @@ func (t *Table) countCallers(h *nl.Handle) (uint32, error) {
 	return used, err
 }
 
-// InUse gives those of some services' addresses to which a pod that is still there has had a flow of packets at its link, whatever the table of
+// InUse returns those of some services' addresses to which a pod that is still there has had a flow of packets at its link, whatever the table of
 // flows has forgotten since: the pod may go on with it. Call it on a thread in the node's network namespace. A Table without Links has none.
 func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 	if t.maps[mapCallers] == nil || len(addrs) == 0 {
@@ -135,7 +135,7 @@ func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !called[a.As16()] }), nil
 }
 
-// called gives the addresses that have callers, and how many callers there are, and deletes those whose link is gone.
+// called returns the addresses that have callers, and how many callers there are, and deletes those whose link is gone.
 func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, err error) {
 	var all []caller
 	err = each(t.maps, mapCallers, func(c caller, _ uint8) bool {

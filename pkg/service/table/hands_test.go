@@ -100,7 +100,7 @@ func (h *hands) dial(network, to string) result {
 	return r
 }
 
-// ask sends on an open connection and gives who answered.
+// ask sends on an open connection and returns who answered.
 func (h *hands) ask(id int) string {
 	h.t.Helper()
 	r := h.do(order{Do: "ask", ID: id})

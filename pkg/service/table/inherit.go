@@ -86,7 +86,7 @@ func mapsOf(prog *ebpf.Program) (map[string]*ebpf.Map, error) {
 	return found, nil
 }
 
-// sameMap is whether both are one map of the kernel; nil is none.
+// sameMap reports whether both are one map of the kernel; nil is none.
 func sameMap(a, b *ebpf.Map) (bool, error) {
 	if a == nil || b == nil {
 		return false, nil

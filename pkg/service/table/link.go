@@ -54,7 +54,7 @@ type point struct {
 // hooks is the way in which programs are attached to links, as the guard does: to
 // the link, so that they live as long as it, and with no pin.
 type hooks interface {
-	// list gives the programs in the order in which they run.
+	// list returns the programs in the order in which they run.
 	list(h *nl.Handle, p point) ([]ebpf.ProgramID, error)
 	// attach puts a program after those that are there.
 	attach(h *nl.Handle, p point, name string, prog *ebpf.Program) error
@@ -75,7 +75,7 @@ func hooksFor(f Features) hooks {
 // placeShare: an address inside has one flow for so many entries of the table of flows. A flow takes five at most.
 const placeShare = 128
 
-// packetSpec gives the compiled programs for links, with their settings. Flows is the size of their table.
+// packetSpec returns the compiled programs for links, with their settings. Flows is the size of their table.
 func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadServicePacket()
 	if err != nil {
@@ -174,7 +174,7 @@ func (t *Table) notTranslated(l nl.Link, err error) {
 	t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name, "error", err)
 }
 
-// attachLink gives a link its programs. settled is whether all that plugins make at a pod's link is there.
+// attachLink returns a link its programs. settled is whether all that plugins make at a pod's link is there.
 func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, error) {
 	master, err := masterOf(h, l)
 	if errors.Is(err, errLinkGone) {
@@ -260,7 +260,7 @@ func closeAll(progs []*ebpf.Program) {
 	}
 }
 
-// findOurs gives our programs at a point, of whatever version: they have a name and a map of ours.
+// findOurs returns our programs at a point, of whatever version: they have a name and a map of ours.
 func findOurs(h *nl.Handle, hk hooks, p point) ([]*ebpf.Program, error) {
 	ids, err := hk.list(h, p)
 	if err != nil {

@@ -87,7 +87,7 @@ func (t *Table) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 	return 0, nil
 }
 
-// limits is whether something at the host's end of a pod's link is to see what the pod gets, or what it sends: a qdisc that is neither the kernel's
+// limits reports whether something at the host's end of a pod's link is to see what the pod gets, or what it sends: a qdisc that is neither the kernel's
 // own of a veth nor the place of programs.
 func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	qdiscs, err := h.QdiscList(l)
@@ -109,7 +109,7 @@ func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	return gets, sends, nil
 }
 
-// hasOthers is whether programs or filters of others are attached there, at tcx or at clsact.
+// hasOthers reports whether programs or filters of others are attached there, at tcx or at clsact.
 func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
 	_, all, err := clsact{}.filters(h, p)
 	if err != nil {
@@ -135,7 +135,7 @@ func goneIsFine(err error) error {
 	return err
 }
 
-// isGuarded is whether the guard judges what leaves by the link.
+// isGuarded reports whether the guard judges what leaves by the link.
 func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
 	ids, err := hk.list(h, point{l.Attrs().Index, egress})
 	if err != nil {

@@ -158,7 +158,7 @@ func (r *routed) count(t *testing.T, counter string) int {
 	return n
 }
 
-// ask gives which source a pod sees, as tellSource says it; a test that is not answered fails.
+// ask reports which source a pod sees, as tellSource says it; a test that is not answered fails.
 func ask(t *testing.T, ns *nettest.NS, network, to, port, want string) {
 	t.Helper()
 	ns.Run(t, func() error {

@@ -46,7 +46,7 @@ func TestServicesAnswerByTheirAddressPastNetfilter(t *testing.T) {
 	})
 }
 
-// answered gives by which pods' links answers came of flows that the table knows.
+// answered returns by which pods' links answers came of flows that the table knows.
 func (r *routed) answered(t *testing.T) map[uint32]bool {
 	t.Helper()
 	const forward = 1 // FLOW_FORWARD of bpf/lib/flow.h: another meaning
@@ -63,7 +63,7 @@ func (r *routed) answered(t *testing.T) map[uint32]bool {
 	return links
 }
 
-// answerOf gives a datagram that the other pod sent, as one that this link brings.
+// answerOf returns a datagram that the other pod sent, as one that this link brings.
 func (r *routed) answerOf(t *testing.T, wire *nettest.Capture, link string) []byte {
 	t.Helper()
 	for _, f := range wire.All(t) {

@@ -325,7 +325,7 @@ func expectGoOn(t *testing.T, when string, flows []flow) {
 	}
 }
 
-// knownFlows gives what the table of flows has: the address and the port of each entry, by its key.
+// knownFlows returns what the table of flows has: the address and the port of each entry, by its key.
 func (l *linked) knownFlows(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)

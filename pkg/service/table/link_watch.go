@@ -26,7 +26,7 @@ type lateLink struct {
 	due   time.Time
 }
 
-// WatchLinks gives links their programs as soon as they appear or change, those that are there first, until
+// WatchLinks attaches links' programs as soon as they appear or change, those that are there first, until
 // ctx is done; it then returns nil. Where there is no tcx, a pod's new link gets them some seconds after it appeared, unless by then
 // another has the place. It must run on a thread in the node's network namespace, after
 // AttachLinks. When the kernel lost changes it looks at all links again.
@@ -81,7 +81,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 	return nil
 }
 
-// waits is whether the link is a pod's that has no programs yet, and whose place for them another may want.
+// waits reports whether the link is a pod's that has no programs yet, and whose place for them another may want.
 func (t *Table) waits(h *nl.Handle, l nl.Link) bool {
 	if t.features.TCX || l.Attrs().Group != settings.PodGroup {
 		return false
@@ -91,7 +91,7 @@ func (t *Table) waits(h *nl.Handle, l nl.Link) bool {
 	return err == nil && len(ours) == 0
 }
 
-// serveLate gives links their programs when they are due, which they are in the order in which they come.
+// serveLate attaches links' programs when they are due, which they are in the order in which they come.
 func (t *Table) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLink) {
 	for {
 		var next lateLink

@@ -42,7 +42,7 @@ var (
 	memoryMaps = []string{mapClients, mapReplies, mapSends, mapFlows, mapCallers}
 )
 
-// specs gives the compiled programs.
+// specs returns the compiled programs.
 func specs() ([]*ebpf.CollectionSpec, error) {
 	var all []*ebpf.CollectionSpec
 	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadServiceSocket} {

@@ -36,7 +36,7 @@ func (e *FeatureError) Error() string {
 	return fmt.Sprintf("%v: %s (Linux %s): %v: %s", ErrNotSupported, e.What, e.Since, e.Err, e.Do)
 }
 
-// Unwrap gives ErrNotSupported and what the kernel said.
+// Unwrap returns ErrNotSupported and what the kernel said.
 func (e *FeatureError) Unwrap() []error { return []error{ErrNotSupported, e.Err} }
 
 // Probe says what of services this machine can do, and changes nothing. The error joins a *FeatureError for all that is
@@ -50,7 +50,7 @@ func Probe() (Features, error) {
 	return f, errors.Join(err, noCgroup)
 }
 
-// FindCgroup gives where the tree of cgroups of the second version is mounted for
+// FindCgroup returns where the tree of cgroups of the second version is mounted for
 // this process: the machine's, or where only parts of it are mounted, as in a container, the first of them.
 func FindCgroup() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -63,7 +63,7 @@ func FindCgroup() (string, error) {
 	})
 }
 
-// PartOfTree is whether a directory in a tree of cgroups is not the root of the machine's: that alone has no type (cgroup_base_files,
+// PartOfTree reports whether a directory in a tree of cgroups is not the root of the machine's: that alone has no type (cgroup_base_files,
 // kernel/cgroup/cgroup.c).
 func PartOfTree(path string) (bool, error) {
 	_, err := os.Stat(filepath.Join(path, "cgroup.type"))

@@ -34,12 +34,12 @@ type Config struct {
 	Limits service.Limits
 	// Memory is the sizes of the maps that remember; zero fields are those of DefaultMemory.
 	Memory Memory
-	// Links is whether the programs at links are loaded too; AttachLinks attaches them. They need the maps of
+	// Links reports whether the programs at links are loaded too; AttachLinks attaches them. They need the maps of
 	// the guard, which must have been opened in Dir.
 	Links bool
 	// TunnelPort is the UDP port of tunnels: what comes for it to a node's address is no service's. 0 is none.
 	TunnelPort uint16
-	// HostRouting is whether the programs at links send what is for a pod of this node, and what pods answer to clients of services outside,
+	// HostRouting reports whether the programs at links send what is for a pod of this node, and what pods answer to clients of services outside,
 	// from link to link, past netfilter.
 	HostRouting bool
 	// Log says what is adopted and replaced.
@@ -135,7 +135,7 @@ func (t *Table) Close() error {
 // Features is what Open found out about the kernel.
 func (t *Table) Features() Features { return t.features }
 
-// Fresh is whether the table is empty although programs are attached that read another one: its layout is of another version. They serve what
+// Fresh reports whether the table is empty although programs are attached that read another one: its layout is of another version. They serve what
 // they did until AttachLinks and AttachSockets put this version's in their place: write the whole table first.
 func (t *Table) Fresh() bool { return t.fresh }
 

@@ -35,7 +35,7 @@ type socketAddr struct {
 //
 // Namespaces are paths of network namespaces to look in, for the node's own /proc/self/ns/net; one that is gone
 // is no error. It is to be called after an Apply that took away members or frontends of UDP. A socket that was
-// connecting during that Apply may be missed until the next call. It gives how many it
+// connecting during that Apply may be missed until the next call. It returns how many it
 // disconnected, and does as much as it can. The error matches ErrNotSupported where the kernel disconnects nobody's sockets.
 func (t *Table) AbortUDP(namespaces ...string) (int, error) {
 	aborted := 0
@@ -69,7 +69,7 @@ func (t *Table) abortUDP() (int, error) {
 	return n, errors.Join(append(errs, err)...)
 }
 
-// stale is whether the table gave the socket its backend and would not any more.
+// stale reports whether the table gave the socket its backend and would not any more.
 func (t *Table) stale(s sockdiag.Socket) (bool, error) {
 	peer := socketPeer{Cookie: s.Cookie, Addr: s.Remote.Addr().As16()}
 	binary.BigEndian.PutUint16(peer.Port[:], s.Remote.Port())

@@ -36,7 +36,7 @@ func (a *Access) Register(fs *flag.FlagSet) {
 	fs.StringVar(&a.Context, "context", "", "`name` of a context in it (default: the current one)")
 }
 
-// Given is whether one of the flags was.
+// Given reports whether one of the flags was.
 func (a *Access) Given() bool { return *a != Access{} }
 
 // Cluster is a cluster that can be asked. It may be used from several goroutines.
@@ -103,7 +103,7 @@ func (c *Cluster) Pods(ctx context.Context, component string) (map[string]corev1
 	return out, nil
 }
 
-// Exec runs a command in a container and gives its standard output, also beside an error, which ends with what the command said on
+// Exec runs a command in a container and returns its standard output, also beside an error, which ends with what the command said on
 // standard error. The context's end ends the waiting; the command may go on.
 func (c *Cluster) Exec(ctx context.Context, pod, container string, command ...string) ([]byte, error) {
 	req := c.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(Namespace).Name(pod).SubResource("exec").

@@ -36,7 +36,7 @@ type write struct {
 	data   [sector]byte
 }
 
-// New gives a disk of size bytes that reads as zero.
+// New returns a disk of size bytes that reads as zero.
 func New(size int64) *Disk { return &Disk{size: size, stable: map[int64][sector]byte{}} }
 
 // ReadAt sees what was written, flushed or not.
@@ -161,7 +161,7 @@ func (d *Disk) Writes() int {
 	return d.writes
 }
 
-// Clone gives an image of the disk as it reads now: what the disk's owner can keep.
+// Clone returns an image of the disk as it reads now: what the disk's owner can keep.
 func (d *Disk) Clone() *Disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,7 +191,7 @@ func (d *Disk) Flip(off int64, mask byte) {
 	d.stable[off/sector] = s
 }
 
-// Written gives the offsets of sectors that are not zero, in order, bytes.
+// Written returns the offsets of sectors that are not zero, in order, bytes.
 func (d *Disk) Written() []int64 {
 	c := d.Clone()
 	var at []int64

@@ -25,7 +25,7 @@ import (
 // node's own link, for a device keeps its socket in the namespace where it was made (drivers/net/wireguard/device.c, creating_net).
 // The namespace lives as long as the session, and all that is in it goes with it.
 
-// tunnel makes the bare device anew in a namespace anew, as somebody would by hand, and gives its public key.
+// tunnel makes the bare device anew in a namespace anew, as somebody would by hand, and returns its public key.
 func (n *node) tunnel(_ context.Context, a remote.Tunnel) (any, error) {
 	if err := errors.Join(n.dropBare(), removeLink(remote.BareDevice)); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ var kubeProxyRules = []struct {
 	{"filter-forward", nftables.ChainHookForward, nftables.ChainPriorityFilter, 2},
 }
 
-// forward gives this namespace forwarding, and what kube-proxy has on the node for any network: one rule that translates the service to
+// forward enables forwarding in this namespace, and adds what kube-proxy has on the node for any network: one rule that translates the service to
 // its endpoint, a chain for sources, and the rules that ask each packet whether its connection is new. So connections are tracked on both nodes, and
 // what is between ours and bare is Kubeveil's own.
 func forward(service, endpoint netip.Addr) error {

@@ -76,7 +76,7 @@ func sent(to map[string]uint64) error {
 	return nil
 }
 
-// processNamed gives the process of a name that runs longest, 0 for none.
+// processNamed returns the process of a name that runs longest, 0 for none.
 func processNamed(name string) (int, error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {

@@ -136,7 +136,7 @@ func describeLinks(p *remote.Platform, a remote.Ask) error {
 	return nil
 }
 
-// parseCPUInfo gives the name and the flags of the first processor.
+// parseCPUInfo returns the name and the flags of the first processor.
 func parseCPUInfo(info string) (name string, flags []string) {
 	for l := range strings.Lines(info) {
 		key, value, _ := strings.Cut(l, ":")

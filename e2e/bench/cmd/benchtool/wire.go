@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// address gives a link of this namespace an address and turns it on.
+// address adds an address to a link of this namespace and sets it up.
 func address(name string, addr netip.Addr) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -39,7 +39,7 @@ func up(name string) error {
 	return nil
 }
 
-// wire gives the pod its links and both namespaces the routes to them and to the other node's.
+// wire returns the pod its links and both namespaces the routes to them and to the other node's.
 func (n *node) wire(_ context.Context, w remote.Wire) (any, error) {
 	ns, err := openNetNS(w.NetNS)
 	if err != nil {

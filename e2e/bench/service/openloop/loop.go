@@ -120,7 +120,7 @@ func (p *loop) turn(ctx context.Context) error {
 	}
 }
 
-// settled is whether all operations that were due are over.
+// settled reports whether all operations that were due are over.
 func (p *loop) settled() bool { return len(p.free) == len(p.slots) && p.due(p.next) >= p.end() }
 
 // begin begins what is due, as far as there are free slots.

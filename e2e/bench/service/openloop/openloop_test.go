@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// serve listens on loopback and gives the address; each connection waits for open before it is answered.
+// serve listens on loopback and returns the address; each connection waits for open before it is answered.
 func serve(t *testing.T, open func()) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -76,7 +76,7 @@ type apiKeeper struct {
 	r  apiResult
 }
 
-// copy gives what there is so far.
+// copy returns what there is so far.
 func (k *apiKeeper) copy() apiResult {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -98,7 +98,7 @@ func (r *keepResult) answered(name string) {
 	}
 }
 
-// gone is whether a UDP socket is of no use any more: the kernel has taken its peer away (udp_abort in net/ipv4/udp.c), of which who reads learns by the first of
+// gone reports whether a UDP socket is of no use any more: the kernel has taken its peer away (udp_abort in net/ipv4/udp.c), of which who reads learns by the first of
 // these and who writes by the second.
 func gone(err error) bool {
 	return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EDESTADDRREQ) || errors.Is(err, syscall.ECONNREFUSED)
