@@ -109,7 +109,8 @@ func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr st
 	return f
 }
 
-// entries are those by which others tell whether f is over: of answers as they leave, and as they come.
+// entries are those by which others tell whether f is over: of answers as they leave, and as they
+// come.
 func (f ofFlow) entries() []flowKey {
 	return []flowKey{flowKeyOf(f.pod, f.client, unix.IPPROTO_TCP, flowOut), flowKeyOf(f.pod, f.self, unix.IPPROTO_TCP, flowIn)}
 }
@@ -124,7 +125,8 @@ func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation strin
 	}
 }
 
-// A flow is open when both ends spoke, and what the client does to it is noted where its port is kept.
+// A flow is open when both ends spoke, and what the client does to it is noted where its port is
+// kept.
 func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 	for _, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -259,8 +261,9 @@ func TestPortsThatWereTaken(t *testing.T) {
 	}
 }
 
-// A client has a flow to a backend, and opens one from the same port by another service of that backend: it may as soon as the former is closed,
-// of which nothing is left that could change the new one.
+// A client has a flow to a backend, and opens one from the same port by another service of that
+// backend: it may as soon as the former is closed, of which nothing is left that could change the
+// new one.
 func TestPortsOfClientsAtAnotherService(t *testing.T) {
 	const tcp = unix.IPPROTO_TCP
 	for _, a := range labAddrs {

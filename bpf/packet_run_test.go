@@ -116,8 +116,8 @@ func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark, li
 	return verdict, opts.DataOut, after.Mark, err
 }
 
-// served is programs with three services at the node's ports: 30080 (30081 of UDP), whose backend is pod 1 here, and 30070 and 30090, whose
-// backend is pod 2 on another node.
+// served is programs with three services at the node's ports: 30080 (30081 of UDP), whose backend
+// is pod 1 here, and 30070 and 30090, whose backend is pod 2 on another node.
 func served(t testing.TB) *ebpf.Collection { return servedBy(t, packets(t)) }
 
 func servedBy(t testing.TB, coll *ebpf.Collection) *ebpf.Collection {
@@ -253,7 +253,8 @@ func TestPacketErrorsAreTranslated(t *testing.T) {
 	}
 }
 
-// TestPacketsThatAreLeftAlone has those that are no service's whatever their addresses are; packet_cut_test.go has those that are cut.
+// TestPacketsThatAreLeftAlone has those that are no service's whatever their addresses are;
+// packet_cut_test.go has those that are cut.
 func TestPacketsThatAreLeftAlone(t *testing.T) {
 	coll := served(t)
 	for _, f := range labAddrs {
@@ -278,8 +279,8 @@ func TestPacketsThatAreLeftAlone(t *testing.T) {
 	}
 }
 
-// FuzzPacketsKeepTheirShape: whatever comes, a packet that is not marked as of a flow is as it was, and one that
-// is had right checksums only if it has.
+// FuzzPacketsKeepTheirShape: whatever comes, a packet that is not marked as of a flow is as it was,
+// and one that is had right checksums only if it has.
 func FuzzPacketsKeepTheirShape(f *testing.F) {
 	for _, a := range labAddrs {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {

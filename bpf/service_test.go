@@ -86,9 +86,9 @@ func attached(t *testing.T) (*ebpf.Collection, string) {
 	return coll, dir
 }
 
-// again returns what runs this test again, as a process of a cgroup and of a network namespace where
-// backends have their addresses and the addresses of services are nobody's. files are its descriptors
-// from 3.
+// again returns what runs this test again, as a process of a cgroup and of a network namespace
+// where backends have their addresses and the addresses of services are nobody's. files are its
+// descriptors from 3.
 func again(t *testing.T, dir string, files ...*os.File) func() (string, error) {
 	t.Helper()
 	ns := nettest.NewNS(t)
@@ -161,7 +161,8 @@ func TestServiceSockets(t *testing.T) {
 	}
 }
 
-// TestServiceSocketsWithoutPrograms is the negative control: what TestServiceSockets sees is the programs' doing.
+// TestServiceSocketsWithoutPrograms is the negative control: what TestServiceSockets sees is the
+// programs' doing.
 func TestServiceSocketsWithoutPrograms(t *testing.T) {
 	if os.Getenv(serviceChildEnv) != "" {
 		serviceChild(t)

@@ -1,4 +1,5 @@
-// Command veil-csi is Kubeveil's CSI driver: encrypted volumes on disks of the node. See docs/storage.md for what it does.
+// Command veil-csi is Kubeveil's CSI driver: encrypted volumes on disks of the node. See
+// docs/storage.md for what it does.
 package main
 
 import (

@@ -18,7 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/redact"
 )
 
-// archive is a .tar.gz into which nothing gets but through the redactor. Its methods may be called from several goroutines.
+// archive is a .tar.gz into which nothing gets but through the redactor. Its methods may be called
+// from several goroutines.
 type archive struct {
 	root   string
 	redact *redact.Redactor

@@ -23,7 +23,8 @@ type clusterReport struct {
 type nodeReport struct {
 	Node string `json:"node"`
 	Well bool   `json:"well"`
-	// Answered reports whether its veild was asked and gave an answer; without one, what follows is what others know.
+	// Answered reports whether its veild was asked and gave an answer; without one, what follows is
+	// what others know.
 	Answered bool `json:"answered"`
 	// Ready reports whether pods may come: veild's word, not the Node's condition.
 	Ready   bool   `json:"ready"`

@@ -19,7 +19,8 @@ type verb struct {
 	name string
 	// args are what is named beside flags, for its usage; empty when nothing may be.
 	args string
-	// short is its line in the overview; about follows the usage line of its own -h; examples are whole lines.
+	// short is its line in the overview; about follows the usage line of its own -h; examples are
+	// whole lines.
 	short, about, examples string
 	// ownOutput is of verbs whose -o is not "table or json".
 	ownOutput bool

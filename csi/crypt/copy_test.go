@@ -50,7 +50,8 @@ func TestFormatCopy(t *testing.T) {
 	}
 }
 
-// Whatever of a copy was written when the power went, the rest is written by doing it again. Sectors arrive in any order.
+// Whatever of a copy was written when the power went, the rest is written by doing it again.
+// Sectors arrive in any order.
 func TestFormatCopyCutShort(t *testing.T) {
 	whole, from, id := copied(t)
 	before := whole.Clone()

@@ -38,7 +38,8 @@ const (
 	DataKeySize = 64
 )
 
-// PayloadSize is the size of the volume for somebody who asked for n bytes: at least that, in whole sectors.
+// PayloadSize is the size of the volume for somebody who asked for n bytes: at least that, in whole
+// sectors.
 func PayloadSize(n int64) int64 { return blk.RoundUp(max(n, SectorSize)) }
 
 // DeviceSize is the size of the device that holds a payload, bytes.

@@ -54,7 +54,8 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 	}
 }
 
-// What seals a record outlives the keys that it is from, opens nothing, and verifies nothing once it was wiped: an empty key would, whatever anybody sealed by none.
+// What seals a record outlives the keys that it is from, opens nothing, and verifies nothing once
+// it was wiped: an empty key would, whatever anybody sealed by none.
 func TestSealingKeys(t *testing.T) {
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	sealing, err := keys.Sealing()
@@ -306,7 +307,8 @@ func TestFormatWritesOverNothingElse(t *testing.T) {
 	}
 }
 
-// Formatting is cut short by a power failure at each operation, with any part of what was not flushed on the disk, and repeated.
+// Formatting is cut short by a power failure at each operation, with any part of what was not
+// flushed on the disk, and repeated.
 func TestFormatIsRepeated(t *testing.T) {
 	for seed := range uint64(8) {
 		for cut := 1; ; cut++ {

@@ -41,7 +41,8 @@ func outOf(format string, args ...any) error {
 	return &coded{codes.OutOfRange, fmt.Sprintf(format, args...)}
 }
 
-// refused are the codes of disks that were refused. All others are DataLoss: their bytes are not what was written.
+// refused are the codes of disks that were refused. All others are DataLoss: their bytes are not
+// what was written.
 var refused = map[crypt.Kind]codes.Code{
 	crypt.NewerThanState: codes.FailedPrecondition,
 	crypt.Unsupported:    codes.FailedPrecondition,

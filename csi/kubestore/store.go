@@ -31,7 +31,8 @@ const (
 type Options struct {
 	// Kubeconfig is a kubeconfig file; empty uses the pod's service account.
 	Kubeconfig string
-	// Node is the name of this node in Kubernetes. The API server lets a node's token change no other's volumes.
+	// Node is the name of this node in Kubernetes. The API server lets a node's token change no
+	// other's volumes.
 	Node string
 }
 
@@ -120,7 +121,8 @@ func (s *Store) get(ctx context.Context, name string) (*unstructured.Unstructure
 	return o, explain("read volume "+name, err)
 }
 
-// List implements volume.Store. Objects that are refused are left out of the states, and are in the error.
+// List implements volume.Store. Objects that are refused are left out of the states, and are in the
+// error.
 func (s *Store) List(ctx context.Context) ([]volume.State, error) {
 	var states []volume.State
 	var refused []error
@@ -153,7 +155,8 @@ func (s *Store) each(ctx context.Context, selector string, do func(*unstructured
 	}
 }
 
-// Create implements volume.Store. A VeilVolume that a Create before left without status is completed.
+// Create implements volume.Store. A VeilVolume that a Create before left without status is
+// completed.
 func (s *Store) Create(ctx context.Context, st volume.State) error {
 	status, err := s.check(st)
 	if err != nil {
@@ -181,7 +184,8 @@ func (s *Store) create(ctx context.Context, o *unstructured.Unstructured) (*unst
 	return made, explain("create volume "+o.GetName(), err)
 }
 
-// unfinished returns the object of that name, and what it asks for, when it has no status and asks for the same; else exists.
+// unfinished returns the object of that name, and what it asks for, when it has no status and asks
+// for the same; else exists.
 func (s *Store) unfinished(ctx context.Context, st volume.State, exists error) (*unstructured.Unstructured, volume.Request, error) {
 	o, err := s.get(ctx, st.Volume)
 	if err != nil {
@@ -200,7 +204,8 @@ func same(a, b volume.Request) bool {
 	return a == b
 }
 
-// Update implements volume.Store. What was asked for is not changed: the state must have the Request that it was created with.
+// Update implements volume.Store. What was asked for is not changed: the state must have the
+// Request that it was created with.
 func (s *Store) Update(ctx context.Context, st volume.State, r volume.Revision) (volume.Revision, error) {
 	status, err := s.check(st)
 	if err != nil {

@@ -16,7 +16,8 @@ func keyless(n *node) *Set {
 	return s
 }
 
-// A volume whose Close brings no key is sealed by what Open kept: an image from while it was open is refused. A process that has not kept it closes without.
+// A volume whose Close brings no key is sealed by what Open kept: an image from while it was open
+// is refused. A process that has not kept it closes without.
 func TestKeptSealing(t *testing.T) {
 	for name, c := range map[string]struct {
 		// use opens the volume and returns who is to close it.
@@ -92,7 +93,8 @@ func openKeeping(t *testing.T, s *Set, keys keyring.Provider) *Set {
 	return s
 }
 
-// A close that is refused, or cut short, keeps the key for the next one; the disk's lies are found as with any key.
+// A close that is refused, or cut short, keeps the key for the next one; the disk's lies are found
+// as with any key.
 func TestKeptSealingOutlivesARefusedClose(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)

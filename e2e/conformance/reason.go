@@ -60,7 +60,8 @@ type Suite struct {
 // Network returns the specs of networking.
 func Network() Suite { return Suite{Group: upstream.Group, reasons: table} }
 
-// Volumes returns the specs of drivers outside Kubernetes for Kubeveil's, which the file definition describes.
+// Volumes returns the specs of drivers outside Kubernetes for Kubeveil's, which the file definition
+// describes.
 func Volumes(definition string) Suite {
 	return Suite{Group: upstream.Volumes, Arguments: []string{"--storage.testdriver=" + definition}, reasons: volumeTable}
 }
@@ -82,7 +83,8 @@ func (s Suite) find(fate fate, spec string, facts Facts) (why string, found bool
 	return "", false
 }
 
-// Unmatched returns the patterns of the table that match none of the specs: the upstream has renamed or removed them.
+// Unmatched returns the patterns of the table that match none of the specs: the upstream has
+// renamed or removed them.
 func (s Suite) Unmatched(specs []string) error {
 	for _, r := range s.reasons {
 		if !slices.ContainsFunc(specs, r.expr.MatchString) {

@@ -83,8 +83,8 @@ func (s *Service) object() *corev1.Service {
 	return object
 }
 
-// Serve makes the service and waits until it has a ready endpoint of each of its families. Proxies on nodes may learn of
-// it later: the first call may have to be repeated.
+// Serve makes the service and waits until it has a ready endpoint of each of its families. Proxies
+// on nodes may learn of it later: the first call may have to be repeated.
 func (n *Namespace) Serve(ctx context.Context, s *Service) error {
 	object := s.object()
 	object.Labels[SuiteLabel] = n.suite

@@ -280,7 +280,8 @@ func TestFlushedWithVeildDead(t *testing.T) {
 		[]string{"device deleted", "all rules", "the table for pods", "all of nftables", "peers", "programs of the underlay link"})
 }
 
-// flushed makes a lab and flushes one thing after the other there; sample names those that are flushed when long tests were not asked for, nil is all.
+// flushed makes a lab and flushes one thing after the other there; sample names those that are
+// flushed when long tests were not asked for, nil is all.
 func flushed(t *testing.T, f flusher, flushes []flush, sample []string) {
 	ctx, l := newLab(t, lab.Options{})
 	f.lab = l

@@ -80,7 +80,8 @@ func inject(ctx context.Context, t *testing.T, at lab.Place, link string, frames
 	}
 }
 
-// counted waits until as many packets are counted: one that was sent may still wait for its turn at the receiver.
+// counted waits until as many packets are counted: one that was sent may still wait for its turn at
+// the receiver.
 func counted(ctx context.Context, t *testing.T, want uint64, got func() uint64) {
 	t.Helper()
 	err := lab.Until(ctx, 5*time.Second, func() error {
@@ -151,9 +152,9 @@ func run(ctx context.Context, t *testing.T, at lab.Place, name string, args ...s
 	return string(out)
 }
 
-// secretCable connects a node to the outside host by a veth that is no part of the watched network, as
-// a hostile neighbour at a second port would be: what the test sends on it is no finding of the oracle. It
-// gives the hardware address of the node's end.
+// secretCable connects a node to the outside host by a veth that is no part of the watched network,
+// as a hostile neighbour at a second port would be: what the test sends on it is no finding of the
+// oracle. It gives the hardware address of the node's end.
 func secretCable(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, near, far string) net.HardwareAddr {
 	t.Helper()
 	pid := filepath.Base(filepath.Dir(filepath.Dir(n.NetNS())))

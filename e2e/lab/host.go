@@ -124,8 +124,8 @@ func (h *Host) start(ctx context.Context) error {
 	return h.IP(ctx, "link set lo up")
 }
 
-// stop ends the host and everything in it, its disk excepted, and its ports at the bridge. It may be
-// called again.
+// stop ends the host and everything in it, its disk excepted, and its ports at the bridge. It may
+// be called again.
 func (h *Host) stop() error {
 	if h.holder == nil {
 		return nil
@@ -222,7 +222,8 @@ func (h *Host) IP(ctx context.Context, lines ...string) error {
 	return nil
 }
 
-// Sysctl sets network parameters of the host, such as "net/ipv4/ip_forward", by key and value in turns.
+// Sysctl sets network parameters of the host, such as "net/ipv4/ip_forward", by key and value in
+// turns.
 func (h *Host) Sysctl(pairs ...string) error {
 	return h.Do(func() error {
 		for i := 0; i+1 < len(pairs); i += 2 {

@@ -107,8 +107,9 @@ func readManifests(dir string) ([]*unstructured.Unstructured, error) {
 	return out, err
 }
 
-// apply applies one object of the kinds that are known, nil for none yet, and returns those that were asked for since: that takes tens of requests. A kind that
-// was just defined may need a moment to be served.
+// apply applies one object of the kinds that are known, nil for none yet, and returns those that
+// were asked for since: that takes tens of requests. A kind that was just defined may need a moment
+// to be served.
 func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured, kinds meta.RESTMapper) (meta.RESTMapper, error) {
 	gvk := o.GroupVersionKind()
 	err := Until(ctx, 20*time.Second, func() error {

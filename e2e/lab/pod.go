@@ -113,7 +113,8 @@ func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, 
 // netnsPath is the pod's namespace as the node sees it.
 func (p *Pod) netnsPath() string { return "/run/netns/" + p.ID }
 
-// NetNS is the path of the pod's network namespace on the machine, valid until the pod or its node is gone.
+// NetNS is the path of the pod's network namespace on the machine, valid until the pod or its node
+// is gone.
 func (p *Pod) NetNS() string { return p.Node.Path(p.netnsPath()) }
 
 func (p *Pod) removeNS(ctx context.Context) error {

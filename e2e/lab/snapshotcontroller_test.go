@@ -48,7 +48,8 @@ func finalizers(name string, there bool) func(map[string]any) {
 	}
 }
 
-// snapshotController does what the controller does, and is refused what its rights would allow beyond that: whoever has the token of its pod makes no snapshot another's.
+// snapshotController does what the controller does, and is refused what its rights would allow
+// beyond that: whoever has the token of its pod makes no snapshot another's.
 func snapshotController(ctx context.Context, t *testing.T, l *lab.Lab) {
 	config := rest.CopyConfig(l.Control.Config)
 	config.Impersonate = rest.ImpersonationConfig{

@@ -83,12 +83,12 @@ func (n *Node) SetUnderlayMTU(ctx context.Context, mtu int) error {
 	return n.IP(ctx, fmt.Sprintf("link set eth0 mtu %d", mtu))
 }
 
-// vlanHeader is what a link takes beyond its MTU when a frame is forwarded to it, for a VLAN tag that may be in
-// the frame (__is_skb_forwardable in include/linux/netdevice.h).
+// vlanHeader is what a link takes beyond its MTU when a frame is forwarded to it, for a VLAN tag
+// that may be in the frame (__is_skb_forwardable in include/linux/netdevice.h).
 const vlanHeader = 4
 
-// SetPathMTU makes the path to a node carry packets of at most that many bytes, while the node's own
-// link keeps its MTU: larger ones are lost without a word, as where ICMP is dropped.
+// SetPathMTU makes the path to a node carry packets of at most that many bytes, while the node's
+// own link keeps its MTU: larger ones are lost without a word, as where ICMP is dropped.
 func (l *Lab) SetPathMTU(ctx context.Context, n *Node, mtu int) error {
 	return l.bridge.IP(ctx,
 		fmt.Sprintf("link set %s mtu %d", port(n.Name, "eth0"), mtu-vlanHeader),

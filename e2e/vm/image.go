@@ -65,8 +65,9 @@ func exists(path string) bool {
 // writeImages writes the lab's own images into one archive: sandbox, labtool, kube-proxy, CoreDNS.
 func (c *Cluster) writeImages(ctx context.Context, path string) error {
 	tool := map[string]string{"labtool": c.program("labtool")}
-	// kube-proxy's nftables mode runs nft(8), which is no static program and knows protocols by their names: a kube-proxy that reads
-	// numbers takes its own elements for others' when it starts again, and deletes them.
+	// kube-proxy's nftables mode runs nft(8), which is no static program and knows protocols by
+	// their names: a kube-proxy that reads numbers takes its own elements for others' when it
+	// starts again, and deletes them.
 	proxy := map[string]string{"usr/local/bin/kube-proxy": c.program("kube-proxy"), "etc/protocols": "/etc/protocols"}
 	if err := addProgram(ctx, proxy, "nft"); err != nil {
 		return err

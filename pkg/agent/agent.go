@@ -90,7 +90,8 @@ type Agent struct {
 	view
 }
 
-// view is what is known at one moment. A copy stays true: what it points to is replaced, never changed.
+// view is what is known at one moment. A copy stays true: what it points to is replaced, never
+// changed.
 type view struct {
 	cfg      config.Config
 	state    cluster.State
@@ -106,7 +107,8 @@ type view struct {
 	problems []string
 	// flowtable is what telemetry.Status says of it.
 	flowtable string
-	// configProblem is what is wrong with the configuration's file while another is in force; empty is nothing.
+	// configProblem is what is wrong with the configuration's file while another is in force; empty
+	// is nothing.
 	configProblem string
 }
 
@@ -211,7 +213,8 @@ func (a *Agent) openSource() (err error) {
 	return err
 }
 
-// newSource makes the source, which is the second of what it gives, too, when that is not nil. It asks nobody and changes nothing.
+// newSource makes the source, which is the second of what it gives, too, when that is not nil. It
+// asks nobody and changes nothing.
 func newSource(cfg config.Config, log *slog.Logger) (source.Source, *kube.Client, error) {
 	if cfg.Source.Kind == config.SourceSnapshot {
 		return source.NewSnapshot(cfg.Source.File, cfg.TrustDisk, log), nil, nil

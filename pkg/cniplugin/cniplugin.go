@@ -129,8 +129,8 @@ func uninstall(dir, name string, ours []string) (gone bool, err error) {
 	return have != "", remove(target)
 }
 
-// readRecord returns an empty record where there is none. Names in it that lead elsewhere are refused: what
-// it lists is removed.
+// readRecord returns an empty record where there is none. Names in it that lead elsewhere are
+// refused: what it lists is removed.
 func readRecord(dir string) (record, error) {
 	r := record{}
 	path := filepath.Join(dir, RecordName)

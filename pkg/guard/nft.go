@@ -25,8 +25,9 @@ const chunk = 500
 // tableNames are our tables.
 var tableNames = []string{config.NFTPodTable, config.NFTGuardTable}
 
-// transactionSize bounds a transaction, bytes: the kernel takes one whole or not at all, and refuses
-// one that is larger than the socket's send buffer (netlink_sendmsg). It allocates what is used.
+// transactionSize bounds a transaction, bytes: the kernel takes one whole or not at all, and
+// refuses one that is larger than the socket's send buffer (netlink_sendmsg). It allocates what is
+// used.
 const transactionSize = 64 << 20
 
 // transaction returns a connection that sends changes of any size at once, and has room for the

@@ -213,8 +213,8 @@ func minus[T comparable](a, b []T) []T {
 	return out
 }
 
-// diffLinks marks links that have programs, of whatever version, before any program changes: the next
-// version's may ask for marks that the last one's did not.
+// diffLinks marks links that have programs, of whatever version, before any program changes: the
+// next version's may ask for marks that the last one's did not.
 func diffLinks(have *State, want map[Point]Attached) []Op {
 	var before, after []Op
 	for _, l := range have.Links {

@@ -77,7 +77,8 @@ func dropForged(saddr, set string) rule {
 	}}
 }
 
-// passMarked leaves alone what pods send with their mark, and drops what they send while the table above is not there.
+// passMarked leaves alone what pods send with their mark, and drops what they send while the table
+// above is not there.
 func passMarked() []rule {
 	pods := ofGroup("iif", expr.MetaKeyIIFGROUP, config.PodGroup)
 	pass := &match{fmt.Sprintf("%s mark %#x", pods.text, config.PodMark), append(slices.Clone(pods.exprs), marked()...)}

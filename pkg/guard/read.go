@@ -41,8 +41,8 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 	return s, nil
 }
 
-// readLinks reads what is attached to these links; those that are gone are left out, and of one that
-// cannot be read its Err is set.
+// readLinks reads what is attached to these links; those that are gone are left out, and of one
+// that cannot be read its Err is set.
 func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 	marked, err := readMarked(g.maps[config.PinLinks])
 	if err != nil {

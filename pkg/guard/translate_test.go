@@ -109,7 +109,8 @@ func TestTranslatedSourceDoesNotReachANode(t *testing.T) {
 	}
 }
 
-// What came from a pod has its own source, of a flow to a service or not; a client outside has its own too.
+// What came from a pod has its own source, of a flow to a service or not; a client outside has its
+// own too.
 func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 	n := newTunnelled(t)
 	client := nettest.NewNS(t)

@@ -29,8 +29,8 @@ const (
 	phaseUnclose
 )
 
-// Diff returns what must be done, in this order, for have to become want. Settings
-// of links that want does not name stay, as do forwarding that is on and marks that somebody else reflects. Both
+// Diff returns what must be done, in this order, for have to become want. Settings of links that
+// want does not name stay, as do forwarding that is on and marks that somebody else reflects. Both
 // States are in canonical order, as Read and Plan give them.
 func Diff(have, want State) []Op {
 	devices := diffDevices(have.Devices, want.Devices)

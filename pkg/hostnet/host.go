@@ -29,9 +29,11 @@ type Host struct {
 	wanted *Want
 	// podLinksChanged reports whether have's flow tables are not to be relied on.
 	podLinksChanged bool
-	// noFlows is why the kernel's flow tables are not used, which is found out once; flowsErr is why they are not as they should be.
+	// noFlows is why the kernel's flow tables are not used, which is found out once; flowsErr is
+	// why they are not as they should be.
 	noFlows, flowsErr error
-	// joinedMTU are the MTUs that links had when they joined a flow table, by name; links that are not in it have the one they have.
+	// joinedMTU are the MTUs that links had when they joined a flow table, by name; links that are
+	// not in it have the one they have.
 	joinedMTU map[string]int
 	// links caches link indexes by name for the length of one Apply.
 	links map[string]int
@@ -293,9 +295,9 @@ const (
 	reflect6Path = "ipv6/fwmark_reflect"
 )
 
-// reflectOurs is the value by which fwmark_reflect is on by us. To the kernel all but 0 are the same (IP4_REPLY_MARK,
-// include/net/ip.h), and 255 is the largest, so the value itself says whose it is: what we find, an operator's 1 say, is not
-// ours to put back.
+// reflectOurs is the value by which fwmark_reflect is on by us. To the kernel all but 0 are the
+// same (IP4_REPLY_MARK, include/net/ip.h), and 255 is the largest, so the value itself says whose
+// it is: what we find, an operator's 1 say, is not ours to put back.
 const reflectOurs = config.RouteProtoNode
 
 func acceptRAPath(link string) string { return "ipv6/conf/" + link + "/accept_ra" }

@@ -140,7 +140,8 @@ func word(b []byte) uint32 {
 	return binary.NativeEndian.Uint32(b)
 }
 
-// readNFT returns the canonical text of the table of that name, nil when there is none, and the links of its flow table.
+// readNFT returns the canonical text of the table of that name, nil when there is none, and the
+// links of its flow table.
 func readNFT(name string) (lines, links []string, err error) {
 	c, err := nftables.New()
 	if err != nil {

@@ -29,10 +29,11 @@ type Want struct {
 	SelfAddrs []netip.Addr
 	// Masquerade makes what pods send outside the cluster carry this node's address.
 	Masquerade bool
-	// ReflectMarks makes what the kernel itself answers to a packet (resets, ICMP errors, echoes) carry the packet's mark,
-	// and be routed by it; in the families that are forwarded.
+	// ReflectMarks makes what the kernel itself answers to a packet (resets, ICMP errors, echoes)
+	// carry the packet's mark, and be routed by it; in the families that are forwarded.
 	ReflectMarks bool
-	// Flowtable lets packets of flows between pods and tunnels that passed once take the kernel's short way, where it has one.
+	// Flowtable lets packets of flows between pods and tunnels that passed once take the kernel's
+	// short way, where it has one.
 	Flowtable bool
 	// TunnelPort is the UDP port from which tunnels send; 0 leaves their packets alone.
 	TunnelPort int
@@ -151,7 +152,8 @@ func (p *planner) beneath(w Want) {
 // tunnels lays the routes into tunnels over what is closed.
 func (p *planner) tunnels(w Want) {
 	source := sources(w.SelfAddrs)
-	// What pods send has its source. What the kernel answers by TablePod needs one that peers take from this node.
+	// What pods send has its source. What the kernel answers by TablePod needs one that peers take
+	// from this node.
 	var answers map[bool]netip.Addr
 	if w.ReflectMarks {
 		answers = source

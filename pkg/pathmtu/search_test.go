@@ -140,7 +140,8 @@ func TestDeviceBelowTheFloor(t *testing.T) {
 	}
 }
 
-// A peer that comes up while its first probes are under way has a wide path, whichever of them it misses.
+// A peer that comes up while its first probes are under way has a wide path, whichever of them it
+// misses.
 func TestLatePeerLowersNothing(t *testing.T) {
 	for late := time.Duration(0); late < 10*time.Second; late += 50 * time.Millisecond {
 		p := &path{device: 1440, mtu: 1440, now: start(), from: start().Add(late)}

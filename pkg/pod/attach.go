@@ -45,9 +45,9 @@ type attachment struct {
 	podIndex int
 }
 
-// Attach connects the pod whose namespace is open as nsFd, as the record says.
-// What must be taken back when the caller fails later is put on undo, which is the caller's to run, also when Attach itself fails.
-// The error matches ErrAttached when a link of the record's names is there already.
+// Attach connects the pod whose namespace is open as nsFd, as the record says. What must be taken
+// back when the caller fails later is put on undo, which is the caller's to run, also when Attach
+// itself fails. The error matches ErrAttached when a link of the record's names is there already.
 func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 	if err := r.Validate(); err != nil {
 		return fmt.Errorf("attach %s of container %s: %w", r.IfName, r.ContainerID, err)

@@ -220,7 +220,8 @@ func (n *node) attachFails(r Record, ns *nettest.NS) {
 	}
 }
 
-// Another pod's addresses are none of the repair's business, nor of Prune's while its link is there.
+// Another pod's addresses are none of the repair's business, nor of Prune's while its link is
+// there.
 func TestOthersElementsStay(t *testing.T) {
 	n := newNode(t)
 	r, ns := newRecord(t, "c1", pod4, pod6)

@@ -113,12 +113,13 @@ func (n *nodeEnd) readFilter(link string) (err error) {
 	return err
 }
 
-// nodeEnds are the node's ends of attachments, by host link, without their links' own addresses. A link that
-// does not exist is not among them.
+// nodeEnds are the node's ends of attachments, by host link, without their links' own addresses. A
+// link that does not exist is not among them.
 type nodeEnds map[string]*nodeEnd
 
-// readNodeEnds reads the node's ends of all records at once: a dump of links, and by family one of neighbours and
-// one of pods' routes for each table; then the sets, again when they are not as recorded (changeTries).
+// readNodeEnds reads the node's ends of all records at once: a dump of links, and by family one of
+// neighbours and one of pods' routes for each table; then the sets, again when they are not as
+// recorded (changeTries).
 func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
 	ends, families := nodeEnds{}, map[int]bool{}
 	for _, r := range records {

@@ -26,10 +26,11 @@ type Changes struct {
 	LateMembers Batch[MemberKey, Member]
 	DropMembers []MemberKey
 	DropSources []SourceKey
-	// MovedUDP is that an address of UDP is another service's, or has another of its policies, from now on: no member of the former backends need go.
+	// MovedUDP is that an address of UDP is another service's, or has another of its policies, from
+	// now on: no member of the former backends need go.
 	MovedUDP bool
-	// Again is that a service was refused for room that these changes free: once they are made, Plan
-	// once more.
+	// Again is that a service was refused for room that these changes free: once they are made,
+	// Plan once more.
 	Again bool
 }
 

@@ -20,8 +20,8 @@ type round struct {
 	freed []extent
 }
 
-// Plan decides about what changed and returns the writes that bring the maps
-// there. They must be made before the next Plan; if they cannot all be, Adopt what then is in the maps.
+// Plan decides about what changed and returns the writes that bring the maps there. They must be
+// made before the next Plan; if they cannot all be, Adopt what then is in the maps.
 func (p *Planner) Plan() Changes {
 	r := p.begin(true)
 	for _, n := range r.due() {
@@ -33,8 +33,8 @@ func (p *Planner) Plan() Changes {
 	return r.end()
 }
 
-// PlanAPIServer is Plan for entry 0 alone, so that what is wrong with the writes of another service does not keep it from being
-// written.
+// PlanAPIServer is Plan for entry 0 alone, so that what is wrong with the writes of another service
+// does not keep it from being written.
 func (p *Planner) PlanAPIServer() Changes {
 	r := p.begin(false)
 	if p.dirty[apiName] {
@@ -186,8 +186,8 @@ func (r *round) fitAPI(e *entry, want decision) {
 		if key.v6 {
 			first = apiSlots / 2
 		}
-		// All are held only after changes failed half-made three times in a row. Then the last is used:
-		// rather a moment of two versions than no API server.
+		// All are held only after changes failed half-made three times in a row. Then the last is
+		// used: rather a moment of two versions than no API server.
 		for last := first + (apiBlocks-1)<<apiOrder; first < last && r.apiHeld[first]; {
 			first += 1 << apiOrder
 		}

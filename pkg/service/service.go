@@ -42,7 +42,8 @@ type Service struct {
 	Name Name
 	// Created settles who has a frontend that several claim: the older.
 	Created time.Time
-	// ClusterIPs are served for callers inside the cluster only. They say which families the service has; one without any has both.
+	// ClusterIPs are served for callers inside the cluster only. They say which families the
+	// service has; one without any has both.
 	ClusterIPs []netip.Addr
 	// ExternalIPs and LoadBalancerIPs (those of ipMode VIP) are served for both.
 	ExternalIPs     []netip.Addr
@@ -55,12 +56,14 @@ type Service struct {
 	// ExternalLocal and InternalLocal are the traffic policies Local.
 	ExternalLocal bool
 	InternalLocal bool
-	// HealthCheckNodePort is where balancers ask whether this node has endpoints, 0 is nowhere. The table has no part in it.
+	// HealthCheckNodePort is where balancers ask whether this node has endpoints, 0 is nowhere. The
+	// table has no part in it.
 	HealthCheckNodePort uint16
 }
 
-// hasFamily reports whether addresses of IPv6, or IPv4, are the service's to claim: balancers tell of all they have, and kube-proxy leaves others alone
-// too (GetClusterIPByFamily in pkg/proxy/util).
+// hasFamily reports whether addresses of IPv6, or IPv4, are the service's to claim: balancers tell
+// of all they have, and kube-proxy leaves others alone too (GetClusterIPByFamily in
+// pkg/proxy/util).
 func (s *Service) hasFamily(v6 bool) bool {
 	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Unmap().Is6() == v6 })
 }

@@ -43,7 +43,8 @@ func NewSnapshot(path string, trustDisk bool, log *slog.Logger) *Snapshot {
 	return &Snapshot{Poll: DefaultPoll, path: path, trustDisk: trustDisk, log: log}
 }
 
-// Check says what Run would refuse at once; a file that does not exist is waited for and fine. It is not for a Snapshot that runs.
+// Check says what Run would refuse at once; a file that does not exist is waited for and fine. It
+// is not for a Snapshot that runs.
 func (s *Snapshot) Check() error {
 	if _, err := s.next(); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -34,7 +34,8 @@ type Status struct {
 	Refused []cluster.Refusal `json:"refused,omitempty"`
 	// InClear names what pods and hosts send in clear as configured (docs/security.md, exceptions).
 	InClear []string `json:"inClear,omitempty"`
-	// Flowtable is "on" where packets of known flows take the kernel's flow table, else why they do not; empty is not known yet.
+	// Flowtable is "on" where packets of known flows take the kernel's flow table, else why they do
+	// not; empty is not known yet.
 	Flowtable string `json:"flowtable,omitempty"`
 	// TunnelSources says from where tunnel datagrams are taken; empty is not known yet.
 	TunnelSources string `json:"tunnelSources,omitempty"`

@@ -1,4 +1,5 @@
-// Package crypttest has an Engine that keeps mappings in memory, for tests of what uses one. It encrypts nothing. Imported by tests only.
+// Package crypttest has an Engine that keeps mappings in memory, for tests of what uses one. It
+// encrypts nothing. Imported by tests only.
 package crypttest
 
 import (
@@ -20,7 +21,9 @@ type Engine struct {
 	mappings map[string]*mapping
 	created  int
 
-	// Hook, when set, is asked before each method ("answer", "create", "lookup", "list", "probe", "load" and "resize", "suspend", "resume", "fence", "remove") of a name; an error of it is the method's.
+	// Hook, when set, is asked before each method ("answer", "create", "lookup", "list", "probe",
+	// "load" and "resize", "suspend", "resume", "fence", "remove") of a name; an error of it is the
+	// method's.
 	Hook func(op, name string) error
 }
 
@@ -138,7 +141,8 @@ func (e *Engine) Probe(_ context.Context, name string) error {
 	return nil
 }
 
-// Resize implements crypt.Engine, in two steps: the table is loaded as a second one, then made the live one.
+// Resize implements crypt.Engine, in two steps: the table is loaded as a second one, then made the
+// live one.
 func (e *Engine) Resize(_ context.Context, t crypt.Table, key *keyring.Secret) error {
 	m, end, err := e.need("load", t.Name)
 	if err != nil {
@@ -221,7 +225,8 @@ func (e *Engine) Kill(name string) {
 	e.mappings[name].dead = true
 }
 
-// Live returns the names of mappings that have a key and whose disk lives; those that are suspended, too.
+// Live returns the names of mappings that have a key and whose disk lives; those that are
+// suspended, too.
 func (e *Engine) Live() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,6 +1,7 @@
-// Package mounttest has a mount.System in memory, for tests of what uses one. Targets are real folders and files, so that callers can look whether they
-// are there; nothing is mounted on them. A file system is a page at the beginning of its device, so it goes where the device's bytes go. Imported by
-// tests only.
+// Package mounttest has a mount.System in memory, for tests of what uses one. Targets are real
+// folders and files, so that callers can look whether they are there; nothing is mounted on them. A
+// file system is a page at the beginning of its device, so it goes where the device's bytes go.
+// Imported by tests only.
 package mounttest
 
 import (
@@ -38,7 +39,8 @@ type Device struct {
 type System struct {
 	// Open returns the device of a path, fs.ErrNotExist when there is none.
 	Open func(path string) (Device, error)
-	// Hook is asked before each method of System ("make", "mount", …) with the path it is about; an error of it is the method's.
+	// Hook is asked before each method of System ("make", "mount", …) with the path it is about; an
+	// error of it is the method's.
 	Hook func(op, path string) error
 
 	// Private has CheckShared refuse every path.

@@ -33,9 +33,10 @@ type suite struct {
 	noClear string
 }
 
-// Run measures the cluster and returns the report, whose result is judged by the gates of the platform that the nodes say
-// they are. It takes about o.Estimate. A part that fails, or that ctx ends, is an error beside a report that has what was measured until then
-// and lists the part as skipped. Such an error also says what could not be taken away from the cluster.
+// Run measures the cluster and returns the report, whose result is judged by the gates of the
+// platform that the nodes say they are. It takes about o.Estimate. A part that fails, or that ctx
+// ends, is an error beside a report that has what was measured until then and lists the part as
+// skipped. Such an error also says what could not be taken away from the cluster.
 func Run(ctx context.Context, c *framework.Cluster, o Options) (rep *report.Report, err error) {
 	o.setDefaults()
 	s := &suite{Options: o, cluster: c, runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}

@@ -55,9 +55,10 @@ type wiring struct {
 	noBare string
 }
 
-// serve makes the services: ours an ordinary one; in clear one with an address of its own, which kube-proxy translates as it does a load
-// balancer's (an address of the cluster's service range would be refused by Kubeveil's guard on a link that is not a pod's).
-// The bare device's namespace translates its own.
+// serve makes the services: ours an ordinary one; in clear one with an address of its own, which
+// kube-proxy translates as it does a load balancer's (an address of the cluster's service range
+// would be refused by Kubeveil's guard on a link that is not a pod's). The bare device's namespace
+// translates its own.
 func (g *ground) serve(ctx context.Context, prefix netip.Prefix) (*wiring, error) {
 	w := &wiring{services: map[string]netip.Addr{}}
 	for i := range w.plans {
@@ -163,7 +164,8 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 		if p == g.client() {
 			clearTo, bareTo = append(clearTo, w.services[sideClear]), append(bareTo, w.services[sideBare])
 		} else {
-			// kube-proxy masquerades what comes from outside the pod ranges: answers go back to this.
+			// kube-proxy masquerades what comes from outside the pod ranges: answers go back to
+			// this.
 			clearTo = append(clearTo, peer.addr)
 		}
 		wire := remote.Wire{
@@ -178,7 +180,8 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 	})
 }
 
-// tunnels makes the bare devices and returns their public keys. A kernel without WireGuard has none, which is no error.
+// tunnels makes the bare devices and returns their public keys. A kernel without WireGuard has
+// none, which is no error.
 func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string, err error) {
 	if w.noBare != "" {
 		return keys, nil

@@ -1,8 +1,10 @@
-// Package disk reads and writes a file at random places, past the page cache, as many requests at once as it is told, and says how fast. It needs
-// no other program, so it runs where there is no fio.
+// Package disk reads and writes a file at random places, past the page cache, as many requests at
+// once as it is told, and says how fast. It needs no other program, so it runs where there is no
+// fio.
 //
-// It promises that what it counts was answered within the time, and that no request is of a part of the file that Fill has not written. It
-// refuses files that cannot be opened with O_DIRECT. Start reading at Job.
+// It promises that what it counts was answered within the time, and that no request is of a part of
+// the file that Fill has not written. It refuses files that cannot be opened with O_DIRECT. Start
+// reading at Job.
 package disk
 
 import (
@@ -23,7 +25,8 @@ type Job struct {
 	// File is a file that Fill has written; Size is its size, bytes, a multiple of Block.
 	File string
 	Size int64
-	// Block is the size of a request, bytes, a multiple of 4096; Depth is how many are under way at once.
+	// Block is the size of a request, bytes, a multiple of 4096; Depth is how many are under way at
+	// once.
 	Block int64
 	Depth int
 	// Write writes; else it reads.

@@ -97,9 +97,11 @@ type Flow struct {
 	To netip.Addr
 	// Duration is how long to send, whole seconds.
 	Duration time.Duration
-	// Run, when it is not nil, runs iperf3 in another place than From and returns what it printed, also with an error.
+	// Run, when it is not nil, runs iperf3 in another place than From and returns what it printed,
+	// also with an error.
 	Run func(ctx context.Context, args ...string) ([]byte, error)
-	// Busy, when it is not nil, gives the CPU time spent by the machines that take part, instead of this one's.
+	// Busy, when it is not nil, gives the CPU time spent by the machines that take part, instead of
+	// this one's.
 	Busy func(ctx context.Context) (time.Duration, error)
 }
 

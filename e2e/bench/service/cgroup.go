@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// groupPrefix begins the names of our cgroups and folders; the number of the process that made it follows.
+// groupPrefix begins the names of our cgroups and folders; the number of the process that made it
+// follows.
 const groupPrefix = "kubeveil-bench-service-"
 
 // groups is a cgroup of this run, with one for each lane that wants one.

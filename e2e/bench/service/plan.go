@@ -19,7 +19,8 @@ var (
 	virtual = netip.MustParsePrefix("198.19.0.0/17") // services
 )
 
-// clientNet is the network between client and node of a lane, clientAddr the client's address, nodeAddr the node's.
+// clientNet is the network between client and node of a lane, clientAddr the client's address,
+// nodeAddr the node's.
 func clientNet(lane int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(lane), 0}), 24)
 }
@@ -66,7 +67,8 @@ func (s size) String() string {
 	return fmt.Sprintf("%d services, %d endpoints", s.services, s.backends)
 }
 
-// measured are the services that are measured, by their port. Those of tools that need all connections at one endpoint have one.
+// measured are the services that are measured, by their port. Those of tools that need all
+// connections at one endpoint have one.
 var measured = []struct {
 	name   string
 	port   uint16
@@ -111,7 +113,8 @@ func (s size) measured() []rules.Service {
 	return out
 }
 
-// virtualAddr is the i-th ClusterIP, externalAddr the address of a balancer of the i-th measured service.
+// virtualAddr is the i-th ClusterIP, externalAddr the address of a balancer of the i-th measured
+// service.
 func virtualAddr(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 19, byte((i + 1) >> 8), byte(i + 1)})
 }

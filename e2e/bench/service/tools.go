@@ -36,7 +36,8 @@ func (g *ground) openLoop(ctx context.Context, l *lane, r reach, o openloop.Load
 	return res, sound(res)
 }
 
-// sound wants a result without failures, and with fewer unfinished operations than would hide in the 99th percentile.
+// sound wants a result without failures, and with fewer unfinished operations than would hide in
+// the 99th percentile.
 func sound(r openloop.Result) error {
 	switch {
 	case r.Failed > 0:
@@ -71,7 +72,8 @@ var (
 	wrkStatus = regexp.MustCompile(`(?m)^\s+Non-2xx or 3xx responses: (\d+)`)
 )
 
-// parseWrk reads what wrk prints. Errors of reading are allowed: wrk counts an answer's end by the server as one.
+// parseWrk reads what wrk prints. Errors of reading are allowed: wrk counts an answer's end by the
+// server as one.
 func parseWrk(out string) (perSecond float64, err error) {
 	if m := wrkErrors.FindStringSubmatch(out); m != nil && (m[1] != "0" || m[3] != "0" || m[4] != "0") {
 		return 0, fmt.Errorf("wrk: %s", strings.TrimSpace(m[0]))

@@ -14,8 +14,8 @@ import (
 // workers add pods at the same time.
 const workers = 8
 
-// add measures the plugin against the reference plugins, nothing else in either chain. With IPv6 the
-// reference waits for duplicate address detection, so it is IPv4 that is compared.
+// add measures the plugin against the reference plugins, nothing else in either chain. With IPv6
+// the reference waits for duplicate address detection, so it is IPv4 that is compared.
 func (r *run) add(ctx context.Context) (err error) {
 	var labs [2]*lab.Lab
 	for i, network := range []lab.Network{lab.Veil, lab.Clear} {

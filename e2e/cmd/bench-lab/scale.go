@@ -34,7 +34,8 @@ type scaled struct {
 	http *http.Client
 }
 
-// scale makes a node know 1,000 others through a real API server, then another one that has pods, too.
+// scale makes a node know 1,000 others through a real API server, then another one that has pods,
+// too.
 func (r *run) scale(ctx context.Context) error {
 	return errors.Join(r.known(ctx), r.churn(ctx))
 }
@@ -329,8 +330,8 @@ func field(line, name string) string {
 	return value
 }
 
-// fills takes all peers and routes from the node and lets a new veild put them back. The figures are
-// the time from the table to the device, and that of all turns of that veild together.
+// fills takes all peers and routes from the node and lets a new veild put them back. The figures
+// are the time from the table to the device, and that of all turns of that veild together.
 func (s *scaled) fills(ctx context.Context) error {
 	var millis, whole []float64
 	for round := range min(3, s.rounds) {

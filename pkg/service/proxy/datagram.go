@@ -21,7 +21,8 @@ func (p *Proxy) findStale() {
 	}
 }
 
-// abortStale disconnects what sends datagrams to backends that have gone, until ctx ends; what goes meanwhile is looked for together.
+// abortStale disconnects what sends datagrams to backends that have gone, until ctx ends; what goes
+// meanwhile is looked for together.
 func (p *Proxy) abortStale(ctx context.Context) {
 	if p.abort == nil {
 		return

@@ -25,7 +25,8 @@ func testServer(t *testing.T, http2 bool) (addr netip.AddrPort, freeze func(), e
 	return s.Listener.Addr().(*net.TCPAddr).AddrPort(), l.freeze, end
 }
 
-// frozenListener accepts connections whose reads end only when they are thawed, as of a machine without power.
+// frozenListener accepts connections whose reads end only when they are thawed, as of a machine
+// without power.
 type frozenListener struct {
 	net.Listener
 	mu     sync.Mutex

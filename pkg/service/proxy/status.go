@@ -10,7 +10,8 @@ import (
 
 // Status is how it stands with the table.
 type Status struct {
-	// Listed reports whether services were listed since this process began; before, the table is the last process's.
+	// Listed reports whether services were listed since this process began; before, the table is
+	// the last process's.
 	Listed bool
 	// Services counts those that are known.
 	Services int

@@ -39,8 +39,8 @@ type write struct {
 	do            func(*ebpf.Map) (int, error)
 }
 
-// Apply makes changes, step by step and each in one call. An error is a *WriteError; then State says what is
-// there, for Planner.Adopt.
+// Apply makes changes, step by step and each in one call. An error is a *WriteError; then State
+// says what is there, for Planner.Adopt.
 func (t *Table) Apply(c service.Changes) error {
 	for _, w := range writes(c) {
 		if w.entries == 0 {

@@ -13,12 +13,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// readerProgram is the program whose maps are the table in force: it is attached last of those that look a frontend up for TCP.
+// readerProgram is the program whose maps are the table in force: it is attached last of those that
+// look a frontend up for TCP.
 const readerProgram = "service_connect6"
 
-// inForce opens the maps of the table that the programs at sockets read, by name; nil is that none is attached, or that they read mine, which
-// is whole. A map that only programs at links read is the pinned one. The caller closes them. What has another layout than specs
-// say, or is not found, is left out.
+// inForce opens the maps of the table that the programs at sockets read, by name; nil is that none
+// is attached, or that they read mine, which is whole. A map that only programs at links read is
+// the pinned one. The caller closes them. What has another layout than specs say, or is not found,
+// is left out.
 func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
 	l, err := link.LoadPinnedLink(t.pin(readerProgram), nil)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -21,9 +21,10 @@ const (
 	routeExit                   // what pods answer may leave by it
 )
 
-// routeLink says to the programs what may be done at this link, of which plan is the program for what comes in. Limits to what a pod gets and sends
-// (plugin bandwidth) are made soon after the link: unless it is settled, one that is new is sent to by the host's end, and what it sends is the
-// kernel's.
+// routeLink says to the programs what may be done at this link, of which plan is the program for
+// what comes in. Limits to what a pod gets and sends (plugin bandwidth) are made soon after the
+// link: unless it is settled, one that is new is sent to by the host's end, and what it sends is
+// the kernel's.
 func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settled bool) error {
 	m, index := t.maps[mapRoutes], uint32(l.Attrs().Index)
 	var have, want uint8
@@ -87,8 +88,8 @@ func (t *Table) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 	return 0, nil
 }
 
-// limits reports whether something at the host's end of a pod's link is to see what the pod gets, or what it sends: a qdisc that is neither the kernel's
-// own of a veth nor the place of programs.
+// limits reports whether something at the host's end of a pod's link is to see what the pod gets,
+// or what it sends: a qdisc that is neither the kernel's own of a veth nor the place of programs.
 func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	qdiscs, err := h.QdiscList(l)
 	if err != nil {

@@ -62,7 +62,8 @@ func (n *node) count(context.Context, struct{}) (any, error) {
 	return c, nil
 }
 
-// sent adds what the links of this namespace have sent. Those of the bare device's have other names than the node's, but for lo.
+// sent adds what the links of this namespace have sent. Those of the bare device's have other names
+// than the node's, but for lo.
 func sent(to map[string]uint64) error {
 	links, err := netlink.LinkList()
 	if err != nil {

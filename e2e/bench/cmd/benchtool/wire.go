@@ -68,7 +68,8 @@ func (n *node) wire(_ context.Context, w remote.Wire) (any, error) {
 	return struct{}{}, nil
 }
 
-// routeProto marks the routes of the suite that do not go with a link of its own (rtnetlink(7): numbers from 5 on are free).
+// routeProto marks the routes of the suite that do not go with a link of its own (rtnetlink(7):
+// numbers from 5 on are free).
 const routeProto = 219
 
 // nextHop is how this node reaches the other: directly, or by a router as clouds have it.
@@ -141,7 +142,8 @@ func (n *node) unwire(context.Context, struct{}) (any, error) {
 	return struct{}{}, errors.Join(n.dropBare(), removeLinks())
 }
 
-// removeLinks takes the suite's links and routes from the node's own namespace, and with them the other ends in pods.
+// removeLinks takes the suite's links and routes from the node's own namespace, and with them the
+// other ends in pods.
 func removeLinks() error {
 	var errs []error
 	for _, name := range []string{remote.BareDevice, remote.HostClearLink} {

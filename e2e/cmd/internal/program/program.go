@@ -19,7 +19,8 @@ var ErrFailed = errors.New("failed")
 type Run func(ctx context.Context) error
 
 // Main reads the command line, runs the program and ends the process. Exit status 0: all is well,
-// or -h was asked for. 1: it failed. 2: the command line is wrong. An interrupt ends the context; a second one the process.
+// or -h was asked for. 1: it failed. 2: the command line is wrong. An interrupt ends the context; a
+// second one the process.
 func Main(flags *flag.FlagSet, usage string, read func() (Run, error)) {
 	os.Exit(Do(flags, usage, os.Args[1:], read, os.Stdout, os.Stderr))
 }
