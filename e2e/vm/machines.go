@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// Platform returns what the nodes are, see pkg/bench.
+// Platform is what the nodes are, see pkg/bench.
 func (c *Cluster) Platform() string {
 	if c.Accel == KVM {
 		return bench.VM
@@ -36,7 +36,8 @@ func (c *Cluster) machine(name string) (*Machine, error) {
 	return nil, fmt.Errorf("no machine %q", name)
 }
 
-// Exec runs a line of shell as root on a node, the control plane's host among them, and gives its standard output.
+// Exec runs a line of shell as root on a node, the control plane's host among them, and returns its
+// standard output.
 func (c *Cluster) Exec(ctx context.Context, node, line string) ([]byte, error) {
 	if node == hostName {
 		return c.Control.Exec(ctx, "sh", "-c", line)
@@ -48,7 +49,8 @@ func (c *Cluster) Exec(ctx context.Context, node, line string) ([]byte, error) {
 	return m.Exec(ctx, line)
 }
 
-// Reboot takes a machine's power, gives it back and returns when it answers. What it had not written to its disk is lost.
+// Reboot takes a machine's power, gives it back and returns when it answers. What it had not
+// written to its disk is lost.
 func (c *Cluster) Reboot(ctx context.Context, node string) error {
 	m, err := c.machine(node)
 	if err != nil {
