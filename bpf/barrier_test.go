@@ -7,9 +7,10 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestFrontsAreReadInOrder: a frontend is looked up, and again after its slot was read, and before the second look-up there is an
-// atomic operation that gives the old value: a full barrier on every processor. This machine's own may need none, so the instructions are looked at. Where
-// among them the slot is read is the compiler's choice.
+// TestFrontsAreReadInOrder: a frontend is looked up, and again after its slot was read, and before
+// the second look-up there is an atomic operation that gives the old value: a full barrier on every
+// processor. This machine's own may need none, so the instructions are looked at. Where among them
+// the slot is read is the compiler's choice.
 func TestFrontsAreReadInOrder(t *testing.T) {
 	const fronts, barrier = "service_fronts", "barrier"
 	choosing := 0

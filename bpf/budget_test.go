@@ -23,8 +23,8 @@ const (
 
 // budget is how much of the verifier's limits a program may use, on each kernel that is tested:
 // instructions that are verified, of all branches and functions, and bytes of stack of its deepest
-// chain of calls. Verifiers count differently from release to release, so there is room for twice as
-// many instructions; the bytes of stack are the same.
+// chain of calls. Verifiers count differently from release to release, so there is room for twice
+// as many instructions; the bytes of stack are the same.
 type budget struct {
 	instructions uint32
 	stack        int

@@ -33,7 +33,8 @@ func expectCallers(t *testing.T, coll *ebpf.Collection, situation string, want .
 	}
 }
 
-// called is programs with a service of which pod 1 is the backend, at addresses of a balancer and of the ranges.
+// called is programs with a service of which pod 1 is the backend, at addresses of a balancer and
+// of the ranges.
 func called(t *testing.T) *ebpf.Collection {
 	t.Helper()
 	l := &lab{coll: packets(t)}
@@ -100,7 +101,8 @@ func TestCallersAreNotForgotten(t *testing.T) {
 	}
 }
 
-// TestNoFlowsWithoutRoomForCallers: what could not be kept closed later is not begun, and does not go on.
+// TestNoFlowsWithoutRoomForCallers: what could not be kept closed later is not begun, and does not
+// go on.
 func TestNoFlowsWithoutRoomForCallers(t *testing.T) {
 	for _, a := range labAddrs {
 		for proto, port := range servicePorts {

@@ -20,9 +20,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// wire is a link, with or without Ethernet headers, of which the other end is a file: what a program at its egress lets pass is read
-// there. Unlike the kernel's test run it takes packets that end within the IP header. Programs for ingress see the same here: a
-// packet to this host, from the header of the link on.
+// wire is a link, with or without Ethernet headers, of which the other end is a file: what a
+// program at its egress lets pass is read there. Unlike the kernel's test run it takes packets that
+// end within the IP header. Programs for ingress see the same here: a packet to this host, from the
+// header of the link on.
 type wire struct {
 	ns    *nettest.NS
 	index int
@@ -60,7 +61,8 @@ func newWire(t *testing.T, kind uint16) wire {
 	return w
 }
 
-// pass sends frames with a mark, and gives what comes out at the far end, in the order of sending.
+// pass sends frames with a mark, and returns what comes out at the far end, in the order of
+// sending.
 func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 	t.Helper()
 	end := frame([]byte("end"), unused)
@@ -97,7 +99,8 @@ func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 	}
 }
 
-// knownAt is how long a frame has to be for programs to know its flow: all of a header of TCP or UDP, the ports of one that is quoted.
+// knownAt is how long a frame has to be for programs to know its flow: all of a header of TCP or
+// UDP, the ports of one that is quoted.
 func knownAt(f []byte) int {
 	six := binary.BigEndian.Uint16(f[12:]) == ipv6
 	proto, rest, _, _, _ := splitIP(f[ethernet:], six)
@@ -108,8 +111,9 @@ func knownAt(f []byte) int {
 	return len(f) - len(l4) + 4
 }
 
-// expectCut has a program get a frame that it translates, whole and then cut at every length: the same bytes of the translated one
-// come out where it knows the flow, else what went in, or nothing where it judges.
+// expectCut has a program get a frame that it translates, whole and then cut at every length: the
+// same bytes of the translated one come out where it knows the flow, else what went in, or nothing
+// where it judges.
 func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full []byte, mark uint32) {
 	t.Helper()
 	var attached link.Link
@@ -148,7 +152,8 @@ func judged(t *testing.T, coll *ebpf.Collection) (n int) {
 	return n
 }
 
-// TestPacketsThatAreCut has all programs get packets of flows that are known, requests, answers and errors about either.
+// TestPacketsThatAreCut has all programs get packets of flows that are known, requests, answers and
+// errors about either.
 func TestPacketsThatAreCut(t *testing.T) {
 	coll, frames, bare := served(t), newWire(t, unix.IFF_TAP), newWire(t, unix.IFF_TUN)
 	met := make(map[string]bool)

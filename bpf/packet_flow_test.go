@@ -52,7 +52,7 @@ func flows(t *testing.T, coll *ebpf.Collection) map[flowKey]flow {
 	return allOf[flowKey, flow](t, coll, "service_flows")
 }
 
-// allOf gives what is in a map.
+// allOf returns what is in a map.
 func allOf[K comparable, V any](t *testing.T, coll *ebpf.Collection, name string) map[K]V {
 	t.Helper()
 	all := make(map[K]V)
@@ -79,7 +79,7 @@ func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 	}
 }
 
-// becomesOf gives a frame after a program let it pass, and the mark.
+// becomesOf returns a frame after a program let it pass, and the mark.
 func becomesOf(t *testing.T, coll *ebpf.Collection, prog string, in []byte, mark uint32) ([]byte, uint32) {
 	t.Helper()
 	verdict, out, after, err := runPacket(t, coll, prog, in, mark)
@@ -109,7 +109,8 @@ func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr st
 	return f
 }
 
-// entries are those by which others tell whether f is over: of answers as they leave, and as they come.
+// entries are those by which others tell whether f is over: of answers as they leave, and as they
+// come.
 func (f ofFlow) entries() []flowKey {
 	return []flowKey{flowKeyOf(f.pod, f.client, unix.IPPROTO_TCP, flowOut), flowKeyOf(f.pod, f.self, unix.IPPROTO_TCP, flowIn)}
 }
@@ -124,7 +125,8 @@ func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation strin
 	}
 }
 
-// A flow is open when both ends spoke, and what the client does to it is noted where its port is kept.
+// A flow is open when both ends spoke, and what the client does to it is noted where its port is
+// kept.
 func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 	for _, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -259,8 +261,9 @@ func TestPortsThatWereTaken(t *testing.T) {
 	}
 }
 
-// A client has a flow to a backend, and opens one from the same port by another service of that backend: it may as soon as the former is closed,
-// of which nothing is left that could change the new one.
+// A client has a flow to a backend, and opens one from the same port by another service of that
+// backend: it may as soon as the former is closed, of which nothing is left that could change the
+// new one.
 func TestPortsOfClientsAtAnotherService(t *testing.T) {
 	const tcp = unix.IPPROTO_TCP
 	for _, a := range labAddrs {
@@ -352,7 +355,7 @@ func TestUnansweredClientsChooseAnew(t *testing.T) {
 	}
 }
 
-// moveTo gives a frontend another backend, which is here.
+// moveTo points a frontend at another backend, which is local.
 func moveTo(t *testing.T, coll *ebpf.Collection, front, backend netip.AddrPort) {
 	t.Helper()
 	k := service.FrontKey{Addr: front.Addr().As16(), Protocol: service.TCP, Scope: service.Outside}

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// podLinks is a namespace with a link that both pods' addresses are routed to, and one of another pod's. Programs of pods'
-// links run there.
+// podLinks is a namespace with a link that both pods' addresses are routed to, and one of another
+// pod's. Programs of pods' links run there.
 type podLinks struct {
 	ns         *nettest.NS
 	own, other uint32 // indices
@@ -45,7 +45,7 @@ func newPodLinks(t testing.TB) podLinks {
 	return l
 }
 
-// linksFor gives the links of a collection.
+// linksFor returns the links of a collection.
 func linksFor(t testing.TB, coll *ebpf.Collection) podLinks {
 	t.Helper()
 	l, ok := linksOf.Load(coll)
@@ -55,7 +55,8 @@ func linksFor(t testing.TB, coll *ebpf.Collection) podLinks {
 	return l.(podLinks)
 }
 
-// expectForged has a packet come in by another pod's link than its source is routed to: it changes nothing.
+// expectForged has a packet come in by another pod's link than its source is routed to: it changes
+// nothing.
 func expectForged(t *testing.T, coll *ebpf.Collection, in []byte) {
 	t.Helper()
 	before := flows(t, coll)
@@ -121,7 +122,8 @@ func held(t *testing.T, coll *ebpf.Collection) (byHook map[uint8]int, forward in
 	return byHook, forward
 }
 
-// TestPodsDoNotFillTheTable opens many more flows than an address has places, each from another port.
+// TestPodsDoNotFillTheTable opens many more flows than an address has places, each from another
+// port.
 func TestPodsDoNotFillTheTable(t *testing.T) {
 	const places, many = 128, 1500
 	for _, a := range labAddrs {
@@ -208,7 +210,8 @@ func TestFlowsKeepTheirPlaces(t *testing.T) {
 	}
 }
 
-// TestDoubtEndsWithTheBackendsAnswer: one of two ends opens a connection without the service while the table has an open flow of both.
+// TestDoubtEndsWithTheBackendsAnswer: one of two ends opens a connection without the service while
+// the table has an open flow of both.
 func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 	const tcp = unix.IPPROTO_TCP
 	for _, a := range labAddrs {
@@ -268,7 +271,8 @@ func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 	}
 }
 
-// TestDatagramsWithoutTheServiceEndTheFlow: a pod sends datagrams to a backend by a service, and then without one from the same port.
+// TestDatagramsWithoutTheServiceEndTheFlow: a pod sends datagrams to a backend by a service, and
+// then without one from the same port.
 func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 	const udp = unix.IPPROTO_UDP
 	for _, a := range labAddrs {

@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// attempt is reach for what does not get through: it gives the error of connect, or of one datagram.
+// attempt is reach for what does not get through: it gives the error of connect, or of one
+// datagram.
 func attempt(ns *nettest.NS, proto, addr string, port uint16, patience time.Duration) error {
 	return ns.Do(func() error {
 		c, err := net.DialTimeout(network(proto, addr), netip.AddrPortFrom(netip.MustParseAddr(addr), port).String(), patience)
@@ -98,7 +99,8 @@ func TestPacketsOfPods(t *testing.T) {
 	}
 }
 
-// TestPacketsOfOtherNodesPods is of what comes by a tunnel for this node's addresses: externalTrafficPolicy Local holds, but nobody is dropped.
+// TestPacketsOfOtherNodesPods is of what comes by a tunnel for this node's addresses:
+// externalTrafficPolicy Local holds, but nobody is dropped.
 func TestPacketsOfOtherNodesPods(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)
@@ -123,7 +125,8 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 			}
 		}
 	}
-	// First: what goes back into the tunnel that it came by has the kernel send redirects, which count to its limit of ICMP errors.
+	// First: what goes back into the tunnel that it came by has the kernel send redirects, which
+	// count to its limit of ICMP errors.
 	each("refused", func(t *testing.T, family int, proto string, offset int) {
 		f := labAddrs[family]
 		drops := counted(t, l.coll, packetLocal)

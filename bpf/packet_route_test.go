@@ -32,7 +32,8 @@ func withOptions(in, options []byte) []byte {
 	return append(append(bytes.Clone(in[:ethernet]), h...), in[ethernet+20:]...)
 }
 
-// TestPacketsWithOptionsTakeTheKernelsWay sends from a pod to another of the node, with host routing.
+// TestPacketsWithOptionsTakeTheKernelsWay sends from a pod to another of the node, with host
+// routing.
 func TestPacketsWithOptionsTakeTheKernelsWay(t *testing.T) {
 	coll := packetsOf(t, 1<<14, true)
 	links := linksFor(t, coll)

@@ -64,7 +64,7 @@ func sum(parts ...[]byte) uint16 {
 	return uint16(s)
 }
 
-// whole is whether the checksums of a frame, that of a quoted IPv4 header included, are right.
+// whole reports whether the checksums of a frame, that of a quoted IPv4 header included, are right.
 func whole(f []byte) error {
 	six := binary.BigEndian.Uint16(f[12:]) == ipv6
 	proto, rest, src, dst, ok := splitIP(f[ethernet:], six)
@@ -89,7 +89,7 @@ func whole(f []byte) error {
 	return nil
 }
 
-// runPacket gives what becomes of a frame. What a pod sends comes in by its own link.
+// runPacket returns what becomes of a frame. What a pod sends comes in by its own link.
 func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
 	link := uint32(0)
@@ -99,7 +99,7 @@ func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark
 	return runBy(t, coll, prog, in, mark, link)
 }
 
-// runBy gives what becomes of a frame that comes in by a link of podLinks; 0 is lo.
+// runBy returns what becomes of a frame that comes in by a link of podLinks; 0 is lo.
 func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark, link uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
 	var after skb
@@ -116,8 +116,8 @@ func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark, li
 	return verdict, opts.DataOut, after.Mark, err
 }
 
-// served is programs with three services at the node's ports: 30080 (30081 of UDP), whose backend is pod 1 here, and 30070 and 30090, whose
-// backend is pod 2 on another node.
+// served is programs with three services at the node's ports: 30080 (30081 of UDP), whose backend
+// is pod 1 here, and 30070 and 30090, whose backend is pod 2 on another node.
 func served(t testing.TB) *ebpf.Collection { return servedBy(t, packets(t)) }
 
 func servedBy(t testing.TB, coll *ebpf.Collection) *ebpf.Collection {
@@ -191,7 +191,7 @@ func message(from, to netip.Addr, quoted []byte) []byte {
 	return ipFrame(from, to, proto, icmp)
 }
 
-// ends gives the addresses of an error and of what it quotes, and the ports of that.
+// ends returns the addresses of an error and of what it quotes, and the ports of that.
 func ends(t *testing.T, f []byte) string {
 	t.Helper()
 	six := binary.BigEndian.Uint16(f[12:]) == ipv6
@@ -253,7 +253,8 @@ func TestPacketErrorsAreTranslated(t *testing.T) {
 	}
 }
 
-// TestPacketsThatAreLeftAlone has those that are no service's whatever their addresses are; packet_cut_test.go has those that are cut.
+// TestPacketsThatAreLeftAlone has those that are no service's whatever their addresses are;
+// packet_cut_test.go has those that are cut.
 func TestPacketsThatAreLeftAlone(t *testing.T) {
 	coll := served(t)
 	for _, f := range labAddrs {
@@ -278,8 +279,8 @@ func TestPacketsThatAreLeftAlone(t *testing.T) {
 	}
 }
 
-// FuzzPacketsKeepTheirShape: whatever comes, a packet that is not marked as of a flow is as it was, and one that
-// is had right checksums only if it has.
+// FuzzPacketsKeepTheirShape: whatever comes, a packet that is not marked as of a flow is as it was,
+// and one that is had right checksums only if it has.
 func FuzzPacketsKeepTheirShape(f *testing.F) {
 	for _, a := range labAddrs {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {

@@ -93,7 +93,7 @@ func fill(t testing.TB, maps map[string]*ebpf.Map) {
 	put("vips", netip.MustParseAddr("fd42:fd::1").As16(), uint8(1))
 }
 
-// counts gives the drops of a program so far, by name, without zeroes.
+// counts returns the drops of a program so far, by name, without zeroes.
 func (l loaded) counts(t *testing.T, prog string) map[string]uint64 {
 	t.Helper()
 	got := make(map[string]uint64)
@@ -111,7 +111,8 @@ func (l loaded) counts(t *testing.T, prog string) map[string]uint64 {
 	return got
 }
 
-// fate gives the reason for which a program drops a packet that came in by a link; "" is that it passes.
+// fate returns the reason for which a program drops a packet that came in by a link; "" is that it
+// passes.
 func (l loaded) fate(t *testing.T, prog string, frame []byte, mark, link uint32) string {
 	t.Helper()
 	before := l.counts(t, prog)
@@ -130,7 +131,7 @@ func (l loaded) fate(t *testing.T, prog string, frame []byte, mark, link uint32)
 	return ""
 }
 
-// run gives the verdict, the mark afterwards and the reason that was counted.
+// run returns the verdict, the mark afterwards and the reason that was counted.
 func (l loaded) run(t *testing.T, prog string, frame []byte, mark uint32) (verdict, markOut uint32, reason string) {
 	t.Helper()
 	before := l.counts(t, prog)

@@ -15,8 +15,8 @@ import (
 )
 
 // TestServicesChangeWhileTheyAreRead exchanges the slots of two services all the time: a connection
-// to one must never go to a backend of the other. Without the second look-up of service_choose it does,
-// about once in a million choices on two processors.
+// to one must never go to a backend of the other. Without the second look-up of service_choose it
+// does, about once in a million choices on two processors.
 func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	own := map[string][]netip.Addr{
 		"198.18.0.1": nettest.Addrs("198.18.1.1", "fd42:1::1"), "198.18.0.2": nettest.Addrs("198.18.1.2", "fd42:1::2"),
@@ -77,8 +77,8 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	}
 }
 
-// chosenBy connects a datagram socket and gives the backend that it was sent to: packets to one of
-// this host's own addresses come from the same.
+// chosenBy connects a datagram socket and returns the backend that it was sent to: packets to one
+// of this host's own addresses come from the same.
 func chosenBy(t *testing.T, fd int, addr string) netip.Addr {
 	t.Helper()
 	var unspecified [16]byte // AF_UNSPEC undoes the connection

@@ -86,9 +86,9 @@ func attached(t *testing.T) (*ebpf.Collection, string) {
 	return coll, dir
 }
 
-// again gives what runs this test again, as a process of a cgroup and of a network namespace where
-// backends have their addresses and the addresses of services are nobody's. files are its descriptors
-// from 3.
+// again returns what runs this test again, as a process of a cgroup and of a network namespace
+// where backends have their addresses and the addresses of services are nobody's. files are its
+// descriptors from 3.
 func again(t *testing.T, dir string, files ...*os.File) func() (string, error) {
 	t.Helper()
 	ns := nettest.NewNS(t)
@@ -126,7 +126,7 @@ const (
 	packetMoved
 )
 
-// counted gives one of these counts.
+// counted returns one of these counts.
 func counted(t *testing.T, coll *ebpf.Collection, what uint32) uint64 {
 	t.Helper()
 	var counts []uint64
@@ -161,7 +161,8 @@ func TestServiceSockets(t *testing.T) {
 	}
 }
 
-// TestServiceSocketsWithoutPrograms is the negative control: what TestServiceSockets sees is the programs' doing.
+// TestServiceSocketsWithoutPrograms is the negative control: what TestServiceSockets sees is the
+// programs' doing.
 func TestServiceSocketsWithoutPrograms(t *testing.T) {
 	if os.Getenv(serviceChildEnv) != "" {
 		serviceChild(t)
@@ -288,7 +289,7 @@ func serveUDP(t *testing.T, at netip.AddrPort) {
 	}()
 }
 
-// answersTCP gives who answered, and that getpeername named the service.
+// answersTCP returns who answered, and that getpeername named the service.
 func answersTCP(t *testing.T, addr string, n int) []string {
 	t.Helper()
 	who := make(map[string]int)
@@ -320,7 +321,7 @@ func sendOnly(addr string) error {
 	return err
 }
 
-// ask sends one datagram to a service and gives who answered, under the service's address.
+// ask sends one datagram to a service and returns who answered, under the service's address.
 func ask(t *testing.T, c *net.UDPConn, to netip.AddrPort) string {
 	t.Helper()
 	c.SetDeadline(time.Now().Add(10 * time.Second))

@@ -100,8 +100,8 @@ func (l *loaded) run(ctx context.Context) (wait func() error) {
 	return g.Wait
 }
 
-// A driver at rest asks the API server hardly anything: its kubelet's statistics and its own upkeep are
-// answered from what it watches.
+// A driver at rest asks the API server hardly anything: its kubelet's statistics and its own upkeep
+// are answered from what it watches.
 func TestRequestsOfADriverAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoaded(t)
@@ -131,8 +131,8 @@ func TestRequestsOfADriverAtRest(t *testing.T) {
 	})
 }
 
-// A volume that another node takes over is fenced within two seconds, and no other: while its object names
-// this node, once it names the other, and when that has closed it again.
+// A volume that another node takes over is fenced within two seconds, and no other: while its
+// object names this node, once it names the other, and when that has closed it again.
 func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 	for name, writer := range map[string]string{"open there": "node-2", "closed there again": ""} {
 		for of, node := range map[string]string{"of this node": "node-1", "of the other": "node-2"} {

@@ -1,4 +1,5 @@
-// Command veil-csi is Kubeveil's CSI driver: encrypted volumes on disks of the node. See docs/storage.md for what it does.
+// Command veil-csi is Kubeveil's CSI driver: encrypted volumes on disks of the node. See
+// docs/storage.md for what it does.
 package main
 
 import (
@@ -74,7 +75,7 @@ func main() {
 	}
 }
 
-// needsKeys is whether the process will have keys: help and version are for everybody.
+// needsKeys reports whether the process will have keys: help and version are for everybody.
 func needsKeys(args []string) bool {
 	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, "-h", "-help", "--help"}, args[0])
 }

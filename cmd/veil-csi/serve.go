@@ -51,7 +51,8 @@ const (
 	again = 5 * time.Second
 	// yieldEvery is how often volumes are looked for that other nodes took over from this one.
 	yieldEvery = time.Second
-	// recordsEvery is how often the disks below mappings are asked whether another node has opened them.
+	// recordsEvery is how often the disks below mappings are asked whether another node has opened
+	// them.
 	recordsEvery = 5 * time.Second
 	// wipeEvery is how often disks are looked for that deleted volumes left.
 	wipeEvery = time.Minute
@@ -111,7 +112,7 @@ func (s states) reader() volume.Reader {
 	return s.cache
 }
 
-// open gives the store. It waits for an API server that is away.
+// open returns the store. It waits for an API server that is away.
 func (o *options) open(ctx context.Context, log *slog.Logger) (states, error) {
 	if dir, ok := strings.CutPrefix(o.store, storeFile); ok {
 		return states{Store: &volume.FileStore{Dir: dir}, cluster: o.cluster}, os.MkdirAll(dir, 0o700)
@@ -134,7 +135,7 @@ func (o *options) open(ctx context.Context, log *slog.Logger) (states, error) {
 	}
 }
 
-// keys gives the providers by name.
+// keys returns the providers by name.
 func (o *options) keys() (map[string]keyring.Provider, error) {
 	out := map[string]keyring.Provider{}
 	if o.kmsSocket != "" {
@@ -182,7 +183,7 @@ func (o *options) inline(log *slog.Logger) (bool, error) {
 	return safe, nil
 }
 
-// sets gives the volumes of each backend.
+// sets returns the volumes of each backend.
 func (o *options) sets(s states, log *slog.Logger) (map[string]*volume.Set, error) {
 	out := map[string]*volume.Set{}
 	inline, err := o.inline(log)
@@ -233,7 +234,8 @@ func (o *options) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A machine that can open no volume is not registered; all else that Recover meets is tried again while it serves.
+	// A machine that can open no volume is not registered; all else that Recover meets is tried
+	// again while it serves.
 	if err := d.Recover(ctx); errors.Is(err, crypt.ErrNotSupported) {
 		return fmt.Errorf("node %s can open no volume: %w", o.node, err)
 	}
@@ -273,7 +275,8 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 			return nil
 		})
 	}
-	// What a copy has brought to a standstill goes on before calls are waited for, which may be in vain.
+	// What a copy has brought to a standstill goes on before calls are waited for, which may be in
+	// vain.
 	defer context.AfterFunc(ctx, d.End)()
 	g.Go(func() error {
 		server := driver.NewServer(log, observe)
@@ -298,7 +301,8 @@ func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Drive
 			return nil
 		})
 	}
-	// Beside serving, and again until it is done: what it waits for may be mended only by a call that is served.
+	// Beside serving, and again until it is done: what it waits for may be mended only by a call
+	// that is served.
 	g.Go(func() error {
 		d.Until(ctx, again, "let go on what a process that died left suspended", d.Recover)
 		return nil

@@ -14,7 +14,7 @@ import (
 
 // clusterReport is what status says of a cluster; fields are added, never renamed.
 type clusterReport struct {
-	// Well is whether all nodes are.
+	// Well reports whether all nodes are.
 	Well  bool         `json:"well"`
 	Nodes []nodeReport `json:"nodes"`
 }
@@ -23,9 +23,10 @@ type clusterReport struct {
 type nodeReport struct {
 	Node string `json:"node"`
 	Well bool   `json:"well"`
-	// Answered is whether its veild was asked and gave an answer; without one, what follows is what others know.
+	// Answered reports whether its veild was asked and gave an answer; without one, what follows is
+	// what others know.
 	Answered bool `json:"answered"`
-	// Ready is whether pods may come: veild's word, not the Node's condition.
+	// Ready reports whether pods may come: veild's word, not the Node's condition.
 	Ready   bool   `json:"ready"`
 	Version string `json:"version,omitempty"`
 	// KeyEpoch and PublicKey are those of the newest key that the node has published.

@@ -141,7 +141,7 @@ func (g *gatherer) lacking(ctx context.Context, rights []preflight.Right) ([]pre
 	return out, nil
 }
 
-// configMap gives a key of a ConfigMap of kube-system; nil when there is none.
+// configMap returns a key of a ConfigMap of kube-system; nil when there is none.
 func (g *gatherer) configMap(ctx context.Context, name, key string) ([]byte, error) {
 	m, err := g.Client.CoreV1().ConfigMaps(remote.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -109,7 +109,8 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	return r, nil
 }
 
-// mayRead says what to do instead where frames cannot be read: veild's own container, which has no need to.
+// mayRead says what to do instead where frames cannot be read: veild's own container, which has no
+// need to.
 func mayRead() error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {

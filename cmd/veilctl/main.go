@@ -1,8 +1,10 @@
-// Command veilctl shows what Kubeveil does on this node or in a whole cluster, says before an installation what a cluster lacks,
-// checks that nothing leaves a node in clear, gathers what a bug report needs, and takes Kubeveil away again.
+// Command veilctl shows what Kubeveil does on this node or in a whole cluster, says before an
+// installation what a cluster lacks, checks that nothing leaves a node in clear, gathers what a bug
+// report needs, and takes Kubeveil away again.
 //
-// Start reading at verb.go, the table of verbs. Those that ask one veild do so by its socket; those for a cluster by a kubeconfig
-// (internal/remote), and reach each veild by running veilctl in its pod.
+// Start reading at verb.go, the table of verbs. Those that ask one veild do so by its socket; those
+// for a cluster by a kubeconfig (internal/remote), and reach each veild by running veilctl in its
+// pod.
 package main
 
 import (
@@ -107,7 +109,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	return do(call{ctx: ctx, out: out, progress: progress, json: format == "json", args: named})
 }
 
-// parse reads flags, before and after what is named, and gives the latter.
+// parse reads flags, before and after what is named, and returns the latter.
 func parse(fs *flag.FlagSet, args []string) (named []string, err error) {
 	for {
 		if err := fs.Parse(args); err != nil {

@@ -99,7 +99,8 @@ func serviceList(c call, socket string) error {
 	return err
 }
 
-// sameInside is whether a frontend for outside is as the one for inside, which is shown for both.
+// sameInside reports whether a frontend for outside is as the one for inside, which is shown for
+// both.
 func sameInside(v service.View, f service.FrontView) bool {
 	i := slices.IndexFunc(v.Fronts, func(o service.FrontView) bool {
 		return o.Scope == service.Inside && o.Addr == f.Addr && o.Protocol == f.Protocol

@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// serviceDaemon answers from a planner with one service: a backend that is ready, and one that terminates.
+// serviceDaemon answers from a planner with one service: a backend that is ready, and one that
+// terminates.
 func serviceDaemon(t *testing.T, change func(*service.Service)) string {
 	t.Helper()
 	return serviceDaemonOn(t, "node-1", change)

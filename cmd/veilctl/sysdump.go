@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// dumped is how many nodes are looked at together, dumpLimit how long one command in a pod or one log may take.
+	// dumped is how many nodes are looked at together, dumpLimit how long one command in a pod or
+	// one log may take.
 	dumped    = 4
 	dumpLimit = 30 * time.Second
 )
@@ -117,7 +118,8 @@ type dump struct {
 	seen    []nodeSeen
 }
 
-// newDump looks at the nodes first: what is a public key has to be known before anything is written.
+// newDump looks at the nodes first: what is a public key has to be known before anything is
+// written.
 func newDump(c call, cluster *remote.Cluster, f *os.File, root string) (*dump, error) {
 	d := &dump{c: c, cluster: cluster}
 	if _, err := cluster.Client.Discovery().ServerVersion(); err != nil {
@@ -219,7 +221,8 @@ func (d *dump) nodes(ctx context.Context) {
 	_ = g.Wait() // no node returns an error
 }
 
-// inPod adds what a verb of veilctl says in the pod of a node's veild, and is whether the pod answered in time.
+// inPod adds what a verb of veilctl says in the pod of a node's veild, and is whether the pod
+// answered in time.
 func (d *dump) inPod(ctx context.Context, n nodeSeen, what string) bool {
 	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
 	defer cancel()

@@ -37,7 +37,8 @@ const (
 
 const plantedBlock = "-----BEGIN EC " + "PRIVATE KEY-----\n" + plantedPEM + "\n-----END EC " + "PRIVATE KEY-----\n"
 
-// fakeAPI answers as an API server does, from a table of paths, and remembers what it was asked. What is not in the table is not found.
+// fakeAPI answers as an API server does, from a table of paths, and remembers what it was asked.
+// What is not in the table is not found.
 type fakeAPI struct {
 	answers map[string]string
 	mu      sync.Mutex

@@ -70,7 +70,8 @@ func (d *dump) objects(ctx context.Context) {
 	d.podTable(ctx)
 }
 
-// plainObject is without what is only bookkeeping: who wrote which field, and the copy of the whole that kubectl keeps.
+// plainObject is without what is only bookkeeping: who wrote which field, and the copy of the whole
+// that kubectl keeps.
 func plainObject(o unstructured.Unstructured) map[string]any {
 	o.SetManagedFields(nil)
 	annotations := o.GetAnnotations()

@@ -180,7 +180,8 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 	}
 }
 
-// saved is a volume whose key is in a file, saved as kubectl does; it gives the paths of both and the key.
+// saved is a volume whose key is in a file, saved as kubectl does; it returns the paths of both and
+// the key.
 func saved(t *testing.T) (state, kek string, data *keyring.Secret, st volume.State) {
 	t.Helper()
 	dir := t.TempDir()

@@ -29,7 +29,8 @@ type lost struct {
 	client *fake.FakeDynamicClient
 }
 
-// lostObject is an object that is for a volume, or stands for it. It has the finalizer of its side-car and one more.
+// lostObject is an object that is for a volume, or stands for it. It has the finalizer of its
+// side-car and one more.
 func lostObject(apiVersion, kind, namespace, name string, b belonging, fields map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind}}
 	o.SetName(name)
@@ -193,7 +194,8 @@ func TestVolumeOfANodeThatIsThereIsNotDestroyed(t *testing.T) {
 	}
 }
 
-// Without the first step there is no second, and what was cut short after the first is done by a repetition.
+// Without the first step there is no second, and what was cut short after the first is done by a
+// repetition.
 func TestDestructionThatFails(t *testing.T) {
 	l := newLost(t, func(*volume.State) {})
 	refuse := map[string]bool{"update veilvolumes": true, "delete persistentvolumes": true}

@@ -21,7 +21,8 @@ import (
 const (
 	// csiDriver is the driver's name in Kubernetes.
 	csiDriver = "csi.kubeveil.io"
-	// orphanAge is how old a volume must be before nobody's having it is a problem: its PersistentVolume is made after it.
+	// orphanAge is how old a volume must be before nobody's having it is a problem: its
+	// PersistentVolume is made after it.
 	orphanAge = 5 * time.Minute
 )
 
@@ -83,7 +84,7 @@ type around struct {
 	nodes map[string]bool
 	// users are claims and snapshots as namespace/name, by volume id.
 	users map[string]string
-	// snapshots is whether the cluster has the definitions of snapshots.
+	// snapshots reports whether the cluster has the definitions of snapshots.
 	snapshots bool
 }
 

@@ -116,7 +116,8 @@ func (r *recovery) find(c call) (volume.State, error) {
 	return st, err
 }
 
-// unlock has the data key unwrapped, exports the header when it is asked to, and gives the recovery key, which the caller wipes.
+// unlock has the data key unwrapped, exports the header when it is asked to, and returns the
+// recovery key, which the caller wipes.
 func (r *recovery) unlock(ctx context.Context, st volume.State, out *recovered) (*keyring.Secret, error) {
 	if err := keyring.Harden(); err != nil {
 		return nil, fmt.Errorf("keys must not be swapped or dumped: %w; run this as root", err)

@@ -17,10 +17,12 @@ import (
 // copyChunk is how much is copied between two looks at whether it is still wanted, bytes.
 const copyChunk = 8 << 20
 
-// unfinished is where a copy is made before it has its name. A volume's own name never begins with a dot.
+// unfinished is where a copy is made before it has its name. A volume's own name never begins with
+// a dot.
 func (f *Files) unfinished(volume string) string { return filepath.Join(f.Dir, "."+volume+".copy") }
 
-// Copy implements Backend: by sharing blocks where the file system does that, else byte by byte, with holes kept.
+// Copy implements Backend: by sharing blocks where the file system does that, else byte by byte,
+// with holes kept.
 func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 	if err := errors.Join(CheckName(dst), CheckName(src)); err != nil {
 		return err
@@ -82,7 +84,8 @@ func (f *Files) fill(ctx context.Context, to, from *os.File, size int64) error {
 	return to.Sync()
 }
 
-// clone shares the blocks of from with the empty file to, if there is room for size bytes once none is shared.
+// clone shares the blocks of from with the empty file to, if there is room for size bytes once none
+// is shared.
 func (f *Files) clone(to, from *os.File, size int64) error {
 	f.admitting.Lock()
 	defer f.admitting.Unlock()
@@ -92,7 +95,8 @@ func (f *Files) clone(to, from *os.File, size int64) error {
 	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd()))
 }
 
-// noClone is whether the file system cannot share blocks between these two files (ioctl_ficlone(2)); what else fails is an error.
+// noClone reports whether the file system cannot share blocks between these two files
+// (ioctl_ficlone(2)); what else fails is an error.
 func noClone(err error) bool {
 	for _, e := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EXDEV, unix.EINVAL, unix.ENOSYS} {
 		if errors.Is(err, e) {

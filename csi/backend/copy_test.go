@@ -144,7 +144,8 @@ func TestDisksMakeNoCopies(t *testing.T) {
 // xfsEnv names the folder of the process that has a file system which shares blocks.
 const xfsEnv = "KUBEVEIL_TEST_XFS"
 
-// Copies on a file system that shares blocks take no room until they are written to, and hold what the source held.
+// Copies on a file system that shares blocks take no room until they are written to, and hold what
+// the source held.
 func TestCopySharesBlocks(t *testing.T) {
 	nettest.NeedRoot(t)
 	if dir := os.Getenv(xfsEnv); dir != "" {
@@ -196,7 +197,8 @@ func sharesBlocks(t *testing.T, b *Files) {
 			t.Fatal(err)
 		}
 	}
-	// The room is promised, but for what the file system itself takes: all of it is needed once neither side shares a block any more.
+	// The room is promised, but for what the file system itself takes: all of it is needed once
+	// neither side shares a block any more.
 	if after, err := b.Capacity(ctx); err != nil || before-after < 2*large {
 		t.Errorf("three copies of %d bytes are promised %d, %v", int64(large), before-after, err)
 	}

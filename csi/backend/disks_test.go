@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 )
 
-// newDisks gives three disks of 1, 2 and 3 times size; the middle one has two paths.
+// newDisks returns three disks of 1, 2 and 3 times size; the middle one has two paths.
 func newDisks(t *testing.T) (*Disks, map[string]uint64) {
 	number := map[string]uint64{"a": 0x801, "b": 0x802, "b-again": 0x802, "c": 0x803}
 	sys := fstest.MapFS{}
@@ -94,7 +94,8 @@ func TestDisks(t *testing.T) {
 	}
 }
 
-// What a volume leaves on its disk keeps nobody from using the others, and the disk is offered again once it is zeros.
+// What a volume leaves on its disk keeps nobody from using the others, and the disk is offered
+// again once it is zeros.
 func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 	d, _ := newDisks(t)
 	ctx := t.Context()
@@ -216,7 +217,8 @@ func (d *Disks) mute(goOn <-chan struct{}, asked *atomic.Int64) {
 	}
 }
 
-// A disk that hangs holds up nobody: it is passed over, and takes one thread, however often it is asked for.
+// A disk that hangs holds up nobody: it is passed over, and takes one thread, however often it is
+// asked for.
 func TestDisksBesideOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
@@ -278,7 +280,8 @@ func TestRequestThatIsOverWhileADiskHangs(t *testing.T) {
 	})
 }
 
-// muteSys is a sysfs in which an attribute is not answered, as virtio's serial is not by a disk that hangs.
+// muteSys is a sysfs in which an attribute is not answered, as virtio's serial is not by a disk
+// that hangs.
 type muteSys struct {
 	fstest.MapFS
 	name  string
@@ -294,7 +297,8 @@ func (m muteSys) ReadFile(name string) ([]byte, error) {
 	return m.MapFS.ReadFile(name)
 }
 
-// One that does not say which it is, is no other volume's matter either, and it is not taken for gone: what is missing may be it.
+// One that does not say which it is, is no other volume's matter either, and it is not taken for
+// gone: what is missing may be it.
 func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
@@ -335,7 +339,8 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 	})
 }
 
-// Disks are looked at without the lock, and chosen with it: what others took meanwhile is not taken again, and a volume that was given one meanwhile has that.
+// Disks are looked at without the lock, and chosen with it: what others took meanwhile is not taken
+// again, and a volume that was given one meanwhile has that.
 func TestDisksTakenMeanwhile(t *testing.T) {
 	d, _ := newDisks(t)
 	other := &Disks{Paths: d.Paths, Claims: d.Claims, Sys: d.Sys, Size: d.Size, Number: d.Number}
@@ -410,7 +415,8 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Two disks that say the same are neither to be had, because a claim would not say which; nor is one that says nothing.
+// Two disks that say the same are neither to be had, because a claim would not say which; nor is
+// one that says nothing.
 func TestDisksThatSayTheyAreOne(t *testing.T) {
 	d, number := newDisks(t)
 	ctx := t.Context()

@@ -15,16 +15,19 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/durable"
 )
 
-// Files keeps each volume in a file <volume>.img of Dir, on a loop device with direct I/O while it is attached. On a file system that shares blocks
-// (xfs with reflink, btrfs) a copy takes no time, and room only as either side is written. So room is admitted by promises: the sizes of all files
-// together stay below the size of the file system less the reserve, whatever they take now. Only when Sparse it may run full later.
+// Files keeps each volume in a file <volume>.img of Dir, on a loop device with direct I/O while it
+// is attached. On a file system that shares blocks (xfs with reflink, btrfs) a copy takes no time,
+// and room only as either side is written. So room is admitted by promises: the sizes of all files
+// together stay below the size of the file system less the reserve, whatever they take now. Only
+// when Sparse it may run full later.
 type Files struct {
 	// Dir is a folder on ext4, xfs or btrfs. It must exist.
 	Dir string
-	// Reserve is how much of the file system no volume takes, percent: the folder may be on the node's root disk.
+	// Reserve is how much of the file system no volume takes, percent: the folder may be on the
+	// node's root disk.
 	Reserve int
-	// Sparse leaves blocks to be allocated when they are written. A file system that is then full is an I/O error for whoever uses the volume,
-	// so the default is to allocate at once.
+	// Sparse leaves blocks to be allocated when they are written. A file system that is then full
+	// is an I/O error for whoever uses the volume, so the default is to allocate at once.
 	Sparse bool
 
 	// admitting keeps two volumes from taking the same room.
@@ -66,7 +69,8 @@ func (f *Files) grow(file *os.File, size int64) error {
 	}
 	f.admitting.Lock()
 	defer f.admitting.Unlock()
-	// fallocate takes all there is before it says that it is not enough, and everybody else on that disk would meet the end.
+	// fallocate takes all there is before it says that it is not enough, and everybody else on that
+	// disk would meet the end.
 	if err := f.admit(size - info.Size()); err != nil {
 		return err
 	}

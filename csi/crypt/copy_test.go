@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 )
 
-// copied gives a disk that is a copy of a volume, its origin, and the identity of the copy.
+// copied returns a disk that is a copy of a volume, its origin, and the identity of the copy.
 func copied(t *testing.T) (d *blktest.Disk, from Origin, id Identity) {
 	t.Helper()
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
@@ -50,7 +50,8 @@ func TestFormatCopy(t *testing.T) {
 	}
 }
 
-// Whatever of a copy was written when the power went, the rest is written by doing it again. Sectors arrive in any order.
+// Whatever of a copy was written when the power went, the rest is written by doing it again.
+// Sectors arrive in any order.
 func TestFormatCopyCutShort(t *testing.T) {
 	whole, from, id := copied(t)
 	before := whole.Clone()

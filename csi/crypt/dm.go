@@ -80,7 +80,8 @@ type dmTarget struct {
 	kind, params  string
 }
 
-// dmReply is what the kernel answered. Its buffer may hold what a table says, so it is wiped by who has read it.
+// dmReply is what the kernel answered. Its buffer may hold what a table says, so it is wiped by who
+// has read it.
 type dmReply struct {
 	open  int
 	flags uint32
@@ -112,8 +113,8 @@ func (q dmRequest) call() (*dmReply, error) {
 			size *= 4
 		}
 		clear(b)
-		// Suspending waits for requests, and any signal ends that (dm_wait_for_completion): the runtime's own, or that of a child which ended. Nothing
-		// was done then.
+		// Suspending waits for requests, and any signal ends that (dm_wait_for_completion): the
+		// runtime's own, or that of a child which ended. Nothing was done then.
 		if errno != 0 && errno != unix.EINTR {
 			return nil, q.explain(errno)
 		}

@@ -18,7 +18,7 @@ import (
 
 var testID = Identity{keyring.Binding{Cluster: "c0ffee00-0000-4000-8000-000000000001", Volume: "pvc-1"}, UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}
 
-// dataKey gives a key of 64 bytes that are all c, which no real one is.
+// dataKey returns a key of 64 bytes that are all c, which no real one is.
 func dataKey(t testing.TB, c byte) *keyring.Secret {
 	t.Helper()
 	s, err := keyring.NewSecret(bytes.Repeat([]byte{c}, DataKeySize))

@@ -14,7 +14,7 @@ const testPayload = 8 << 20
 
 var testWant = Want{Epoch: 1, Payload: testPayload}
 
-// formatted gives a disk with the volume, made with the key of bytes c.
+// formatted returns a disk with the volume, made with the key of bytes c.
 func formatted(t testing.TB, c byte, id Identity) *blktest.Disk {
 	t.Helper()
 	d := blktest.New(DeviceSize(testPayload))
@@ -54,7 +54,8 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 	}
 }
 
-// What seals a record outlives the keys that it is from, opens nothing, and verifies nothing once it was wiped: an empty key would, whatever anybody sealed by none.
+// What seals a record outlives the keys that it is from, opens nothing, and verifies nothing once
+// it was wiped: an empty key would, whatever anybody sealed by none.
 func TestSealingKeys(t *testing.T) {
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	sealing, err := keys.Sealing()
@@ -187,7 +188,7 @@ func zero(t *testing.T, d *blktest.Disk, at int64) {
 
 func TestEpochs(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
-	// at gives a disk whose copies have those epochs; 0 is a torn copy.
+	// at returns a disk whose copies have those epochs; 0 is a torn copy.
 	at := func(a, b uint64) *blktest.Disk {
 		d := formatted(t, 1, testID)
 		r, err := read(t, d).Verify(keys, testID, testWant)
@@ -306,7 +307,8 @@ func TestFormatWritesOverNothingElse(t *testing.T) {
 	}
 }
 
-// Formatting is cut short by a power failure at each operation, with any part of what was not flushed on the disk, and repeated.
+// Formatting is cut short by a power failure at each operation, with any part of what was not
+// flushed on the disk, and repeated.
 func TestFormatIsRepeated(t *testing.T) {
 	for seed := range uint64(8) {
 		for cut := 1; ; cut++ {

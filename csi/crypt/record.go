@@ -11,7 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// MaxName is the longest cluster or volume id that a record holds, bytes; CSI allows volume ids no more.
+// MaxName is the longest cluster or volume id that a record holds, bytes; CSI allows volume ids no
+// more.
 const MaxName = 128
 
 const (
@@ -42,7 +43,7 @@ type Record struct {
 	keyGen, integrity uint32
 }
 
-// newRecord gives the first record of a volume, without the digest of its header.
+// newRecord returns the first record of a volume, without the digest of its header.
 func newRecord(id Identity, payload int64) (Record, error) {
 	for _, name := range []string{id.Cluster, id.Volume} {
 		if len(name) == 0 || len(name) > MaxName {
@@ -196,7 +197,8 @@ func parseName(b []byte) string {
 // Claims are the names in the record of the disk, see the function.
 func (m *Metadata) Claims() (b keyring.Binding, ok bool) { return Claims(m.bytes) }
 
-// Claims are the names in the record of a disk, without any key: what it says, not what it is. ok is false when there is none.
+// Claims are the names in the record of a disk, without any key: what it says, not what it is. ok
+// is false when there is none.
 func Claims(metadata []byte) (b keyring.Binding, ok bool) {
 	for _, at := range []int{recordA, recordB} {
 		if len(metadata) >= at+recordSize && string(metadata[at:at+len(recordMagic)]) == recordMagic {

@@ -19,7 +19,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// unresumable has that many attempts to resume a mapping fail. held is closed when the copy has made all of its own: from then on it is the driver that tries.
+// unresumable has that many attempts to resume a mapping fail. held is closed when the copy has
+// made all of its own: from then on it is the driver that tries.
 func (m *machine) unresumable(times int) (held <-chan struct{}) {
 	const ofTheCopy = 7
 	failed, later := 0, make(chan struct{})
@@ -45,7 +46,8 @@ func (m *machine) suspended() bool {
 	return mapping.Suspended
 }
 
-// A volume that does not go on after its snapshot, by none of the attempts that are made at once, is tried again until it does.
+// A volume that does not go on after its snapshot, by none of the attempts that are made at once,
+// is tried again until it does.
 func TestSourceGoesOnAfterAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -64,7 +66,8 @@ func TestSourceGoesOnAfterAll(t *testing.T) {
 	})
 }
 
-// Meanwhile the volume is nobody else's, and a process that ends does not wait: the next one lets it go on when it starts.
+// Meanwhile the volume is nobody else's, and a process that ends does not wait: the next one lets
+// it go on when it starts.
 func TestEndWhileASourceStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -138,7 +141,8 @@ type full struct{ memory }
 
 func (full) Provision(context.Context, string, int64) error { return backend.ErrFull }
 
-// A volume with data, under a state from a backup that says that it is new, is not taken back because there is no room for it.
+// A volume with data, under a state from a backup that says that it is new, is not taken back
+// because there is no room for it.
 func TestNoRoomForWhatIsThere(t *testing.T) {
 	m, d := closed(t)
 	now, disk := m.state(pvc), m.disk(pvc)
@@ -173,7 +177,8 @@ func (k *keeping) Remove(ctx context.Context, v string, r volume.Revision) error
 	return k.Store.Remove(ctx, v, r)
 }
 
-// A volume for which there was no room, and that could not be taken back to the end, is made when there is.
+// A volume for which there was no room, and that could not be taken back to the end, is made when
+// there is.
 func TestTakenBackAndMadeAfterAll(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
@@ -205,7 +210,8 @@ func TestTakenBackAndMadeAfterAll(t *testing.T) {
 	}
 }
 
-// Who asks for a copy again gets what was made, though its source has grown since. What does not go with what was made is refused.
+// Who asks for a copy again gets what was made, though its source has grown since. What does not go
+// with what was made is refused.
 func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	clone := func(name string, required, limit int64) (*csi.Volume, error) {
@@ -244,7 +250,8 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	shows(m, d)
 }
 
-// Who asks for a copy again, not having heard that it was made, gets it, also when its source is gone since.
+// Who asks for a copy again, not having heard that it was made, gets it, also when its source is
+// gone since.
 func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	m, d := closed(t)
 	if err := snapshotted(m, d); err != nil {

@@ -26,7 +26,8 @@ func (s *stuck) Usage(path string) (mount.Usage, error) {
 	return s.System.Usage(path)
 }
 
-// Statistics of a disk that hangs end within a time, and take one thread however often the kubelet asks.
+// Statistics of a disk that hangs end within a time, and take one thread however often the kubelet
+// asks.
 func TestStatisticsOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -66,8 +67,8 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A volume that is published already is published again by what the cache says, without the API server. All else is
-// decided by the API server.
+// A volume that is published already is published again by what the cache says, without the API
+// server. All else is decided by the API server.
 func TestPublishedAgainWithoutAPIServer(t *testing.T) {
 	for name, c := range map[string]*csi.VolumeCapability{"file system": mounted(""), "device": block()} {
 		t.Run(name, func(t *testing.T) {

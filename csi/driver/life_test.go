@@ -162,7 +162,8 @@ func TestLifeOfADevice(t *testing.T) {
 	}
 }
 
-// The kubelet binds folders of a volume once more for the subPaths of its pod, and asks for the volume again when it was restarted.
+// The kubelet binds folders of a volume once more for the subPaths of its pod, and asks for the
+// volume again when it was restarted.
 func TestKubeletBindsSubPaths(t *testing.T) {
 	single := mounted("")
 	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER

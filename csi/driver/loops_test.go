@@ -22,8 +22,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// loops is an engine whose mappings are loop devices on the devices below, from where the data begins: they encrypt nothing, and all else is as it is with
-// device-mapper, on kernels that have none.
+// loops is an engine whose mappings are loop devices on the devices below, from where the data
+// begins: they encrypt nothing, and all else is as it is with device-mapper, on kernels that have
+// none.
 type loops struct{ *crypttest.Engine }
 
 func (l loops) Create(ctx context.Context, t crypt.Table, key *keyring.Secret) (crypt.Mapping, error) {
@@ -107,8 +108,8 @@ func needGrowth(t *testing.T) {
 	nettest.NeedCapability(t, unix.CAP_SYS_RESOURCE, "ext4 grows only with CAP_SYS_RESOURCE; csi/kerneltest has it")
 }
 
-// unable is this machine without CAP_SYS_RESOURCE: it passes over that ext4 does not grow, which csi/mount tests to be said. Tests that use it list growth
-// as skipped.
+// unable is this machine without CAP_SYS_RESOURCE: it passes over that ext4 does not grow, which
+// csi/mount tests to be said. Tests that use it list growth as skipped.
 type unable struct{ mount.Host }
 
 func (u unable) Grow(ctx context.Context, device, target string, kind mount.FS) error {
@@ -119,7 +120,8 @@ func (u unable) Grow(ctx context.Context, device, target string, kind mount.FS) 
 	return err
 }
 
-// onLoops gives a machine whose volumes are files, whose mappings are loop devices, and whose file systems and mounts are this machine's.
+// onLoops returns a machine whose volumes are files, whose mappings are loop devices, and whose
+// file systems and mounts are this machine's.
 func onLoops(t *testing.T) *machine {
 	m := newMachine(t)
 	engine := loops{m.engine}

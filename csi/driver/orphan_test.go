@@ -9,7 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// lose takes the state of the volume away, as a restore of the cluster's state from before it was made does.
+// lose takes the state of the volume away, as a restore of the cluster's state from before it was
+// made does.
 func (m *machine) lose() {
 	m.store.mu.Lock()
 	defer m.store.mu.Unlock()

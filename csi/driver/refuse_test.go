@@ -63,7 +63,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// A state from a backup, while a pod uses what came after it: all that would end that is refused, and the pod goes on.
+// A state from a backup, while a pod uses what came after it: all that would end that is refused,
+// and the pod goes on.
 func TestStateFromABackup(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	old := m.state(pvc)
@@ -92,8 +93,9 @@ func TestStateFromABackup(t *testing.T) {
 	}
 }
 
-// A state from a backup that was made while a volume was staged for the first time says that nobody has used it. No file system is made for it on what
-// a pod wrote since, neither while the volume is open nor later.
+// A state from a backup that was made while a volume was staged for the first time says that nobody
+// has used it. No file system is made for it on what a pod wrote since, neither while the volume is
+// open nor later.
 func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	m := newMachine(t)
 	var old volume.State
@@ -135,8 +137,9 @@ func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	m.greets("target")
 }
 
-// A volume that was not staged is closed, also one that a process left open which died: a kubelet does not ask to unstage it. What a person is to repair stays for him,
-// and what somebody holds open stays.
+// A volume that was not staged is closed, also one that a process left open which died: a kubelet
+// does not ask to unstage it. What a person is to repair stays for him, and what somebody holds
+// open stays.
 func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind  string
@@ -190,7 +193,8 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 	}
 }
 
-// left opens the volume as a process does that dies before it mounts it; held is whether somebody has the mapping open.
+// left opens the volume as a process does that dies before it mounts it; held is whether somebody
+// has the mapping open.
 func (m *machine) left(d *Driver, held bool) {
 	m.t.Helper()
 	for _, adopted := range []bool{false, true} {
@@ -399,7 +403,8 @@ func TestStageRefusesRequests(t *testing.T) {
 	}
 }
 
-// Each call that needs the key of the class's Secret, without it and with another one: nothing comes of it, and it is done with the right one.
+// Each call that needs the key of the class's Secret, without it and with another one: nothing
+// comes of it, and it is done with the right one.
 func TestWrongSecrets(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
@@ -460,7 +465,7 @@ func TestWrongSecrets(t *testing.T) {
 	m.greets("target")
 }
 
-// sameStates is whether both have the same volumes in the same states, in any order.
+// sameStates reports whether both have the same volumes in the same states, in any order.
 func sameStates(a, b []volume.State) bool {
 	text := func(states []volume.State) []string {
 		var out []string
@@ -504,7 +509,8 @@ func (e *exhausted) Attach(ctx context.Context, v string) (backend.Device, error
 	return e.Backend.Attach(ctx, v)
 }
 
-// Without a loop device a volume waits as it is, a new one and one with data, and is staged when there is one.
+// Without a loop device a volume waits as it is, a new one and one with data, and is staged when
+// there is one.
 func TestLoopDevicesExhausted(t *testing.T) {
 	m := newMachine(t)
 	loops := &exhausted{none: true}

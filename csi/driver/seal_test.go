@@ -18,11 +18,12 @@ func (m *machine) withSecret(d *Driver) {
 	}
 }
 
-// A request to unstage brings no secret, and the volume is sealed all the same: its epoch is one that no image from while it was staged has. A driver that was restarted meanwhile
-// seals it when something brought the secret again, and else the next stage does.
+// A request to unstage brings no secret, and the volume is sealed all the same: its epoch is one
+// that no image from while it was staged has. A driver that was restarted meanwhile seals it when
+// something brought the secret again, and else the next stage does.
 func TestSecretSealsAtUnstage(t *testing.T) {
 	for name, c := range map[string]struct {
-		// meanwhile gives the process that unstages.
+		// meanwhile returns the process that unstages.
 		meanwhile func(m *machine, d *Driver) *Driver
 		sealed    bool
 	}{

@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// CreateSnapshot implements csi.ControllerServer: a copy of the volume as it is now, that nobody opens.
+// CreateSnapshot implements csi.ControllerServer: a copy of the volume as it is now, that nobody
+// opens.
 func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	if r.GetName() == "" {
 		return nil, invalid("no name")
@@ -68,9 +69,11 @@ var errEnding = errors.New("the driver ends: ask again")
 // stillEvery is how often a source is tried again that could not be let go on after it was copied.
 const stillEvery = 5 * time.Second
 
-// copy copies the volume src, which it locks. It is not ended with the request, whose patience is shorter than a copy may take: the next request waits for it. It is ended
-// with the process (End). A source that stands still has it wait until that goes on, whatever became of the copy: a pod waits, and nothing else can be done with the volume. With the
-// process that ends, too, and then the next one lets it go on (Recover).
+// copy copies the volume src, which it locks. It is not ended with the request, whose patience is
+// shorter than a copy may take: the next request waits for it. It is ended with the process (End).
+// A source that stands still has it wait until that goes on, whatever became of the copy: a pod
+// waits, and nothing else can be done with the volume. With the process that ends, too, and then
+// the next one lets it go on (Recover).
 func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string, opts volume.CopyOptions) (volume.State, error) {
 	unlock, err := d.lock(src)
 	if err != nil {
@@ -94,8 +97,8 @@ func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string, opt
 	return st, err
 }
 
-// flush writes out what the volume's file system holds in memory while its users go on, so that little is left to
-// be written while they wait. Without it the copy is the same.
+// flush writes out what the volume's file system holds in memory while its users go on, so that
+// little is left to be written while they wait. Without it the copy is the same.
 func (d *Driver) flush(ctx context.Context, id string) {
 	o, err := d.look(ctx, id)
 	if err != nil {
@@ -113,7 +116,8 @@ func (d *Driver) flush(ctx context.Context, id string) {
 	}
 }
 
-// begun gives the copy of that name, where its source is gone (the error) and it needs that no more: who asks for it again, not having heard that it was made, gets it.
+// begun returns the copy of that name, where its source is gone (the error) and it needs that no
+// more: who asks for it again, not having heard that it was made, gets it.
 func (d *Driver) begun(ctx context.Context, name, src string, gone error) (volume.State, *volume.Set, error) {
 	st, set, err := d.own(ctx, name)
 	if errors.Is(err, volume.ErrNotFound) || err == nil && (st.Request.Source != src || st.Phase == volume.New || st.Phase == volume.Deleted) {
@@ -193,8 +197,8 @@ func (d *Driver) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*c
 	return &csi.GetSnapshotResponse{Snapshot: snapshot(st)}, nil
 }
 
-// selectedNode is the annotation by which a claim says where its volume is to be made; the scheduler passes over
-// all other nodes (FindPodVolumes in Kubernetes' plugin volumebinding).
+// selectedNode is the annotation by which a claim says where its volume is to be made; the
+// scheduler passes over all other nodes (FindPodVolumes in Kubernetes' plugin volumebinding).
 const selectedNode = "volume.kubernetes.io/selected-node"
 
 // createFrom makes a volume that begins as a copy of a snapshot or of another volume.
@@ -233,8 +237,9 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	return d.copy(ctx, d.Sets[p.Backend], r.GetName(), src, volume.CopyOptions{Size: size, Request: request, Keys: d.chain(keys)})
 }
 
-// copySize is the size of the copy that r asks for, bytes: at least source, which is that of its source, or what that is about to have. One that was made is as large as it
-// is: its source may have grown since, and to ask again is no error.
+// copySize is the size of the copy that r asks for, bytes: at least source, which is that of its
+// source, or what that is about to have. One that was made is as large as it is: its source may
+// have grown since, and to ask again is no error.
 func (d *Driver) copySize(ctx context.Context, r *csi.CreateVolumeRequest, source, least int64) (int64, error) {
 	limit := r.GetCapacityRange().GetLimitBytes()
 	have, err := d.any.Get(ctx, r.GetName())

@@ -113,7 +113,8 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	return err
 }
 
-// make makes a file system on a volume that no pod has seen, and leaves any other. What is there already is of a process that died before it said so.
+// make makes a file system on a volume that no pod has seen, and leaves any other. What is there
+// already is of a process that died before it said so.
 func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volume.OpenOptions, kind mount.FS) error {
 	made, err := set.Make(ctx, id, opts, func(device string) error {
 		if err := d.Mounts.Make(ctx, device, kind); err != nil {
@@ -130,8 +131,9 @@ func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volu
 // giveBackPatience bounds the closing of a volume that could not be staged.
 const giveBackPatience = 30 * time.Second
 
-// giveBack closes a volume that is open and could not be staged, unless it is mounted, published or held open: a kubelet does not ask to unstage what it was
-// told is not staged, and the kernel would keep the key.
+// giveBack closes a volume that is open and could not be staged, unless it is mounted, published or
+// held open: a kubelet does not ask to unstage what it was told is not staged, and the kernel would
+// keep the key.
 func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State, keys keyring.Provider) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackPatience)
 	defer cancel()
@@ -147,7 +149,8 @@ func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State,
 // sidecar begins what the external-provisioner adds to a volume context.
 const sidecar = "storage.kubernetes.io/"
 
-// checkContext compares the volume context, which others may write, with what the volume was made with.
+// checkContext compares the volume context, which others may write, with what the volume was made
+// with.
 func checkContext(st volume.State, p Parameters, given map[string]string) error {
 	have := p.Map()
 	for name, value := range given {
@@ -161,7 +164,8 @@ func checkContext(st volume.State, p Parameters, given map[string]string) error 
 	return nil
 }
 
-// chain is a provider that wraps by first, and unwraps by all there are: the key of a volume may still be wrapped by another.
+// chain is a provider that wraps by first, and unwraps by all there are: the key of a volume may
+// still be wrapped by another.
 func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 	var c keyring.Chain
 	if first != nil {
@@ -178,8 +182,8 @@ func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 	return c
 }
 
-// openOptions are those of a volume with these parameters, with the provider of the request. Where the key comes with requests, the one that unstages brings
-// none: what it seals by is kept.
+// openOptions are those of a volume with these parameters, with the provider of the request. Where
+// the key comes with requests, the one that unstages brings none: what it seals by is kept.
 func (d *Driver) openOptions(p Parameters, keys keyring.Provider) volume.OpenOptions {
 	return volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning, Discard: p.Discard != DiscardNever, KeepSealing: p.Keys == keyring.NameSecret}
 }
@@ -222,7 +226,7 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	return nil
 }
 
-// content gives the file system that is on an open volume.
+// content returns the file system that is on an open volume.
 func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mount.FS, error) {
 	id := o.State.Volume
 	if o.State.Content != volume.Made {
@@ -241,7 +245,8 @@ func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mo
 	return found.FS, nil
 }
 
-// fill grows a mounted file system to the size of its volume: an expansion was cut short, or it came from a smaller source.
+// fill grows a mounted file system to the size of its volume: an expansion was cut short, or it
+// came from a smaller source.
 func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS, payload int64) error {
 	found, err := d.Mounts.Probe(ctx, path)
 	if err != nil || found.Size >= payload {
@@ -250,7 +255,8 @@ func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS, p
 	return d.Mounts.Grow(context.WithoutCancel(ctx), path, target, kind)
 }
 
-// NodeUnstageVolume implements csi.NodeServer: the file system is unmounted and the volume closed. It waits for nobody.
+// NodeUnstageVolume implements csi.NodeServer: the file system is unmounted and the volume closed.
+// It waits for nobody.
 func (d *Driver) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
@@ -292,8 +298,8 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	if err != nil {
 		return err
 	}
-	// A request to unstage brings no secrets: a volume whose key needs them is sealed by what Open kept. In a process that did not open it, it is closed without,
-	// which Close logs.
+	// A request to unstage brings no secrets: a volume whose key needs them is sealed by what Open
+	// kept. In a process that did not open it, it is closed without, which Close logs.
 	keys, _, err := d.provider(p, nil)
 	if err != nil {
 		return err
@@ -302,8 +308,8 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	return err
 }
 
-// unstageLost unmounts a volume that has no state, as after a restore of the cluster's state from before it was
-// made, and closes the mapping that was mounted there, unless something else uses it.
+// unstageLost unmounts a volume that has no state, as after a restore of the cluster's state from
+// before it was made, and closes the mapping that was mounted there, unless something else uses it.
 func (d *Driver) unstageLost(ctx context.Context, id, target string) error {
 	all, err := d.Mounts.List()
 	if err != nil {

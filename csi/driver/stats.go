@@ -64,7 +64,8 @@ const (
 	reasonReadOnly  = "FileSystemReadOnly"
 )
 
-// NodeGetVolumeHealth implements csi.NodeServer: whether the volume's disk answers, and its file system takes writes.
+// NodeGetVolumeHealth implements csi.NodeServer: whether the volume's disk answers, and its file
+// system takes writes.
 func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
@@ -135,8 +136,9 @@ func (d *Driver) usage(ctx context.Context, o volume.Opened, path string) (mount
 	return r.usage, r.err
 }
 
-// read has a disk asked by do, and returns what it answered; who asks the same meanwhile gets the same answer. A disk that hangs does not make the caller
-// hang (errHangs), and has one question hang, however often it is asked: each takes a thread.
+// read has a disk asked by do, and returns what it answered; who asks the same meanwhile gets the
+// same answer. A disk that hangs does not make the caller hang (errHangs), and has one question
+// hang, however often it is asked: each takes a thread.
 func (d *Driver) read(ctx context.Context, question string, do func(*reading)) (*reading, error) {
 	d.mu.Lock()
 	r := d.reads[question]

@@ -18,7 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// heir is another machine that sees the same states and disks, and whose driver may take volumes from this one.
+// heir is another machine that sees the same states and disks, and whose driver may take volumes
+// from this one.
 func (m *machine) heir() (*machine, *Driver) {
 	m.t.Helper()
 	other := newMachine(m.t)
@@ -37,8 +38,9 @@ func (m *machine) edit(change func(*volume.State)) {
 	m.store.revision[pvc]++
 }
 
-// A node from which a volume was taken while it has it mounted: whatever call comes first fences what is there, says which node has it, and what is to be done about the
-// PersistentVolume. Then it can be unstaged.
+// A node from which a volume was taken while it has it mounted: whatever call comes first fences
+// what is there, says which node has it, and what is to be done about the PersistentVolume. Then it
+// can be unstaged.
 func TestTakenFromANodeThatLives(t *testing.T) {
 	for name, call := range map[string]func(m *machine, d *Driver) error{
 		"stage":   func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },
@@ -122,7 +124,8 @@ func (m *machine) live(v string) []string {
 	return slices.DeleteFunc(m.engine.Live(), func(name string) bool { return !strings.HasPrefix(name, crypt.NamePrefix(m.state(v).UUID)) })
 }
 
-// A node that nobody calls, its kubelet being gone, fences what was taken from it all the same, also when that is closed again elsewhere, and nothing else.
+// A node that nobody calls, its kubelet being gone, fences what was taken from it all the same,
+// also when that is closed again elsewhere, and nothing else.
 func TestTakenFromANodeThatNobodyCalls(t *testing.T) {
 	for name, again := range map[string]bool{"open on the other": false, "closed there again": true} {
 		t.Run(name, func(t *testing.T) {
@@ -192,7 +195,8 @@ func TestFenceThatHangs(t *testing.T) {
 	})
 }
 
-// listed is a store that counts how often all states are read, and of which some are refused, or that is away.
+// listed is a store that counts how often all states are read, and of which some are refused, or
+// that is away.
 type listed struct {
 	volume.Store
 	lists, gets int
@@ -214,7 +218,8 @@ func (l *listed) Get(ctx context.Context, v string) (volume.State, volume.Revisi
 	return l.Store.Get(ctx, v)
 }
 
-// All states are read when there is a mapping that is not known yet, and not each time. One that is refused matters when it may be that mapping's.
+// All states are read when there is a mapping that is not known yet, and not each time. One that is
+// refused matters when it may be that mapping's.
 func TestWhoseMappingsThereAre(t *testing.T) {
 	m, d := two(t)
 	store := &listed{Store: d.any.Store, refused: volume.ErrState}
@@ -251,7 +256,8 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 	}
 }
 
-// The volume is the other node's by name, too, since: what the former node has of it goes all the same when it is unstaged, and nothing else is done there.
+// The volume is the other node's by name, too, since: what the former node has of it goes all the
+// same when it is unstaged, and nothing else is done there.
 func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	other, heir := m.heir()
@@ -274,7 +280,8 @@ func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 	}
 }
 
-// A node that is said to be gone, and is not: it opens and deletes nothing that is given to another, though that has not opened it yet.
+// A node that is said to be gone, and is not: it opens and deletes nothing that is given to
+// another, though that has not opened it yet.
 func TestNodeThatIsSaidToBeGone(t *testing.T) {
 	m, d := closed(t)
 	if err := snapshotted(m, d); err != nil {
@@ -302,7 +309,8 @@ func TestNodeThatIsSaidToBeGone(t *testing.T) {
 	}
 }
 
-// A node that took a volume over does not destroy its key before the volume is its own by name: it could not forget the state.
+// A node that took a volume over does not destroy its key before the volume is its own by name: it
+// could not forget the state.
 func TestHeirDeletes(t *testing.T) {
 	m, d := closed(t)
 	other, heir := m.heir()

@@ -12,10 +12,12 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// A walk kills the driver before each step that a call takes, with and without a reboot after it, and then has a new process do the call again. Then it has each step
-// fail, once, and the process that met that do the call again.
+// A walk kills the driver before each step that a call takes, with and without a reboot after it,
+// and then has a new process do the call again. Then it has each step fail, once, and the process
+// that met that do the call again.
 type walk struct {
-	// prepare gives a machine with an undisturbed process; call is what is walked through; check looks at what is there in the end.
+	// prepare returns a machine with an undisturbed process; call is what is walked through; check
+	// looks at what is there in the end.
 	prepare func(t *testing.T) (*machine, *Driver)
 	call    func(m *machine, d *Driver) error
 	check   func(m *machine, d *Driver)

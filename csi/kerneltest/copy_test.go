@@ -89,7 +89,7 @@ func (w *writer) goesOn(t *testing.T, n int64) {
 	nettest.Until(t, patience, "the writer goes on", func() bool { return w.done.Load() >= want })
 }
 
-// files gives a step that writes a file, flushed, and its folder.
+// files returns a step that writes a file, flushed, and its folder.
 func files(dir string) func(i int64) error {
 	return func(i int64) error {
 		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("f%06d", i)), os.O_CREATE|os.O_WRONLY, 0o600)
@@ -112,7 +112,8 @@ func checkFiles(t *testing.T, dir string, n int64) {
 	}
 }
 
-// A file system is copied while it is written to: the copy is clean, has what was flushed before, and grows.
+// A file system is copied while it is written to: the copy is clean, has what was flushed before,
+// and grows.
 func TestCopyOfMountedExt4(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -180,7 +181,8 @@ func TestCopyOfFrozenXFS(t *testing.T) {
 	w.goesOn(t, 2)
 	w.stop()
 	c := n.open("copy", volume.OpenOptions{})
-	// Both have one UUID, and the source is mounted. A frozen XFS has something in its log, which is done at the mount.
+	// Both have one UUID, and the source is mounted. A frozen XFS has something in its log, which
+	// is done at the mount.
 	copied, unmount := mounted(t, c.Mapping.Path, "-o", "nouuid")
 	checkFiles(t, copied, flushed)
 	unmount()
@@ -191,7 +193,8 @@ func TestCopyOfFrozenXFS(t *testing.T) {
 // slots is in how many places a raw volume is written, one after the other.
 const slots = 16
 
-// A raw volume is copied while it is written to: what the copy has was there at one moment, though the ring is spread over the disk.
+// A raw volume is copied while it is written to: what the copy has was there at one moment, though
+// the ring is spread over the disk.
 func TestCopyOfSuspendedBlock(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -264,7 +267,8 @@ func TestResumeAfterACopyDied(t *testing.T) {
 	run(t, "", "fsck.ext4", "-fn", o.Mapping.Path)
 }
 
-// Where the file system below shares blocks, a copy takes no room and the source stands still for a moment only.
+// Where the file system below shares blocks, a copy takes no room and the source stands still for a
+// moment only.
 func TestCopySharesBlocks(t *testing.T) {
 	needMachine(t)
 	image := filepath.Join(t.TempDir(), "xfs")

@@ -246,7 +246,8 @@ func TestDriverWithDevices(t *testing.T) {
 	p.healthy("pvc-1")
 }
 
-// TestTimeToStage prints what the gates of `make bench-storage` measure, without a cluster around it.
+// TestTimeToStage prints what the gates of `make bench-storage` measure, without a cluster around
+// it.
 func TestTimeToStage(t *testing.T) {
 	p := newPlugin(t)
 	p.files.Sparse = true

@@ -29,7 +29,8 @@ const machineEnv = "KUBEVEIL_DM"
 const (
 	cluster = "c0ffee00-0000-4000-8000-000000000001"
 	size    = 64 << 20
-	// canary is looked for on disks; it is repeated so that wherever a sector begins there is a whole one.
+	// canary is looked for on disks; it is repeated so that wherever a sector begins there is a
+	// whole one.
 	canary = "kubeveil-canary-8c1f"
 )
 
@@ -166,7 +167,8 @@ func wantAt(t *testing.T, path string, at int64, want []byte) {
 	}
 }
 
-// count says how often the canary's text is in the file, past the page cache. One that lies across two of its pieces is not counted: it is in each sector whole.
+// count says how often the canary's text is in the file, past the page cache. One that lies across
+// two of its pieces is not counted: it is in each sector whole.
 func count(t *testing.T, path, text string) int {
 	t.Helper()
 	d, err := blk.Open(path)
@@ -192,7 +194,7 @@ func count(t *testing.T, path, text string) int {
 
 func (n *node) image(name string) string { return filepath.Join(n.files.Dir, name+".img") }
 
-// recovery gives the recovery key and the volume key of a volume.
+// recovery returns the recovery key and the volume key of a volume.
 func (n *node) recovery(name string) (passphrase, volumeKey string) {
 	n.t.Helper()
 	st, _, err := n.Store.Get(n.t.Context(), name)
@@ -217,7 +219,8 @@ func (n *node) recovery(name string) (passphrase, volumeKey string) {
 	return string(text.Bytes()), hex.EncodeToString(keys.Volume.Bytes())
 }
 
-// What is written through a volume is there again, and nowhere on the disk; stock cryptsetup reads it, and we read what that wrote.
+// What is written through a volume is there again, and nowhere on the disk; stock cryptsetup reads
+// it, and we read what that wrote.
 func TestRoundTripWithCryptsetup(t *testing.T) {
 	n := newNode(t)
 	n.create("v")

@@ -46,7 +46,8 @@ func TestHarden(t *testing.T) {
 	}
 }
 
-// lockedWhenTouched checks that memory that is mapped later is locked page by page as it is used, and takes no room before.
+// lockedWhenTouched checks that memory that is mapped later is locked page by page as it is used,
+// and takes no room before.
 func lockedWhenTouched(t *testing.T) {
 	t.Helper()
 	page := unix.Getpagesize()
@@ -69,7 +70,8 @@ func lockedWhenTouched(t *testing.T) {
 	}
 }
 
-// heapIsGivenBack checks that the runtime, whose usual way locked memory refuses, still gives up what it has freed.
+// heapIsGivenBack checks that the runtime, whose usual way locked memory refuses, still gives up
+// what it has freed.
 func heapIsGivenBack(t *testing.T) {
 	t.Helper()
 	b := make([]byte, 64<<20)

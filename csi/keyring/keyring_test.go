@@ -19,7 +19,7 @@ var (
 	there = Binding{Cluster: "cluster-1", Volume: "pvc-2"}
 )
 
-// providers gives one of each kind, a further one with another key of the same kind.
+// providers returns one of each kind, a further one with another key of the same kind.
 func providers(t *testing.T) map[string][2]Provider {
 	t.Helper()
 	fromSecrets := func(c byte) Provider {

@@ -51,7 +51,8 @@ func (c *Cache) names(t *testing.T) []string {
 	return names
 }
 
-// The cache follows the volumes of its node, and asks an API server that cannot select by node for all.
+// The cache follows the volumes of its node, and asks an API server that cannot select by node for
+// all.
 func TestCacheFollowsTheVolumesOfItsNode(t *testing.T) {
 	for situation, selects := range map[string]bool{"by field": true, "without fields": false} {
 		t.Run(situation, func(t *testing.T) {
@@ -98,7 +99,8 @@ func TestCacheFollowsTheVolumesOfItsNode(t *testing.T) {
 	}
 }
 
-// What the cache has costs no request; what it has not is asked for. It is no answer that it was not filled.
+// What the cache has costs no request; what it has not is asked for. It is no answer that it was
+// not filled.
 func TestCacheAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kinds := map[schema.GroupVersionResource]string{VeilVolumes: Kind + "List"}

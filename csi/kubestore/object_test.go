@@ -123,7 +123,8 @@ type property struct {
 	MaxLength  int                 `json:"maxLength"`
 }
 
-// The schema has the fields that are written, neither fewer, which the API server would refuse, nor more.
+// The schema has the fields that are written, neither fewer, which the API server would refuse, nor
+// more.
 func TestSchemaIsTheState(t *testing.T) {
 	text, err := os.ReadFile("../../manifests/csi/crd/veilvolumes.yaml")
 	if err != nil {

@@ -273,7 +273,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// Only e2fsck itself says that a file system is damaged, not that it was ended, nor that it could not begin.
+// Only e2fsck itself says that a file system is damaged, not that it was ended, nor that it could
+// not begin.
 func TestHowCheckEnds(t *testing.T) {
 	dir := t.TempDir()
 	before := folders

@@ -29,7 +29,7 @@ func (n *node) stateOf(volume string) State {
 	return s
 }
 
-// marked is whether the disk of the volume has the mark of opened.
+// marked reports whether the disk of the volume has the mark of opened.
 func (n *node) marked(volume string) bool {
 	d := n.disks[volume]
 	hook := d.Hook
@@ -151,7 +151,8 @@ func (n *node) nothingOf(volume string) {
 	}
 }
 
-// stuck is a backend whose copies are done only when their source is not suspended any more: as one that waits for memory which the source's holds.
+// stuck is a backend whose copies are done only when their source is not suspended any more: as one
+// that waits for memory which the source's holds.
 type stuck struct{ stepBackend }
 
 func (b stuck) Copy(ctx context.Context, dst, src string, size int64) error {
@@ -226,7 +227,8 @@ func TestCopyOfANewVolume(t *testing.T) {
 	}
 }
 
-// A copy does not open on its source's disk, nor the source on the copy's; the keys being the same, it is the names and records that tell.
+// A copy does not open on its source's disk, nor the source on the copy's; the keys being the same,
+// it is the names and records that tell.
 func TestCopyAndSourceAreNotExchanged(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)
@@ -250,7 +252,8 @@ func TestCopyAndSourceAreNotExchanged(t *testing.T) {
 	}
 }
 
-// What the disk's owner may show while a volume is copied: it is refused, nothing is left of the copy, and the source is as it was.
+// What the disk's owner may show while a volume is copied: it is refused, nothing is left of the
+// copy, and the source is as it was.
 func TestLiesWhileCopying(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(n *node) *blktest.Disk
@@ -285,7 +288,8 @@ func TestLiesWhileCopying(t *testing.T) {
 	}
 }
 
-// formattingCopy gives copies whose process was killed when it had reached FORMATTING and written nothing.
+// formattingCopy returns copies whose process was killed when it had reached FORMATTING and written
+// nothing.
 func formattingCopy(t *testing.T) func(t *testing.T) *node {
 	t.Helper()
 	at := func(t *testing.T, kill int) *node {
@@ -302,7 +306,8 @@ func formattingCopy(t *testing.T) func(t *testing.T) *node {
 	}
 }
 
-// In FORMATTING the disk of a copy holds the source's metadata, ours or zeros; whatever else is there is left alone.
+// In FORMATTING the disk of a copy holds the source's metadata, ours or zeros; whatever else is
+// there is left alone.
 func TestFormattingACopyOverSomethingElse(t *testing.T) {
 	formatting := formattingCopy(t)
 	for name, lie := range map[string]func(n *node, d *blktest.Disk){
@@ -342,7 +347,8 @@ func TestCopyUnderAStateFromABackup(t *testing.T) {
 	}
 }
 
-// A copy has all that its source has, also while the state has not heard yet that the source was expanded.
+// A copy has all that its source has, also while the state has not heard yet that the source was
+// expanded.
 func TestCopyDuringAnExpansionThatWasCutShort(t *testing.T) {
 	for kill := 1; ; kill++ {
 		n := opened(t)

@@ -30,7 +30,8 @@ func TestACopiedDiskOpensNoMoreAfterDeletion(t *testing.T) {
 	}
 }
 
-// Two volumes' disks were exchanged: deleting the one does not take the other's only ciphertext with it.
+// Two volumes' disks were exchanged: deleting the one does not take the other's only ciphertext
+// with it.
 func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 	for name, copied := range map[string]bool{"another volume": false, "its own source": true} {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +86,8 @@ func create(n *node) error {
 	return err
 }
 
-// A backing that is not known to be the volume's is left, until somebody has removed it; its key is destroyed all the same.
+// A backing that is not known to be the volume's is left, until somebody has removed it; its key is
+// destroyed all the same.
 func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 	closed := func(spoil func(d *blktest.Disk)) func(t *testing.T) *node {
 		return func(t *testing.T) *node {
@@ -101,7 +103,8 @@ func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		node func(t *testing.T) *node
-		// elsewhere is whether the volume is found on another device than was formatted; keeps whether the backend keeps what it gives up.
+		// elsewhere reports whether the volume is found on another device than was formatted; keeps
+		// whether the backend keeps what it gives up.
 		elsewhere, keeps bool
 		// why is what the disk is refused for, left whether it stays and that is an error.
 		why  error
@@ -174,7 +177,8 @@ func cutShort(t *testing.T) *node {
 	return n
 }
 
-// A copy that failed before anything was copied may leave its state: it is deleted as any other, and its source is untouched.
+// A copy that failed before anything was copied may leave its state: it is deleted as any other,
+// and its source is untouched.
 func TestDeleteACopyThatWasNotBegun(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)

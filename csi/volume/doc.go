@@ -1,5 +1,5 @@
-// Package volume is the life of a volume on a node: made once, opened by one node at a time, closed, copied, expanded, deleted, and never
-// formatted when it should have been readable.
+// Package volume is the life of a volume on a node: made once, opened by one node at a time,
+// closed, copied, expanded, deleted, and never formatted when it should have been readable.
 //
 // It promises, after any number of processes that died at any step:
 //   - A disk is written only in FORMATTING, where it is blank or holds what formatting writes, and in READY after its record was verified.
@@ -20,15 +20,17 @@
 //     Set.Open).
 //   - A node from which a volume was taken over fences what it has mapped of it when it learns of that (Set.Yield), from the
 //     state or from the disk's own record (Set.YieldLater), and changes neither disk nor state.
-//   - While the key service is away nothing is opened anew and nothing is formatted; what is open stays so.
+//   - While the key service is away nothing is opened anew and nothing is formatted; what is open
+//     stays so.
 //
-// A copy and its source have one volume key: deleting one destroys its wrapped key, and what is left of its disk can still be read by who has the key of the
-// other.
+// A copy and its source have one volume key: deleting one destroys its wrapped key, and what is
+// left of its disk can still be read by who has the key of the other.
 //
-// It refuses (see the errors in state.go, and crypt.RefusedError for disks) rather than repairs. docs/design/0005-volumes.md has the states and
-// the order of writes.
+// It refuses (see the errors in state.go, and crypt.RefusedError for disks) rather than repairs.
+// docs/design/0005-volumes.md has the states and the order of writes.
 //
-// It knows neither Kubernetes nor file systems. What it stands on are four seams: Store, keyring.Provider, crypt.Engine and backend.Backend.
+// It knows neither Kubernetes nor file systems. What it stands on are four seams: Store,
+// keyring.Provider, crypt.Engine and backend.Backend.
 //
 // Start reading at State, then Set.Open, Set.Make, then Set.Copy.
 package volume

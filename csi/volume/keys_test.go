@@ -70,7 +70,8 @@ func (i idle) check(what string) {
 	}
 }
 
-// Disks that hang hold up others until these have waited long enough; a key service that hangs holds up nobody.
+// Disks that hang hold up others until these have waited long enough; a key service that hangs
+// holds up nobody.
 func TestDisksThatHang(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)

@@ -98,7 +98,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// Each step of Make is the last of a process, and the next one goes on. The epoch by which the volume is then used is one that it never had before.
+// Each step of Make is the last of a process, and the next one goes on. The epoch by which the
+// volume is then used is one that it never had before.
 func TestMakeKilledAtEachStep(t *testing.T) {
 	for _, reboot := range []bool{false, true} {
 		for kill := 1; ; kill++ {
@@ -143,7 +144,8 @@ func (p past) Update(ctx context.Context, st State, r Revision) (Revision, error
 	return next, err
 }
 
-// Whatever state of a volume's first minute is restored, while the volume is open or later: no file system is made on what a pod wrote since.
+// Whatever state of a volume's first minute is restored, while the volume is open or later: no file
+// system is made on what a pod wrote since.
 func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
 	n, made := created(t), 0
 	states := []State{n.state()}
@@ -186,7 +188,8 @@ func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
 	restored("once it was closed")
 }
 
-// A mapping that a dead process left in Make, and that somebody has open, is none to make a file system on. One that cannot be made leaves no mapping.
+// A mapping that a dead process left in Make, and that somebody has open, is none to make a file
+// system on. One that cannot be made leaves no mapping.
 func TestMakeRefuses(t *testing.T) {
 	n, made := created(t), 0
 	for kill := 1; len(n.engine.Live()) == 0; kill++ {

@@ -26,8 +26,8 @@ func second(t *testing.T, n *node) {
 	}
 }
 
-// What the owner of a closed volume's disk may do. Each is refused for its reason, nothing is written, nothing is kept, and the volume opens again
-// when its disk is back.
+// What the owner of a closed volume's disk may do. Each is refused for its reason, nothing is
+// written, nothing is kept, and the volume opens again when its disk is back.
 func TestLyingDisks(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(t *testing.T, n *node, d *blktest.Disk)
@@ -142,7 +142,8 @@ func TestStateFromABackup(t *testing.T) {
 	n.intact()
 }
 
-// restoredWhileOpen is a volume that somebody has open, and whose state is from a backup of before it was opened.
+// restoredWhileOpen is a volume that somebody has open, and whose state is from a backup of before
+// it was opened.
 func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 	n = opened(t)
 	store := n.store.(*memoryStore)
@@ -157,7 +158,8 @@ func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 	return n, mapping
 }
 
-// What is mounted is newer than a state from a backup: a person decides, and until then nothing is done to it.
+// What is mounted is newer than a state from a backup: a person decides, and until then nothing is
+// done to it.
 func TestStateFromABackupWhileOpen(t *testing.T) {
 	for name, do := range map[string]func(ctx context.Context, s *Set) error{
 		"open":   openAgain,

@@ -30,7 +30,8 @@ func (a attached) Detach(ctx context.Context, v string) error {
 	return a.Backend.Detach(ctx, v)
 }
 
-// What was not opened has no device either: nobody will ask to close it. A device that a mapping is on stays.
+// What was not opened has no device either: nobody will ask to close it. A device that a mapping is
+// on stays.
 func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 	notEmpty := func(n *node) {
 		n.store.(*memoryStore).states[id] = stored{1, State{Volume: id, Cluster: cluster, Phase: New, Payload: size, Content: Unmade}}
@@ -97,7 +98,8 @@ func TestUnfinishedCopyThatCannotBeReadHasNoDevice(t *testing.T) {
 	}
 }
 
-// Whatever image the disk's owner kept when he had a process end at some step of opening or closing a volume: it is refused once the volume was opened since.
+// Whatever image the disk's owner kept when he had a process end at some step of opening or closing
+// a volume: it is refused once the volume was opened since.
 func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(t *testing.T, n *node)

@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// failing has an operation of the engine fail that often, as for want of memory, and not any more then. It gives how often it was asked for.
+// failing has an operation of the engine fail that often, as for want of memory, and not any more
+// then. It returns how often it was asked for.
 func (n *node) failing(op string, times int) (asked *int) {
 	asked = new(int)
 	hook := n.engine.Hook
@@ -55,7 +56,8 @@ func TestSourceGoesOnAgain(t *testing.T) {
 	}
 }
 
-// One that does not go on by any attempt is said to stand still, nothing is left of its copy, and it goes on when it is asked for again: by this process, or the next.
+// One that does not go on by any attempt is said to stand still, nothing is left of its copy, and
+// it goes on when it is asked for again: by this process, or the next.
 func TestSourceThatStandsStill(t *testing.T) {
 	for name, goOn := range map[string]func(n *node, s *Set) error{
 		"this process": func(n *node, s *Set) error { return s.ResumeVolume(n.t.Context(), id) },
@@ -127,7 +129,8 @@ func (b told) Copy(ctx context.Context, _, _ string, _ int64) error {
 	return ctx.Err()
 }
 
-// A copy that is stuck does not keep its source, also when that does not go on by the first attempt.
+// A copy that is stuck does not keep its source, also when that does not go on by the first
+// attempt.
 func TestSourceOfAStuckCopyGoesOnAgain(t *testing.T) {
 	n := opened(t)
 	n.failing("resume", 2)
@@ -152,7 +155,8 @@ func (h halfway) Suspend(ctx context.Context, name string, suspended bool) error
 	return err
 }
 
-// What fails when it has brought a volume to a standstill leaves none, though that has to be tried twice.
+// What fails when it has brought a volume to a standstill leaves none, though that has to be tried
+// twice.
 func TestHalfwayToAStandstill(t *testing.T) {
 	n := opened(t)
 	n.failing("resume", 1)
@@ -249,7 +253,8 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 	})
 }
 
-// slow is an engine that takes its time to write out what a file system holds before it stands still.
+// slow is an engine that takes its time to write out what a file system holds before it stands
+// still.
 type slow struct{ crypt.Engine }
 
 func (s slow) Suspend(ctx context.Context, name string, suspended bool) error {

@@ -121,7 +121,8 @@ func operations(t *testing.T) []operation {
 	}
 }
 
-// Each operation is killed at each of its steps, with the machine and without, and done again by the next process.
+// Each operation is killed at each of its steps, with the machine and without, and done again by
+// the next process.
 func TestKilledAtEachStep(t *testing.T) {
 	for _, op := range operations(t) {
 		for _, reboot := range []bool{false, true} {
@@ -149,7 +150,8 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// Each step of each operation fails, once. The process goes on, undoes what it has to, and does the operation again.
+// Each step of each operation fails, once. The process goes on, undoes what it has to, and does the
+// operation again.
 func TestFailedAtEachStep(t *testing.T) {
 	for _, op := range operations(t) {
 		t.Run(op.name, func(t *testing.T) {
@@ -161,7 +163,8 @@ func TestFailedAtEachStep(t *testing.T) {
 				err := op.run(t.Context(), s)
 				failed := n.steps >= fail
 				when := fmt.Sprintf("step %d failed after %v", fail, last(n.trace[:min(len(n.trace), fail-1)]))
-				// No error is well where the step was one that the operation can do without, as sealing is for closing.
+				// No error is well where the step was one that the operation can do without, as
+				// sealing is for closing.
 				if err != nil && !errors.Is(err, errDead) {
 					t.Fatalf("%s: %v", when, err)
 				}

@@ -29,7 +29,8 @@ func (n *node) edit(change func(*State)) {
 	store.states[id] = s
 }
 
-// A node from which a volume was taken while it has it open: it writes there no more once it looks, changes nothing else, and can close it.
+// A node from which a volume was taken while it has it open: it writes there no more once it looks,
+// changes nothing else, and can close it.
 func TestYield(t *testing.T) {
 	for name, take := range map[string]func(n *node){
 		"taken": func(n *node) {
@@ -89,7 +90,8 @@ func TestYieldLeaves(t *testing.T) {
 	}
 }
 
-// The other node has closed the volume again before this one looks: nobody has it, and what is mapped here would write to it all the same.
+// The other node has closed the volume again before this one looks: nobody has it, and what is
+// mapped here would write to it all the same.
 func TestYieldOfFormerEpochs(t *testing.T) {
 	n := opened(t)
 	other := n.heir().process(0)
@@ -155,7 +157,8 @@ func takenWhenRead(s *Set, take func()) {
 	}
 }
 
-// A node that goes on with what was cut short asks the state once more before it writes: another one may have taken the volume over meanwhile, and the disk with it.
+// A node that goes on with what was cut short asks the state once more before it writes: another
+// one may have taken the volume over meanwhile, and the disk with it.
 func TestTakenOverMeanwhile(t *testing.T) {
 	for name, c := range map[string]struct {
 		cut func(*State)

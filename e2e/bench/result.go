@@ -32,7 +32,8 @@ var nodePlatforms = []string{Emulated, VM, SEVSNP, TDX, Metal}
 
 var platforms = append([]string{Namespaces}, nodePlatforms...)
 
-// CheckNodes is an error where platform, which somebody says nodes of a cluster are, is nothing that those can be; it names what they can be.
+// CheckNodes is an error where platform, which somebody says nodes of a cluster are, is nothing
+// that those can be; it names what they can be.
 func CheckNodes(platform string) error {
 	if !slices.Contains(nodePlatforms, platform) {
 		return fmt.Errorf("nodes are no %q: write one of %s", platform, strings.Join(nodePlatforms, ", "))
@@ -102,7 +103,7 @@ type Failure struct {
 	Reason string `json:"reason"`
 }
 
-// Find gives the case of this name and MTU, nil when there is none.
+// Find returns the case of this name and MTU, nil when there is none.
 func (r *Result) Find(name string, mtu int) *Case {
 	for i := range r.Cases {
 		if r.Cases[i].Name == name && r.Cases[i].MTU == mtu {
@@ -112,12 +113,12 @@ func (r *Result) Find(name string, mtu int) *Case {
 	return nil
 }
 
-// Missed gives the gates that were not kept.
+// Missed returns the gates that were not kept.
 func (r *Result) Missed() []Gate {
 	return slices.DeleteFunc(slices.Clone(r.Gates), func(g Gate) bool { return g.OK })
 }
 
-// Validate gives every way in which r is not a result of Schema, joined.
+// Validate returns every way in which r is not a result of Schema, joined.
 func (r *Result) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -56,7 +56,8 @@ func TestGatesOfAReport(t *testing.T) {
 	}
 }
 
-// What the oracle saw is a gate where one listened. Findings that are no plaintext may be what specs are about.
+// What the oracle saw is a gate where one listened. Findings that are no plaintext may be what
+// specs are about.
 func TestGateOfTheWire(t *testing.T) {
 	kinds := map[oracle.Kind]uint64{oracle.Tunnel: 7, oracle.Unknown: 2}
 	for name, tt := range map[string]struct {

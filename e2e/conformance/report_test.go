@@ -79,7 +79,8 @@ func TestDefinition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Of driverDefinition and DriverInfo, as far as they are used (test/e2e/storage/external/external.go, test/e2e/storage/framework/testdriver.go).
+	// Of driverDefinition and DriverInfo, as far as they are used
+	// (test/e2e/storage/external/external.go, test/e2e/storage/framework/testdriver.go).
 	var definition struct {
 		StorageClass, SnapshotClass struct{ FromExistingClassName string }
 		DriverInfo                  struct {
@@ -104,7 +105,8 @@ func TestDefinition(t *testing.T) {
 			t.Errorf("capability %s: the upstream has none of that name", name)
 		}
 	}
-	// A duration that cannot be read makes the upstream forget all of them; one of another name it does not use (test/e2e/framework/timeouts.go).
+	// A duration that cannot be read makes the upstream forget all of them; one of another name it
+	// does not use (test/e2e/framework/timeouts.go).
 	for name, value := range definition.Timeouts {
 		if d, err := time.ParseDuration(value); err != nil || d < time.Minute || !slices.Contains([]string{"PodStart", "PodDelete", "ClaimProvision", "DataSourceProvision"}, name) {
 			t.Errorf("timeout %s of %s: %v", name, value, err)

@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// fakeProgram writes a shell script that stands for e2e.test; $dir in it is the folder of its report.
+// fakeProgram writes a shell script that stands for e2e.test; $dir in it is the folder of its
+// report.
 func fakeProgram(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "e2e.test")

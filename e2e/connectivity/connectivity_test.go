@@ -264,7 +264,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// A network without encryption must fail the walk wherever encryption is promised, and the report must say what was seen.
+// A network without encryption must fail the walk wherever encryption is promised, and the report
+// must say what was seen.
 func TestClearNetworkFails(t *testing.T) {
 	n := &network{seen: oracle.Result{Frames: 8, Kinds: map[oracle.Kind]uint64{oracle.LeakCanary: 6}, Examples: []oracle.Example{{Link: "eth0", Kind: oracle.LeakCanary, Detail: "canary in not-allowed"}}}, answered: true}
 	s := newStage(n)

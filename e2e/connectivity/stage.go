@@ -38,7 +38,7 @@ type stage struct {
 	skipped []Skip
 }
 
-// chooseNodes gives A and B: the two that are named, or the first two workers.
+// chooseNodes returns A and B: the two that are named, or the first two workers.
 func chooseNodes(all []framework.Node, names []string) ([]framework.Node, error) {
 	var have, chosen []framework.Node
 	var list []string
@@ -111,7 +111,8 @@ func (s *stage) set(ctx context.Context) error {
 	return s.addClasses(ctx)
 }
 
-// tunnelPort is the UDP port by which node A's tunnel is reached: the option, else what its VeilNode says.
+// tunnelPort is the UDP port by which node A's tunnel is reached: the option, else what its
+// VeilNode says.
 func (s *stage) tunnelPort(ctx context.Context) int {
 	if s.opts.TunnelPort != 0 {
 		return s.opts.TunnelPort
@@ -188,8 +189,8 @@ func (s *stage) skip(what, why string) { s.skipped = append(s.skipped, Skip{what
 // apiName is the name of apiClass.
 const apiName = "pod to the Kubernetes API's service"
 
-// apiClass is the way from a pod to the service of the API server, whose endpoints are nodes in some clusters, and outside
-// of the cluster in others.
+// apiClass is the way from a pod to the service of the API server, whose endpoints are nodes in
+// some clusters, and outside of the cluster in others.
 func (s *stage) apiClass(ctx context.Context) (*class, error) {
 	service, err := s.cluster.Client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil {

@@ -89,7 +89,8 @@ func judge(promised Verdict, o observation) Verdict {
 		return Stays
 	}
 	for _, s := range all {
-		// A message and its answer are a frame each at the least, so that what else is in the tunnel does not easily stand in for them.
+		// A message and its answer are a frame each at the least, so that what else is in the
+		// tunnel does not easily stand in for them.
 		if s.Tunnel < 2*uint64(o.answered) {
 			return Unseen
 		}

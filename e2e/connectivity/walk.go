@@ -15,11 +15,13 @@ import (
 const (
 	// DefaultNamespace begins the name of the walk's namespace.
 	DefaultNamespace = "veilctl-connectivity"
-	// DefaultHostPort is opened on node B; the port after it, on A and B, is the host-network pods'.
+	// DefaultHostPort is opened on node B; the port after it, on A and B, is the host-network
+	// pods'.
 	DefaultHostPort = 40700
 )
 
-// Patience of a flow: proxies may still learn of the service, tunnels may have to begin. One that shall be refused gets one short try.
+// Patience of a flow: proxies may still learn of the service, tunnels may have to begin. One that
+// shall be refused gets one short try.
 const (
 	flowPatience  = 20 * time.Second
 	flowTry       = 5 * time.Second
@@ -39,7 +41,8 @@ type Options struct {
 	Namespace string
 	// Nodes are two names; none are the first two workers.
 	Nodes []string
-	// Outside are servers outside the cluster that answer something over TCP, one of each family at the most.
+	// Outside are servers outside the cluster that answer something over TCP, one of each family at
+	// the most.
 	Outside []netip.AddrPort
 	// HostPort is DefaultHostPort if 0.
 	HostPort int
@@ -50,8 +53,9 @@ type Options struct {
 	Walked func(flows []Flow)
 }
 
-// Walk walks all kinds of flow and gives what was observed. An error means that the walk did not come to its end or is worth nothing,
-// and the report has what was walked until then. Flows that were not as promised are no error: ask Report.OK.
+// Walk walks all kinds of flow and returns what was observed. An error means that the walk did not
+// come to its end or is worth nothing, and the report has what was walked until then. Flows that
+// were not as promised are no error: ask Report.OK.
 func Walk(ctx context.Context, c *framework.Cluster, opts Options) (report Report, err error) {
 	opts.fill()
 	s := &stage{opts: opts, cluster: c}
@@ -196,8 +200,9 @@ func (s *stage) flow(ctx context.Context, c class, way Way, from *framework.Pod,
 	return f, nil
 }
 
-// send sends until it is answered or patience is over, and says how many messages were answered in the end. What is tried
-// in vain carries the canary too, and is watched. Errors that are not errUnanswered are of the walk itself.
+// send sends until it is answered or patience is over, and says how many messages were answered in
+// the end. What is tried in vain carries the canary too, and is watched. Errors that are not
+// errUnanswered are of the walk itself.
 func (s *stage) send(ctx context.Context, c class, way Way, from *framework.Pod, to netip.AddrPort, canary string) (answered int, err error) {
 	try, patience := flowTry, flowPatience
 	if c.promise == Refused {

@@ -213,7 +213,8 @@ func TestRemaining(t *testing.T) {
 	}
 }
 
-// count is a command that answers each line with its length, until "end" or the end of its standard input.
+// count is a command that answers each line with its length, until "end" or the end of its standard
+// input.
 func count(_ context.Context, stdin io.Reader, stdout io.Writer) error {
 	lines := bufio.NewScanner(stdin)
 	for lines.Scan() {

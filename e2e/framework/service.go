@@ -38,7 +38,7 @@ type Service struct {
 	NodePorts map[string]int
 }
 
-// Addr gives the service's address of a family.
+// Addr returns the service's address of a family.
 func (s *Service) Addr(is4 bool) (netip.Addr, bool) {
 	i := slices.IndexFunc(s.Addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
 	if i < 0 {
@@ -83,8 +83,8 @@ func (s *Service) object() *corev1.Service {
 	return object
 }
 
-// Serve makes the service and waits until it has a ready endpoint of each of its families. Proxies on nodes may learn of
-// it later: the first call may have to be repeated.
+// Serve makes the service and waits until it has a ready endpoint of each of its families. Proxies
+// on nodes may learn of it later: the first call may have to be repeated.
 func (n *Namespace) Serve(ctx context.Context, s *Service) error {
 	object := s.object()
 	object.Labels[SuiteLabel] = n.suite

@@ -15,7 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// The API server is a transport: without it, and through a change of a node's key, pods come, go and talk.
+// The API server is a transport: without it, and through a change of a node's key, pods come, go
+// and talk.
 func TestAPIServerAway(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	pods := echoPods(ctx, t, l)
@@ -86,7 +87,8 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	talk(ctx, t, pods[0], pods[1])
 }
 
-// apiAway lets pods come and go on all nodes and restarts veild while the API server is away, for as long as said at least.
+// apiAway lets pods come and go on all nodes and restarts veild while the API server is away, for
+// as long as said at least.
 func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, away time.Duration) {
 	held, err := lab.Hold(ctx, pods[0], pods[1].Addr(true))
 	if err != nil {
@@ -162,7 +164,7 @@ func nodeStatus(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status
 	return s
 }
 
-// waitStatus waits until a node's status is as wanted and gives it.
+// waitStatus waits until a node's status is as wanted and returns it.
 func waitStatus(ctx context.Context, t *testing.T, n *lab.Node, limit time.Duration, wanted func(telemetry.Status) error) telemetry.Status {
 	t.Helper()
 	var s telemetry.Status

@@ -18,7 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// claim is one of a class, as the API server has it once a volume is being made for it by that driver; by none, when it is empty.
+// claim is one of a class, as the API server has it once a volume is being made for it by that
+// driver; by none, when it is empty.
 func claim(name, by string) *corev1.PersistentVolumeClaim {
 	class := "kubeveil"
 	c := &corev1.PersistentVolumeClaim{
@@ -49,7 +50,8 @@ func (p change) subresources() []string {
 // ownerGone is the metadata with which the garbage collector deletes an object.
 const ownerGone = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"00000000-0000-4000-8000-000000000000"}]}}`
 
-// claims are written by the side-cars as far as these need it. What they may not patch they may update, so the update is tried.
+// claims are written by the side-cars as far as these need it. What they may not patch they may
+// update, so the update is tried.
 func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 	client, err := kubernetes.NewForConfig(csiToken(ctx, t, l, own))
 	if err != nil {

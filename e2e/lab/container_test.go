@@ -18,9 +18,10 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// containers runs containers of the manifests on a node without a runtime: a root directory like that of the image, the mounts
-// and the capabilities that the manifest asks for, read-only what a runtime makes read-only. What it cannot show is what
-// seccomp, AppArmor, SELinux and the device cgroup forbid. CAP_SYS_CHROOT is there in addition, for its own making.
+// containers runs containers of the manifests on a node without a runtime: a root directory like
+// that of the image, the mounts and the capabilities that the manifest asks for, read-only what a
+// runtime makes read-only. What it cannot show is what seccomp, AppArmor, SELinux and the device
+// cgroup forbid. CAP_SYS_CHROOT is there in addition, for its own making.
 type containers struct {
 	node *lab.Node
 	// root is the root directory of the containers, as the node sees it.
@@ -49,7 +50,8 @@ echo old >%[3]s/host-local
 	return c
 }
 
-// kubeletFiles writes what a kubelet would: the token, and the three ConfigMaps, two of which kubeadm made.
+// kubeletFiles writes what a kubelet would: the token, and the three ConfigMaps, two of which
+// kubeadm made.
 func (c containers) kubeletFiles(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	ca, err := os.ReadFile(filepath.Join(c.node.Disk(), "etc/kubeveil/ca.crt"))
@@ -190,7 +192,7 @@ func (c containers) startOf(ctx context.Context, t *testing.T, ds *unstructured.
 	return p
 }
 
-// run runs a container to its end and gives its output.
+// run runs a container to its end and returns its output.
 func (c containers) run(ctx context.Context, t *testing.T, file, name string) string {
 	t.Helper()
 	out, err := c.node.Exec(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c", c.script(t, daemonSet(t, file), name))
@@ -200,8 +202,8 @@ func (c containers) run(ctx context.Context, t *testing.T, file, name string) st
 	return string(out)
 }
 
-// The programs do with what the manifests give them: a node becomes ready, its pods talk, their MTU follows, and cleaning up
-// leaves nothing.
+// The programs do with what the manifests give them: a node becomes ready, its pods talk, their MTU
+// follows, and cleaning up leaves nothing.
 func TestContainersOfTheManifests(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{NoBoot: true})
 	var all []containers

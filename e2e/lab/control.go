@@ -79,7 +79,8 @@ func (l *Lab) newControl(ctx context.Context) (*Control, error) {
 // Addrs are the addresses of the API server on the underlay, IPv4 first.
 func (c *Control) Addrs() []netip.Addr { return addrsOf(c.lab.opts.Family.Underlay(controlHost)) }
 
-// serviceAddrs are the addresses that the API servers' service may have, the first of each range: it has that of the first range.
+// serviceAddrs are the addresses that the API servers' service may have, the first of each range:
+// it has that of the first range.
 func (c *Control) serviceAddrs() (out []netip.Addr) {
 	for _, r := range c.lab.opts.Family.ServiceRanges() {
 		out = append(out, r.Masked().Addr().Next())
@@ -87,7 +88,8 @@ func (c *Control) serviceAddrs() (out []netip.Addr) {
 	return out
 }
 
-// ServerAddr is the address by which the endpoints of the API's service have a server, the first of which is number 0.
+// ServerAddr is the address by which the endpoints of the API's service have a server, the first of
+// which is number 0.
 func (c *Control) ServerAddr(i int) netip.AddrPort {
 	return netip.AddrPortFrom(c.serverAddrs(i)[0], apiPort)
 }

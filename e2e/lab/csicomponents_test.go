@@ -19,7 +19,8 @@ import (
 
 const csiDaemonSet = "csi/driver/daemonset.yaml"
 
-// rendered is the DaemonSet of the driver as kustomize gives it for a cluster's own kustomization: the manifests of the driver, and perhaps a component.
+// rendered is the DaemonSet of the driver as kustomize gives it for a cluster's own kustomization:
+// the manifests of the driver, and perhaps a component.
 func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
 	t.Helper()
 	kubectl := filepath.Join(root(t), "out/bin/kubectl")
@@ -65,7 +66,8 @@ func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
 	}
 }
 
-// The component for kubelets elsewhere names the folder in one place; no other is forgotten, and nothing but those is changed.
+// The component for kubelets elsewhere names the folder in one place; no other is forgotten, and
+// nothing but those is changed.
 func TestKubeletDirComponent(t *testing.T) {
 	const usual, elsewhere = "/var/lib/kubelet", "/var/lib/k0s/kubelet"
 	component := readManifest(t, filepath.Join(root(t), "manifests/components/kubelet-dir/kustomization.yaml"))
@@ -92,7 +94,8 @@ func TestKubeletDirComponent(t *testing.T) {
 	}
 }
 
-// The component for Prometheus selects the driver's pods and no others, at the port where their metrics are.
+// The component for Prometheus selects the driver's pods and no others, at the port where their
+// metrics are.
 func TestServiceMonitorOfVolumes(t *testing.T) {
 	dir := filepath.Join(root(t), "manifests/components/csi-servicemonitor")
 	monitor, service := readManifest(t, filepath.Join(dir, "servicemonitor.yaml")).object, readManifest(t, filepath.Join(dir, "service.yaml")).object

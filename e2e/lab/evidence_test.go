@@ -149,7 +149,8 @@ func moveDefaultRoute(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// moveServerName gives node-1 the API server by name, and that name, beside its own, node-2's addresses.
+// moveServerName makes node-1 reach the API server by name, and that name, beside its own, node-2's
+// addresses.
 func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	n1, n2, api := l.Nodes()[0], l.Nodes()[1], l.Control.Addrs()[0]

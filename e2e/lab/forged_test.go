@@ -36,8 +36,8 @@ type forgery struct {
 	because string
 }
 
-// forgeries are those of a lab. Number i holds the harmless addresses 198.18.0.(200+i), and pod prefixes of
-// nodes that are not there.
+// forgeries are those of a lab. Number i holds the harmless addresses 198.18.0.(200+i), and pod
+// prefixes of nodes that are not there.
 func forgeries(l *lab.Lab, victimKey string) []forgery {
 	f, n2 := l.Family(), l.Nodes()[1]
 	fresh := func(i byte) []netip.Addr {
@@ -53,7 +53,8 @@ func forgeries(l *lab.Lab, victimKey string) []forgery {
 		{name: "a-duplicate-key", addrs: fresh(0), prefixes: f.PodPrefixes(90), key: victimKey, claims: f.PodPrefixes(90), incumbent: n2.Name, because: "public key"},
 		{name: "a-stolen-prefix", addrs: fresh(1), prefixes: f.PodPrefixes(91), key: own + "E=", claims: n2.PodPrefixes, because: "Node.spec.podCIDRs"},
 		{name: "a-node-with-anothers-prefix", addrs: fresh(2), prefixes: n2.PodPrefixes, key: own + "I=", claims: n2.PodPrefixes, incumbent: n2.Name, because: "pod prefix"},
-		// The API names the API server's addresses of one family only (EndpointSlice default/kubernetes).
+		// The API names the API server's addresses of one family only (EndpointSlice
+		// default/kubernetes).
 		{name: "a-worker-as-api-server", addrs: l.Control.Addrs()[:1], prefixes: f.PodPrefixes(93), key: own + "M=", claims: f.PodPrefixes(93), because: "API server"},
 		{name: "a-node-with-anothers-address", addrs: n2.Addrs, prefixes: f.PodPrefixes(94), key: own + "Q=", claims: f.PodPrefixes(94), incumbent: n2.Name, because: "node address"},
 		{name: "a-service-address", addrs: service, prefixes: f.PodPrefixes(95), key: own + "U=", claims: f.PodPrefixes(95), because: "service range"},
@@ -156,7 +157,8 @@ func TestForgedObjects(t *testing.T) {
 			restartVeild(ctx, t, n1)
 			want := before
 			if snapshot == "lost" {
-				// Nobody had the contested addresses: they are nobody's, and the node stays a peer without them.
+				// Nobody had the contested addresses: they are nobody's, and the node stays a peer
+				// without them.
 				want = withoutAddrs(before, n2.Addrs)
 			}
 			for _, f := range all {

@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// A link that appears later is guarded, in both directions, and a route that somebody wrote past the
-// tunnel carries nothing.
+// A link that appears later is guarded, in both directions, and a route that somebody wrote past
+// the tunnel carries nothing.
 func TestGuardOnLinks(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	pods := echoPods(ctx, t, l)
@@ -101,7 +101,8 @@ func droppedByNFT(ctx context.Context, t *testing.T, n *lab.Node) (sum uint64) {
 	return sum
 }
 
-// injectFromOutside sends what only a tunnel may bring to a node's link, and wants it dropped and counted.
+// injectFromOutside sends what only a tunnel may bring to a node's link, and wants it dropped and
+// counted.
 func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	n1 := l.Nodes()[0]
 	hw := secretCable(ctx, t, l, n1, "eth9", "hostile")
@@ -209,7 +210,8 @@ func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, r
 	t.Logf("%d packets stopped", after-before)
 }
 
-// nobodyAnswers wants no answer of a pod to anybody; the oracle says whether they were asked in clear.
+// nobodyAnswers wants no answer of a pod to anybody; the oracle says whether they were asked in
+// clear.
 func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Place) {
 	t.Helper()
 	tryAll(ctx, from, p.Addrs, 200*time.Millisecond, func(to netip.Addr, proto string) {
@@ -217,7 +219,8 @@ func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Pl
 	})
 }
 
-// tryAll begins something new from each place to each address by both protocols, all at once since it mostly waits. It tells answered, unless nil, of what was.
+// tryAll begins something new from each place to each address by both protocols, all at once since
+// it mostly waits. It tells answered, unless nil, of what was.
 func tryAll(ctx context.Context, from []lab.Place, to []netip.Addr, timeout time.Duration, answered func(to netip.Addr, proto string)) {
 	var all sync.WaitGroup
 	for _, at := range from {

@@ -124,8 +124,8 @@ func (h *Host) start(ctx context.Context) error {
 	return h.IP(ctx, "link set lo up")
 }
 
-// stop ends the host and everything in it, its disk excepted, and its ports at the bridge. It may be
-// called again.
+// stop ends the host and everything in it, its disk excepted, and its ports at the bridge. It may
+// be called again.
 func (h *Host) stop() error {
 	if h.holder == nil {
 		return nil
@@ -182,7 +182,7 @@ func (h *Host) command(ctx context.Context, netns, name string, args ...string) 
 	return cmd
 }
 
-// Exec runs a program in the host and gives its standard output; the error holds what it wrote
+// Exec runs a program in the host and returns its standard output; the error holds what it wrote
 // to its standard error.
 func (h *Host) Exec(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return output(h.Command(ctx, name, args...))
@@ -222,7 +222,8 @@ func (h *Host) IP(ctx context.Context, lines ...string) error {
 	return nil
 }
 
-// Sysctl sets network parameters of the host, such as "net/ipv4/ip_forward", by key and value in turns.
+// Sysctl sets network parameters of the host, such as "net/ipv4/ip_forward", by key and value in
+// turns.
 func (h *Host) Sysctl(pairs ...string) error {
 	return h.Do(func() error {
 		for i := 0; i+1 < len(pairs); i += 2 {

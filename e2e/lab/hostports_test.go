@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// Ports of the second node that lead to the process of a host: of the asking pod's own, and of the third node's.
+// Ports of the second node that lead to the process of a host: of the asking pod's own, and of the
+// third node's.
 const (
 	portToOwn   = 30002
 	portToThird = 30003
@@ -30,9 +31,10 @@ type behind struct {
 	source  netip.Addr
 }
 
-// hostsBehindPorts publishes hosts at ports of the second node, as kube-proxy does pods of the host's network. What a pod of another
-// node asks there comes to the host from an address of the second node's pods, so that the answer goes back encrypted and by that node.
-// What needs no translation of ours has the source that it had.
+// hostsBehindPorts publishes hosts at ports of the second node, as kube-proxy does pods of the
+// host's network. What a pod of another node asks there comes to the host from an address of the
+// second node's pods, so that the answer goes back encrypted and by that node. What needs no
+// translation of ours has the source that it had.
 func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	a, b, c := l.Nodes()[0], l.Nodes()[1], l.Nodes()[2]
 	foreign(ctx, t, b, "foreign_own", published(portToOwn, a.Addrs))
@@ -64,8 +66,9 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 	hostsUnreached(ctx, t, l, pods[0])
 }
 
-// hostsUnreached takes away, with nobody to mend it, first the address that such questions are sent from and then the rule: then
-// they have a source of which a host's answer could come in clear or not at all, and reach no host.
+// hostsUnreached takes away, with nobody to mend it, first the address that such questions are sent
+// from and then the rule: then they have a source of which a host's answer could come in clear or
+// not at all, and reach no host.
 func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	b := l.Nodes()[1]
 	ask := func(timeout time.Duration, each func(addr netip.Addr, proto string, err error)) {
@@ -116,7 +119,7 @@ func noteSources(ctx context.Context, t *testing.T, at lab.Place) {
 	}`, lab.EchoPort))
 }
 
-// notedSources gives what was noted, and forgets it.
+// notedSources returns what was noted, and forgets it.
 func notedSources(ctx context.Context, t *testing.T, at lab.Place) (sources []string) {
 	t.Helper()
 	for _, set := range []string{"four", "six"} {

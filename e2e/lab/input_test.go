@@ -25,7 +25,8 @@ type refusal struct {
 	raw []byte
 	// args follow the configuration on the command line.
 	args []string
-	// within is shell before veild is started, in a mount namespace of its own; the program and its arguments are "$@".
+	// within is shell before veild is started, in a mount namespace of its own; the program and its
+	// arguments are "$@".
 	within string
 	// before puts the node into the state that is bad; after takes it out of it again.
 	before func(t *testing.T, n *lab.Node)
@@ -34,8 +35,8 @@ type refusal struct {
 	says []string
 }
 
-// What cannot work is refused with a message that says what, where and what to do, and nothing half-made
-// stays.
+// What cannot work is refused with a message that says what, where and what to do, and nothing
+// half-made stays.
 func TestBadInput(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{NoBoot: true, Nodes: 1})
 	n := l.Nodes()[0]
@@ -175,7 +176,8 @@ func writeConfig(t *testing.T, path string, good []byte, c refusal) {
 	}
 }
 
-// start starts veild as the case says, wants it to end by itself with an error, and gives what it said.
+// start starts veild as the case says, wants it to end by itself with an error, and returns what it
+// said.
 func (c refusal) start(ctx context.Context, t *testing.T, n *lab.Node) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -222,7 +224,8 @@ func nothingStays(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 }
 
-// otherPlugin leaves the configuration of another network plugin that sorts before ours, and wants that said before anything is made.
+// otherPlugin leaves the configuration of another network plugin that sorts before ours, and wants
+// that said before anything is made.
 func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 	path := filepath.Join(n.Disk(), "etc/cni/net.d/00-other.conflist")
 	if err := os.WriteFile(path, []byte(`{"plugins":[{"type":"bridge"}]}`), 0o644); err != nil {
@@ -244,7 +247,8 @@ func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 	nothingStays(ctx, t, n)
 }
 
-// portInUse takes the tunnel's port before a node comes up, and wants that said and no pod until it is free.
+// portInUse takes the tunnel's port before a node comes up, and wants that said and no pod until it
+// is free.
 func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	if err := n.Crash(); err != nil {
 		t.Fatal(err)

@@ -87,7 +87,8 @@ func readManifest(t *testing.T, path string) manifest {
 // aPatch is a file whose YAML is a list: JSON patches of a component, and no object.
 var aPatch = regexp.MustCompile(`\A(\s*(#.*)?\n)*- `)
 
-// everyManifest is every object under manifests/, listed or not, and every list of patches, whose object is empty.
+// everyManifest is every object under manifests/, listed or not, and every list of patches, whose
+// object is empty.
 func everyManifest(t *testing.T) (objects, patches []manifest) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Join(root(t), "manifests"), func(path string, d fs.DirEntry, err error) error {
@@ -121,7 +122,8 @@ func everyManifest(t *testing.T) (objects, patches []manifest) {
 	return objects, patches
 }
 
-// What gives a right or opens the host is preceded by a line that says why; in a patch, the operation is.
+// Each line that grants a right or opens the host is preceded by a line that says why; in a patch,
+// the operation is.
 var needsReason = regexp.MustCompile(`^\s*(- apiGroups: .*|hostPath:.*|host(Network|PID|IPC): true|privileged: true|type: (Unconfined|spc_t)|- operator: Exists|` +
 	`.*\bpath: \S*/(rules|capabilities|securityContext|tolerations|host(Network|PID|IPC))\b.*)$`)
 
@@ -145,7 +147,8 @@ func TestManifestsSayWhy(t *testing.T) {
 	}
 }
 
-// Labels on every object; no right by wildcard; no container with more than it was given a reason for.
+// Labels on every object; no right by wildcard; no container with more than it was given a reason
+// for.
 func TestManifestsAreNarrow(t *testing.T) {
 	objects, patches := everyManifest(t)
 	for _, m := range patches {
@@ -193,7 +196,8 @@ func narrowContainers(t *testing.T, path string, ds *unstructured.Unstructured) 
 	}
 }
 
-// mayBePrivileged is the one container that is, because no set of capabilities would do; the reason is above the line.
+// mayBePrivileged is the one container that is, because no set of capabilities would do; the reason
+// is above the line.
 const mayBePrivileged = "veil-csi"
 
 func narrow(t *testing.T, path string, c map[string]any) {
@@ -213,8 +217,9 @@ func narrow(t *testing.T, path string, c map[string]any) {
 	}
 }
 
-// To translate services veild gets no privilege that it does not have without: the component adds an argument, the tree of cgroups to read,
-// memory, and the reading of two kinds of objects, and changes nothing else.
+// To translate services veild gets no privilege that it does not have without: the component adds
+// an argument, the tree of cgroups to read, memory, and the reading of two kinds of objects, and
+// changes nothing else.
 func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 	was, is := withComponent(t, "services")
 	changed := slices.Sorted(maps.Keys(is))
@@ -249,8 +254,8 @@ func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 	}
 }
 
-// withComponent gives what a component patches of manifests/, by kind and name, as it was and as it is then. It knows kustomizations of
-// patches in files, and no more.
+// withComponent returns what a component patches of manifests/, by kind and name, as it was and as
+// it is then. It knows kustomizations of patches in files, and no more.
 func withComponent(t *testing.T, name string) (was, is map[string]*unstructured.Unstructured) {
 	t.Helper()
 	was, is = map[string]*unstructured.Unstructured{}, map[string]*unstructured.Unstructured{}
@@ -338,8 +343,8 @@ func TestManifestsInOrder(t *testing.T) {
 	}
 }
 
-// veild rolls a tenth of the nodes at a time, and goes on only when the node's guard and tunnels are up; what carries packets is never
-// rolled.
+// veild rolls a tenth of the nodes at a time, and goes on only when the node's guard and tunnels
+// are up; what carries packets is never rolled.
 func TestDaemonsRollByTenths(t *testing.T) {
 	var veild, worker appsv1.DaemonSet
 	for file, ds := range map[string]*appsv1.DaemonSet{"cni/daemonset-veild.yaml": &veild, "cni/daemonset-veil-wg.yaml": &worker} {

@@ -164,7 +164,7 @@ func setConfig(t *testing.T, n *lab.Node, key string, value any) {
 	}
 }
 
-// tooNarrow gives the underlay one byte less than IPv6 in pods needs, and then that byte.
+// tooNarrow sets the underlay's MTU to one byte less than IPv6 in pods needs, and then that byte.
 func tooNarrow(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, outer6 bool) {
 	least := cluster.MinUnderlayMTU(outer6, cluster.Families{V6: true})
 	n1 := l.Nodes()[0]

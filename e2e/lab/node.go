@@ -19,7 +19,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// Node is a host of the cluster: it has a Node object, runs the programs of its network and has pods.
+// Node is a host of the cluster: it has a Node object, runs the programs of its network and has
+// pods.
 type Node struct {
 	*Host
 	// Number is 1 for the first node of a lab.
@@ -47,7 +48,8 @@ const (
 // them, see WaitReady.
 func (l *Lab) AddNode(ctx context.Context) (*Node, error) { return l.AddNodeFor(ctx, nil) }
 
-// AddNodeFor is AddNode for a node that gets the pod prefixes of one that is gone; nil gives it new ones.
+// AddNodeFor is AddNode for a node that gets the pod prefixes of one that is gone; nil gives it new
+// ones.
 func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node, error) {
 	l.mu.Lock()
 	l.numbers++
@@ -224,7 +226,7 @@ func (n *Node) Program(name string) *Process {
 }
 
 // Signal sends a signal to every process of the node whose program has that name,
-// those that others started included, and gives their number.
+// those that others started included, and returns their number.
 func (n *Node) Signal(name string, s syscall.Signal) (int, error) {
 	procs, err := n.Processes(name)
 	if err != nil {
@@ -238,8 +240,8 @@ func (n *Node) Signal(name string, s syscall.Signal) (int, error) {
 	return len(procs), nil
 }
 
-// WaitReady waits until the node can take pods: its CNI configuration is written and the plugin says
-// that it is ready.
+// WaitReady waits until the node can take pods: its CNI configuration is written and the plugin
+// says that it is ready.
 func (n *Node) WaitReady(ctx context.Context) error {
 	err := Until(ctx, 60*time.Second, func() error {
 		if p := n.Program("veild"); p != nil && !p.Running() {

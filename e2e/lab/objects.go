@@ -107,8 +107,9 @@ func readManifests(dir string) ([]*unstructured.Unstructured, error) {
 	return out, err
 }
 
-// apply applies one object of the kinds that are known, nil for none yet, and gives those that were asked for since: that takes tens of requests. A kind that
-// was just defined may need a moment to be served.
+// apply applies one object of the kinds that are known, nil for none yet, and returns those that
+// were asked for since: that takes tens of requests. A kind that was just defined may need a moment
+// to be served.
 func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured, kinds meta.RESTMapper) (meta.RESTMapper, error) {
 	gvk := o.GroupVersionKind()
 	err := Until(ctx, 20*time.Second, func() error {
@@ -175,7 +176,7 @@ func (c *Control) registerNode(ctx context.Context, n *Node) error {
 	return nil
 }
 
-// kubeconfig gives the credentials of veild on a node: a token of its service account that is
+// kubeconfig returns the credentials of veild on a node: a token of its service account that is
 // bound to the Node, as a kubelet gets it for a pod there.
 func (c *Control) kubeconfig(ctx context.Context, n *Node) ([]byte, error) {
 	seconds := int64(lifetime / time.Second)

@@ -113,7 +113,8 @@ func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, 
 // netnsPath is the pod's namespace as the node sees it.
 func (p *Pod) netnsPath() string { return "/run/netns/" + p.ID }
 
-// NetNS is the path of the pod's network namespace on the machine, valid until the pod or its node is gone.
+// NetNS is the path of the pod's network namespace on the machine, valid until the pod or its node
+// is gone.
 func (p *Pod) NetNS() string { return p.Node.Path(p.netnsPath()) }
 
 func (p *Pod) removeNS(ctx context.Context) error {
@@ -240,7 +241,7 @@ func (p *Pod) Command(ctx context.Context, name string, args ...string) *exec.Cm
 	return p.Node.command(ctx, p.NetNS(), name, args...)
 }
 
-// Exec runs a program in the pod and gives its standard output.
+// Exec runs a program in the pod and returns its standard output.
 func (p *Pod) Exec(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return output(p.Command(ctx, name, args...))
 }

@@ -26,7 +26,7 @@ const (
 	daemonAccount   = "veild"
 )
 
-// as gives a client that has nothing but a token of veild's service account.
+// as returns a client that has nothing but a token of veild's service account.
 func as(t *testing.T, l *lab.Lab, token string) dynamic.ResourceInterface {
 	t.Helper()
 	c := rest.AnonymousClientConfig(l.Control.Config)
@@ -97,7 +97,8 @@ func TestStolenToken(t *testing.T) {
 	t.Run("of veil-csi", func(t *testing.T) { driversToken(ctx, t, l) })
 }
 
-// veildsToken: a token of the daemons' service account speaks for the node it was issued for and for no other.
+// veildsToken: a token of the daemons' service account speaks for the node it was issued for and
+// for no other.
 func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	own, other := l.Nodes()[0].Name, l.Nodes()[1].Name
 	admin := l.Control.Dynamic.Resource(veilNodes)
@@ -234,8 +235,8 @@ func withoutPolicy(ctx context.Context, t *testing.T, l *lab.Lab, other string) 
 	}
 }
 
-// With the policy in force, what the daemons themselves do goes on: a node that joins is published, writes over what somebody
-// else made of its claim, and takes the claim back when it is cleaned up.
+// With the policy in force, what the daemons themselves do goes on: a node that joins is published,
+// writes over what somebody else made of its claim, and takes the claim back when it is cleaned up.
 func TestDaemonsUnderThePolicy(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	policyInForce(ctx, t, as(t, l, stolenToken(t, l.Nodes()[0])), l.Nodes()[1].Name)

@@ -120,8 +120,8 @@ func endpointOf(ctx context.Context, t *testing.T, n *lab.Node) netip.Addr {
 	return peers[0].Endpoint.Addr()
 }
 
-// relayed passes what the nodes of two pods say to a relay for a while, under traffic both ways, and
-// looks at their endpoints.
+// relayed passes what the nodes of two pods say to a relay for a while, under traffic both ways,
+// and looks at their endpoints.
 func relayed(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, roaming bool) {
 	t.Helper()
 	nodes := l.Nodes()

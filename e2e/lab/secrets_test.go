@@ -19,8 +19,8 @@ import (
 )
 
 // noSecrets fails the test when a private key of a node is in any artefact of the run: logs of all
-// programs, CNI included, what is on the disks, metrics, status; earlier are keys that nodes had before, by
-// any name. Call it before the lab ends.
+// programs, CNI included, what is on the disks, metrics, status; earlier are keys that nodes had
+// before, by any name. Call it before the lab ends.
 func noSecrets(ctx context.Context, t *testing.T, l *lab.Lab, earlier map[string][]byte) {
 	t.Helper()
 	keys := map[string][]byte{}

@@ -20,8 +20,8 @@ func (c *Control) etcdURL() string {
 	return "http://" + netip.AddrPortFrom(c.Addrs()[0], etcdPort).String()
 }
 
-// addServer starts another API server in a host of its own and waits until it counts itself among the endpoints of the
-// API's service.
+// addServer starts another API server in a host of its own and waits until it counts itself among
+// the endpoints of the API's service.
 func (c *Control) addServer(ctx context.Context, i int) error {
 	name := fmt.Sprintf("control-%d", i+1)
 	h, err := c.lab.newHost(ctx, name)
@@ -70,8 +70,8 @@ func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
 	return fmt.Errorf("%s is no endpoint of the API's service", addr)
 }
 
-// UnplugServer takes the underlay from an API server other than the first, which is number 0, or gives it back: to all others it is as if its
-// machine had no power.
+// UnplugServer takes the underlay from an API server other than the first, which is number 0, or
+// gives it back: to all others it is as if its machine had no power.
 func (c *Control) UnplugServer(ctx context.Context, i int, out bool) error {
 	state := map[bool]string{true: "down", false: "up"}[out]
 	return c.lab.bridge.IP(ctx, "link set "+port(c.further[i-1].Name, "eth0")+" "+state)

@@ -14,11 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// scenario is one of the suite that the load balancer loxilb is tested with (its folder cicd): there the order of answers is asserted, since it takes
-// servers in turns. Ours are chosen at random, so what is asserted is who answers, and how often. Not here are those of what no Service asks for: servers that
-// answer past the balancer (tcplbdsr1, tcplbdsr2, tcplbl3dsr), weights and least connections (wrrtcplb, tcplblc), marks, one arm, NAT64, SCTP, proxies of HTTPS,
-// probes of the balancer's own (tcplbmon, httpsep: readiness is the kubelet's) and pairs of balancers; tcplbcps and tcpsctpperf are in bench-service. docs/services.md
-// has all of them.
+// scenario is one of the suite that the load balancer loxilb is tested with (its folder cicd):
+// there the order of answers is asserted, since it takes servers in turns. Ours are chosen at
+// random, so what is asserted is who answers, and how often. Not here are those of what no Service
+// asks for: servers that answer past the balancer (tcplbdsr1, tcplbdsr2, tcplbl3dsr), weights and
+// least connections (wrrtcplb, tcplblc), marks, one arm, NAT64, SCTP, proxies of HTTPS, probes of
+// the balancer's own (tcplbmon, httpsep: readiness is the kubelet's) and pairs of balancers;
+// tcplbcps and tcpsctpperf are in bench-service. docs/services.md has all of them.
 type scenario struct {
 	// name is the scenario's there, or says what ours is beside them.
 	name string
@@ -30,9 +32,11 @@ type scenario struct {
 	ports int
 	// before are the backends, after those that they become, nil for no change.
 	before, after []string
-	// pods is that a pod asks at the service's own address, too; all are asked from outside, at a balancer's address that is routed to the first node.
+	// pods is that a pod asks at the service's own address, too; all are asked from outside, at a
+	// balancer's address that is routed to the first node.
 	pods bool
-	// itself is that the backends ask at the balancer's address, too: each is one of those that answer it.
+	// itself is that the backends ask at the balancer's address, too: each is one of those that
+	// answer it.
 	itself bool
 	// clients is how many more addresses outside ask, of which each is to stay with its backend.
 	clients byte
@@ -55,7 +59,8 @@ func several(names ...string) func(lab.Census) error {
 	}
 }
 
-// scaled wants almost all of many endpoints to have answered, and none that is not one: of 765 asked 3,000 times one misses 15 on the average, give or take 4.
+// scaled wants almost all of many endpoints to have answered, and none that is not one: of 765
+// asked 3,000 times one misses 15 on the average, give or take 4.
 func scaled(names ...string) func(lab.Census) error {
 	return func(c lab.Census) error {
 		known := map[string]bool{}
@@ -79,7 +84,8 @@ func scaled(names ...string) func(lab.Census) error {
 // afterTimeout is more than the second after which some of these services forget a client.
 const afterTimeout = 2100 * time.Millisecond
 
-// scalePorts is how many endpoints a backend is in tcpepscale, which has as many on each of three servers.
+// scalePorts is how many endpoints a backend is in tcpepscale, which has as many on each of three
+// servers.
 const scalePorts = 255
 
 var three = []string{"a", "b", "c"}
@@ -213,7 +219,8 @@ func (s scenario) askAs(ctx context.Context, t *testing.T, from lab.Place, q lab
 // moreClients is the last byte before those of more addresses of the host outside.
 const moreClients = 200
 
-// persist asks from more addresses outside, twice from each: each stays with its backend and not all have the same one, which twelve of three have once in 177,147 times.
+// persist asks from more addresses outside, twice from each: each stays with its backend and not
+// all have the same one, which twelve of three have once in 177,147 times.
 func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to netip.AddrPort) {
 	t.Helper()
 	six := to.Addr().Is6()

@@ -54,8 +54,9 @@ type keeper struct {
 	taken bool
 }
 
-// servicesMoveDatagrams: a backend that terminates keeps what it has and gets nothing new. When it goes, its UDP flows move, of connected and unconnected sockets
-// and of who is outside; TCP connections stay with it, to end with it.
+// servicesMoveDatagrams: a backend that terminates keeps what it has and gets nothing new. When it
+// goes, its UDP flows move, of connected and unconnected sockets and of who is outside; TCP
+// connections stay with it, to end with it.
 func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	b, c := pods[1], pods[2]
 	web := publish(ctx, t, l, "moving", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, b)

@@ -34,7 +34,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// sidecarsEnv names the environment variable that, when set, runs the test of the side-cars: the folder with the programs of the image kubeveil-csi.
+// sidecarsEnv names the environment variable that, when set, runs the test of the side-cars: the
+// folder with the programs of the image kubeveil-csi.
 const sidecarsEnv = "KUBEVEIL_SIDECARS"
 
 // sidecars are the side-cars of one node, at work beside a driver without a kernel.
@@ -45,8 +46,9 @@ type sidecars struct {
 	bin          string
 }
 
-// The side-cars, with the arguments and rights of the manifests and no others, on a real API server: a claim becomes a volume of the node, grows, has
-// a snapshot taken from which another is made, and goes.
+// The side-cars, with the arguments and rights of the manifests and no others, on a real API
+// server: a claim becomes a volume of the node, grows, has a snapshot taken from which another is
+// made, and goes.
 func TestSidecars(t *testing.T) {
 	bin := os.Getenv(sidecarsEnv)
 	if bin == "" {
@@ -121,7 +123,8 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 	}
 	server := driver.NewServer(log, func(driver.Call) {})
 	d.Register(server)
-	// Not the test's, which ends before what is cleaned up: side-cars end when they lose their driver.
+	// Not the test's, which ends before what is cleaned up: side-cars end when they lose their
+	// driver.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() { done <- driver.Serve(ctx, server, listener) }()
@@ -219,7 +222,8 @@ func (s *sidecars) capacity(ctx context.Context, t *testing.T) {
 	})
 }
 
-// provision makes a claim whose pod was scheduled to the node, and gives the volume that is made for it. from may be nil.
+// provision makes a claim whose pod was scheduled to the node, and returns the volume that is made
+// for it. from may be nil.
 func (s *sidecars) provision(ctx context.Context, name string, from *corev1.TypedLocalObjectReference) *corev1.PersistentVolume {
 	s.t.Helper()
 	class := "kubeveil"
@@ -270,7 +274,8 @@ func (s *sidecars) bind(ctx context.Context, pv *corev1.PersistentVolume) {
 	s.phase(ctx, pv.Name, corev1.VolumeBound)
 }
 
-// phase sets the phase of a volume as the controller manager would, and lets go of one that is released.
+// phase sets the phase of a volume as the controller manager would, and lets go of one that is
+// released.
 func (s *sidecars) phase(ctx context.Context, name string, phase corev1.PersistentVolumePhase) {
 	s.t.Helper()
 	pvs := s.Control.Client.CoreV1().PersistentVolumes()
@@ -289,7 +294,8 @@ func (s *sidecars) phase(ctx context.Context, name string, phase corev1.Persiste
 	})
 }
 
-// veilctl lists the volume as well, shows it, and says why a key that is not there yet cannot be wrapped anew.
+// veilctl lists the volume as well, shows it, and says why a key that is not there yet cannot be
+// wrapped anew.
 func (s *sidecars) veilctl(ctx context.Context, t *testing.T, name string) {
 	config := filepath.Join(s.Control.Host().Dir, "reader.kubeconfig")
 	text := fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: lab, clusters: [{name: lab, cluster: {server: "https://127.0.0.1:6443", certificate-authority: pki/ca.crt}}],

@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Where pods' packets may go, and where not: sources that are not theirs, destinations that nobody has, nodes,
-// hosts outside, ports of the host.
+// Where pods' packets may go, and where not: sources that are not theirs, destinations that nobody
+// has, nodes, hosts outside, ports of the host.
 func TestWherePodsReach(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	pods := echoPods(ctx, t, l)
@@ -40,7 +40,8 @@ func TestWherePodsReach(t *testing.T) {
 	noLeaks(t, l)
 }
 
-// spoof sends from a pod what is not its own, and wants nothing to arrive and each packet to be counted.
+// spoof sends from a pod what is not its own, and wants nothing to arrive and each packet to be
+// counted.
 func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	a, b := pods[0], pods[1]
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
@@ -94,7 +95,8 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	t.Logf("%d forged packets dropped, one honest one arrived", len(frames))
 }
 
-// unreachable wants a refusal at once, each time, for what belongs to the cluster and to nobody in it.
+// unreachable wants a refusal at once, each time, for what belongs to the cluster and to nobody in
+// it.
 func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "without-key"}}
 	node, err := l.Control.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
@@ -140,7 +142,8 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	}
 }
 
-// podsAndNodes lets pods and nodes, own and remote, talk to each other; the oracle says whether it was in clear.
+// podsAndNodes lets pods and nodes, own and remote, talk to each other; the oracle says whether it
+// was in clear.
 func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	for i, n := range l.Nodes() {
 		for j, p := range pods {
@@ -159,7 +162,8 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 				continue
 			}
 			err := lab.Until(ctx, 5*time.Second, func() error {
-				// 10 messages there and back, both protocols, families and directions, on three links.
+				// 10 messages there and back, both protocols, families and directions, on three
+				// links.
 				if now := l.Oracle.Seen().Kinds[oracle.Tunnel]; now < before+160 {
 					return fmt.Errorf("%d tunnel frames", now-before)
 				}
@@ -242,7 +246,8 @@ func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// loopback wants a pod with host ports, whose link has route_localnet, not to reach 127.0.0.1 of its node.
+// loopback wants a pod with host ports, whose link has route_localnet, not to reach 127.0.0.1 of
+// its node.
 func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	t.Helper()
 	sink, err := lab.Sink(ctx, p.Node)

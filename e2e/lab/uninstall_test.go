@@ -74,7 +74,8 @@ func TestUninstall(t *testing.T) {
 		}
 		talk(ctx, t, pods[0], pods[1])
 	})
-	// The kernel sends both again after the guard is gone: a connection with data, and one that nobody answered yet.
+	// The kernel sends both again after the guard is gone: a connection with data, and one that
+	// nobody answered yet.
 	const silentPort = 9
 	run(ctx, t, pods[1], "nft", fmt.Sprintf("table inet silent { chain in { type filter hook input priority 0; tcp dport %d drop; }; }", silentPort))
 	open := []*lab.Process{
@@ -124,7 +125,8 @@ func TestUninstall(t *testing.T) {
 	noLeaks(t, l)
 }
 
-// connect starts a process of a node that opens a connection and writes without end; it waits until the process says ready: that it tries, or is connected.
+// connect starts a process of a node that opens a connection and writes without end; it waits until
+// the process says ready: that it tries, or is connected.
 func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort, ready string) *lab.Process {
 	t.Helper()
 	script := fmt.Sprintf("echo tries; exec 3<>/dev/tcp/%s/%d && echo connected; while echo canary >&3; do sleep 0.1; done", to.Addr(), to.Port())
@@ -138,7 +140,7 @@ func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort, 
 	return p
 }
 
-// cleanup runs veild cleanup on a node and gives what it said.
+// cleanup runs veild cleanup on a node and returns what it said.
 func cleanup(ctx context.Context, n *lab.Node) (string, error) {
 	root, err := lab.Root()
 	if err != nil {
@@ -148,8 +150,9 @@ func cleanup(ctx context.Context, n *lab.Node) (string, error) {
 	return string(out), err
 }
 
-// uninstall stops veild, and with worker veil-wg too, and cleans up while pods are there; nothing may be left,
-// and cleaning up once more finds nothing. Without worker, veil-wg is stopped before the second time.
+// uninstall stops veild, and with worker veil-wg too, and cleans up while pods are there; nothing
+// may be left, and cleaning up once more finds nothing. Without worker, veil-wg is stopped before
+// the second time.
 func uninstall(ctx context.Context, t *testing.T, n *lab.Node, before []string, worker bool) {
 	if err := n.Program("veild").Term(ctx); err != nil {
 		t.Error(err)

@@ -133,7 +133,8 @@ func forbidden(t *testing.T, what string, err error, because ...string) {
 	}
 }
 
-// othersVolume tries to create, change, delete and take over a volume of another node, and then does what a person allowed.
+// othersVolume tries to create, change, delete and take over a volume of another node, and then
+// does what a person allowed.
 func othersVolume(ctx context.Context, t *testing.T, l *lab.Lab, s, admin *kubestore.Store, own, other string) {
 	const because = "is of node"
 	if err := admin.Create(ctx, newState("pvc-other", other)); err != nil {

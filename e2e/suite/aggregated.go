@@ -12,10 +12,12 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/framework"
 )
 
-// apiServices is where objects are of which each says what pods serve an API; the library for them is not needed for one.
+// apiServices is where objects are of which each says what pods serve an API; the library for them
+// is not needed for one.
 const apiServices = "/apis/apiregistration.k8s.io/v1/apiservices"
 
-// aggregated asks the API server for an object of an API that a pod serves: what it gives carries the canary.
+// aggregated asks the API server for an object of an API that a pod serves: what it gives carries
+// the canary.
 func aggregated(ctx context.Context, s *Session) error {
 	n, err := s.namespace(ctx)
 	if err != nil {
@@ -53,7 +55,8 @@ func aggregated(ctx context.Context, s *Session) error {
 	return errors.Join(err, api.Delete().AbsPath(apiServices+"/v1."+group).Do(context.WithoutCancel(ctx)).Error())
 }
 
-// apiService is the APIService (apiregistration.k8s.io/v1) by which the API server asks the service "api" about a group.
+// apiService is the APIService (apiregistration.k8s.io/v1) by which the API server asks the service
+// "api" about a group.
 func apiService(namespace, group, ca string) map[string]any {
 	return map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",

@@ -34,8 +34,9 @@ type victim struct {
 	uid, container string
 }
 
-// apiAway takes the API server away for some time. Meanwhile a container is killed and comes back, a whole pod is killed and comes back with another
-// address, which pods of another node reach; and flows that were there go on.
+// apiAway takes the API server away for some time. Meanwhile a container is killed and comes back,
+// a whole pod is killed and comes back with another address, which pods of another node reach; and
+// flows that were there go on.
 func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	a, b, err := s.twoPods(ctx)
 	if err != nil {
@@ -95,7 +96,8 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	return talk(ctx, a, framework.EchoPort, append(again.Addrs, anew.Addrs...)...)
 }
 
-// killAndReach kills the container of one pod and the sandbox of another, and reaches both from a third, all by the nodes' own means.
+// killAndReach kills the container of one pod and the sandbox of another, and reaches both from a
+// third, all by the nodes' own means.
 func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) error {
 	node := again.Node
 	before, err := s.Machines.Exec(ctx, node, addressesOf)
@@ -134,7 +136,7 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 	return nil
 }
 
-// added gives the addresses that are in one list and not in the other.
+// added returns the addresses that are in one list and not in the other.
 func added(before, after string) []netip.Addr {
 	old := map[string]bool{}
 	for _, word := range strings.Fields(before) {

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/framework"
 )
 
-// gapOfNothing is how long a flow may be without an answer while nothing is done to the data path: processors are shared, in emulated
-// machines with a container that starts.
+// gapOfNothing is how long a flow may be without an answer while nothing is done to the data path:
+// processors are shared, in emulated machines with a container that starts.
 const gapOfNothing = 10 * time.Second
 
 // rolling bounds the rollout of a DaemonSet.
@@ -67,8 +67,8 @@ func (s *Session) held(ctx context.Context, all []*flows, gap time.Duration) err
 	return errors.Join(errs...)
 }
 
-// daemonRolled restarts every veild as kubectl rollout restart does, under load. veil-wg, which carries packets where the kernel has no
-// WireGuard, must not be touched by it.
+// daemonRolled restarts every veild as kubectl rollout restart does, under load. veil-wg, which
+// carries packets where the kernel has no WireGuard, must not be touched by it.
 func daemonRolled(ctx context.Context, s *Session) error {
 	all, err := s.load(ctx)
 	if err != nil {
@@ -105,7 +105,8 @@ func daemonRolled(ctx context.Context, s *Session) error {
 	return errors.Join(errs...)
 }
 
-// podsOf gives the pod of each node of a DaemonSet, by the uid and the number of starts of its container.
+// podsOf returns the pod of each node of a DaemonSet, by the uid and the number of starts of its
+// container.
 func (s *Session) podsOf(ctx context.Context, set string) (map[string]string, error) {
 	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + set})
 	if err != nil {

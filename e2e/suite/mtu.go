@@ -16,13 +16,15 @@ import (
 // narrower is the MTU of the underlay that is configured for a while, bytes.
 const narrower = 1400
 
-// followPatience bounds the time until a changed configuration has reached every node: the kubelet brings it within some 90 s.
+// followPatience bounds the time until a changed configuration has reached every node: the kubelet
+// brings it within some 90 s.
 const followPatience = 3 * time.Minute
 
 // mtusOf prints the MTU of the tunnel and of each pod's link on a node.
 const mtusOf = `cat /sys/class/net/veil0/mtu; for n in $(ip netns list | cut -d' ' -f1); do ip netns exec $n cat /sys/class/net/eth0/mtu 2>/dev/null; done; true`
 
-// mtuChanged writes another MTU into the ConfigMap while flows run, and takes it back. Devices and the links of running pods follow, both ways.
+// mtuChanged writes another MTU into the ConfigMap while flows run, and takes it back. Devices and
+// the links of running pods follow, both ways.
 func mtuChanged(ctx context.Context, s *Session) error {
 	all, err := s.load(ctx)
 	if err != nil {
@@ -70,7 +72,8 @@ func mtuChanged(ctx context.Context, s *Session) error {
 	return s.held(ctx, all, gapOfNothing)
 }
 
-// nudge lets kubelets look at the daemons' pods now, and so at their configuration, which they would do within some 90 s.
+// nudge lets kubelets look at the daemons' pods now, and so at their configuration, which they
+// would do within some 90 s.
 func (s *Session) nudge(ctx context.Context) error {
 	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + veildSet})
 	if err != nil {
@@ -107,7 +110,7 @@ func (s *Session) followMTU(ctx context.Context, wanted func(mtu int) bool) erro
 	})
 }
 
-// mtus gives the MTU of a node's tunnel and of each of its pods, bytes.
+// mtus returns the MTU of a node's tunnel and of each of its pods, bytes.
 func (s *Session) mtus(ctx context.Context, node string) ([]int, error) {
 	out, err := s.Machines.Exec(ctx, node, mtusOf)
 	if err != nil {

@@ -37,7 +37,8 @@ type Options struct {
 // closing bounds what is done after a case: describing what it left and removing it.
 const closing = 3 * time.Minute
 
-// Run runs the cases and gives what came of them; it ends early, with the rest counted as skipped, when ctx does. The error is of the run itself.
+// Run runs the cases and returns what came of them; it ends early, with the rest counted as
+// skipped, when ctx does. The error is of the run itself.
 func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
 	s := newSession(o)
 	nodes, err := o.Cluster.Nodes(ctx)

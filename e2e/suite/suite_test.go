@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// newRun gives options for a cluster without machines, of so many workers.
+// newRun returns options for a cluster without machines, of so many workers.
 func newRun(t *testing.T, workers int) (Options, *bytes.Buffer) {
 	client := fake.NewClientset()
 	for i := range workers {
@@ -249,7 +249,8 @@ func TestPublishedKey(t *testing.T) {
 	}
 }
 
-// What others change at any time is no difference; a table of ours, a chain beside theirs, and an empty table are.
+// What others change at any time is no difference; a table of ours, a chain beside theirs, and an
+// empty table are.
 func TestInventoryOfRules(t *testing.T) {
 	kubelet := "nft table ip6 filter {\nnft \tchain KUBE-KUBELET-CANARY {\nnft \t}\nnft }\n"
 	for _, tt := range []struct {

@@ -55,8 +55,9 @@ func (s *Session) daemon(ctx context.Context, set, node string) (*corev1.Pod, er
 	return nil, fmt.Errorf("no pod of %s on %s", set, node)
 }
 
-// stolenToken takes what a thief on the second worker finds, the token bound to its veild's pod, and tries what it should not do. That what is refused
-// is refused by the policy and not for want of rights is seen by what is allowed with the same token.
+// stolenToken takes what a thief on the second worker finds, the token bound to its veild's pod,
+// and tries what it should not do. That what is refused is refused by the policy and not for want
+// of rights is seen by what is allowed with the same token.
 func stolenToken(ctx context.Context, s *Session) error {
 	workers, err := s.Workers(ctx)
 	if err != nil {
@@ -94,7 +95,8 @@ func stolenToken(ctx context.Context, s *Session) error {
 	return errors.Join(errs...)
 }
 
-// tryOthers tries to create, change and delete another's claim; each must be refused by the policy, or, where RBAC does without the verb, by that.
+// tryOthers tries to create, change and delete another's claim; each must be refused by the policy,
+// or, where RBAC does without the verb, by that.
 func tryOthers(ctx context.Context, c dynamic.ResourceInterface, other *unstructured.Unstructured, own string) error {
 	changed := other.DeepCopy()
 	err := unstructured.SetNestedField(changed.Object, int64(1450), "spec", "mtu")

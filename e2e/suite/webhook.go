@@ -27,7 +27,8 @@ const webhookPort = 8443
 // askedLabel marks the objects about which the webhook is asked.
 const askedLabel = "ask-the-hook"
 
-// webhook lets the API server ask a pod about objects: its answer, that carries the canary, must come, and be both yes and no.
+// webhook lets the API server ask a pod about objects: its answer, that carries the canary, must
+// come, and be both yes and no.
 func webhook(ctx context.Context, s *Session) error {
 	n, err := s.namespace(ctx)
 	if err != nil {

@@ -20,8 +20,8 @@ const (
 	TCG Accel = "tcg"
 )
 
-// accelerator gives qemu's arguments. In TCG, AVX is emulated slowly, and a processor without it makes the
-// guest's network and WireGuard twice as fast.
+// accelerator returns qemu's arguments. In TCG, AVX is emulated slowly, and a processor without it
+// makes the guest's network and WireGuard twice as fast.
 func accelerator(a Accel) []string {
 	if a == KVM {
 		return []string{"-machine", "q35,accel=kvm", "-cpu", "host"}
@@ -29,11 +29,12 @@ func accelerator(a Accel) []string {
 	return []string{"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem,+aes,+pclmulqdq"}
 }
 
-// probePatience is what a kernel gets to print its first lines: with KVM that truly works it takes one second.
+// probePatience is what a kernel gets to print its first lines: with KVM that truly works it takes
+// one second.
 const probePatience = 15 * time.Second
 
-// probeAccel boots the kernel without a disk, in KVM, and believes it only when the kernel gets as far as
-// looking for its root: /dev/kvm that opens proves nothing where only patched guests run.
+// probeAccel boots the kernel without a disk, in KVM, and believes it only when the kernel gets as
+// far as looking for its root: /dev/kvm that opens proves nothing where only patched guests run.
 func (c *Cluster) probeAccel(ctx context.Context) (Accel, error) {
 	if c.opts.Accel != "" {
 		return c.opts.Accel, nil

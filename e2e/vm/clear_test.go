@@ -8,7 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What a reference network lacks, its control run does not show: it has the families that pods have.
+// What a reference network lacks, its control run does not show: it has the families that pods
+// have.
 func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 	pods4, pods6 := netip.MustParsePrefix("198.19.1.0/24"), netip.MustParsePrefix("fd42:1:0:1::/64")
 	node := []netip.Addr{netip.MustParseAddr("198.18.0.11"), netip.MustParseAddr("fd42::b")}

@@ -20,7 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// Options say what a cluster is made of. The zero value is two nodes at MTU 1500 with Kubernetes and Kubeveil.
+// Options say what a cluster is made of. The zero value is two nodes at MTU 1500 with Kubernetes
+// and Kubeveil.
 type Options struct {
 	// Nodes is how many machines; 0 is two.
 	Nodes int
@@ -41,16 +42,19 @@ type Options struct {
 	QEMU []string
 	// NoVeil leaves out Kubeveil: nodes that wait for a network.
 	NoVeil bool
-	// ServiceProxy is who translates services: config.ServiceProxyNone or "" is kube-proxy, config.ServiceProxyEBPF Kubeveil. Then there is no kube-proxy on any
-	// node, from the beginning.
+	// ServiceProxy is who translates services: config.ServiceProxyNone or "" is kube-proxy,
+	// config.ServiceProxyEBPF Kubeveil. Then there is no kube-proxy on any node, from the
+	// beginning.
 	ServiceProxy string
-	// Dir is the folder for artefacts; empty is a new one under out/vm, where those of the last runs stay.
+	// Dir is the folder for artefacts; empty is a new one under out/vm, where those of the last
+	// runs stay.
 	Dir string
 	// Log is told of the steps; nil discards.
 	Log *slog.Logger
 }
 
-// Cluster is a set of machines and their control plane. Its methods may be called from several goroutines, except Close.
+// Cluster is a set of machines and their control plane. Its methods may be called from several
+// goroutines, except Close.
 type Cluster struct {
 	// Dir is the folder of artefacts.
 	Dir string
@@ -237,7 +241,8 @@ func (c *Cluster) seed(m *Machine) seed {
 	for _, p := range c.Lab.Family().Underlay(lab.NodeByte(m.Number)) {
 		fmt.Fprintf(&network, "Address=%s\n", p)
 	}
-	// A default route, as every node has one and kubelets want it; what takes it reaches nobody but the outside host.
+	// A default route, as every node has one and kubelets want it; what takes it reaches nobody but
+	// the outside host.
 	for _, a := range c.Lab.OutsideAddrs() {
 		fmt.Fprintf(&network, "Gateway=%s\n", a)
 	}
@@ -285,8 +290,8 @@ func imageDir(root, release string) string {
 	return filepath.Join(root, "out/vm", "linux-"+release)
 }
 
-// Close takes the power from the machines, ends everything else, and gives what the oracle saw. Artefacts
-// stay, disks excepted. A second call gives the same.
+// Close takes the power from the machines, ends everything else, and returns what the oracle saw.
+// Artefacts stay, disks excepted. A second call gives the same.
 func (c *Cluster) Close() (oracle.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -79,8 +79,8 @@ func webhookCert(t *testing.T) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
 }
 
-// asksWebhook proves that the API server reaches a service whose backend is a pod on another machine: what the pod refuses, with
-// the canary in its reason, is refused.
+// asksWebhook proves that the API server reaches a service whose backend is a pod on another
+// machine: what the pod refuses, with the canary in its reason, is refused.
 func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Machine) {
 	cert, key := webhookCert(t)
 	var objects bytes.Buffer
@@ -114,7 +114,8 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 	}
 }
 
-// asksAPI proves that pods resolve the service kubernetes by the cluster's DNS, which may still be starting, and reach the API server behind it.
+// asksAPI proves that pods resolve the service kubernetes by the cluster's DNS, which may still be
+// starting, and reach the API server behind it.
 func asksAPI(ctx context.Context, t *testing.T, c *vm.Cluster, pods ...string) {
 	for _, pod := range pods {
 		err := lab.Until(ctx, 3*time.Minute, func() error {

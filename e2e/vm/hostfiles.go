@@ -20,7 +20,8 @@ const (
 	// veildKubeconfig is where the configuration of the manifests says it is.
 	veildKubeconfig = hostConfig + "kubeconfig"
 	proxyConfig     = "/run/lab/kube-proxy/kubeconfig"
-	// accountDir is where a pod finds its account, and what the kubeconfig of kubeadm's kube-proxy says.
+	// accountDir is where a pod finds its account, and what the kubeconfig of kubeadm's kube-proxy
+	// says.
 	accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
@@ -65,8 +66,8 @@ func (h *hostNode) configFile(ctx context.Context, configMap, key, path string) 
 	return h.writeFile(path, []byte(m.Data[key]))
 }
 
-// account keeps a token of the service account of that name, bound to the Node, as a kubelet gets it for a pod there; and the
-// authority of the API server beside it.
+// account keeps a token of the service account of that name, bound to the Node, as a kubelet gets
+// it for a pod there; and the authority of the API server beside it.
 func (h *hostNode) account(ctx context.Context, name string) error {
 	accounts := h.client.CoreV1().ServiceAccounts(metav1.NamespaceSystem)
 	account, err := accounts.Get(ctx, name, metav1.GetOptions{})
@@ -98,7 +99,8 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 	return nil
 }
 
-// proxyArguments are those of kubeadm's kube-proxy, but for the size of the connection table, which is the machine's.
+// proxyArguments are those of kubeadm's kube-proxy, but for the size of the connection table, which
+// is the machine's.
 func (h *hostNode) proxyArguments() []string {
 	return []string{
 		"--kubeconfig=" + proxyConfig, "--hostname-override=" + hostName, "--proxy-mode=nftables",

@@ -65,8 +65,9 @@ func exists(path string) bool {
 // writeImages writes the lab's own images into one archive: sandbox, labtool, kube-proxy, CoreDNS.
 func (c *Cluster) writeImages(ctx context.Context, path string) error {
 	tool := map[string]string{"labtool": c.program("labtool")}
-	// kube-proxy's nftables mode runs nft(8), which is no static program and knows protocols by their names: a kube-proxy that reads
-	// numbers takes its own elements for others' when it starts again, and deletes them.
+	// kube-proxy's nftables mode runs nft(8), which is no static program and knows protocols by
+	// their names: a kube-proxy that reads numbers takes its own elements for others' when it
+	// starts again, and deletes them.
 	proxy := map[string]string{"usr/local/bin/kube-proxy": c.program("kube-proxy"), "etc/protocols": "/etc/protocols"}
 	if err := addProgram(ctx, proxy, "nft"); err != nil {
 		return err
@@ -97,7 +98,7 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 	return nil
 }
 
-// newImage gives an image with copies of this machine's files, by path in the image.
+// newImage returns an image with copies of this machine's files, by path in the image.
 func newImage(files map[string]string, entry []string) (v1.Image, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

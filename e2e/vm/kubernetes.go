@@ -127,7 +127,8 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	return c.waitNodes(ctx)
 }
 
-// makeControl makes credentials with kubeadm, starts the programs with kubeadm's flags, and uploads what joining nodes read.
+// makeControl makes credentials with kubeadm, starts the programs with kubeadm's flags, and uploads
+// what joining nodes read.
 func (c *Cluster) makeControl(ctx context.Context) error {
 	c.token = randomHex(3) + "." + randomHex(8)
 	family := c.Lab.Family()
@@ -152,7 +153,8 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 		phases = append(phases, "addon kube-proxy")
 	}
 	for _, phase := range phases {
-		// The hooks of the API server have still to make RBAC and priority levels in the first seconds.
+		// The hooks of the API server have still to make RBAC and priority levels in the first
+		// seconds.
 		err := lab.Until(ctx, time.Minute, func() error { return c.phase(ctx, phase, "--kubeconfig="+superAdmin) })
 		if err != nil {
 			return err
@@ -180,7 +182,7 @@ func (c *Cluster) KubectlCommand(ctx context.Context) *exec.Cmd {
 	return c.Control.Command(ctx, c.program("kubectl"), "--kubeconfig="+superAdmin)
 }
 
-// Apply gives objects in YAML to the API server.
+// Apply applies objects in YAML to the API server.
 func (c *Cluster) Apply(ctx context.Context, objects []byte) error {
 	path := c.file("apply-" + randomHex(4) + ".yaml")
 	if err := os.WriteFile(path, objects, 0o644); err != nil {
@@ -190,7 +192,8 @@ func (c *Cluster) Apply(ctx context.Context, objects []byte) error {
 	return err
 }
 
-// startControl starts etcd and the control plane's programs with the flags of kubeadm's static pods.
+// startControl starts etcd and the control plane's programs with the flags of kubeadm's static
+// pods.
 func (c *Cluster) startControl(ctx context.Context) error {
 	family := c.Lab.Family()
 	_, err := c.Control.Start(ctx, filepath.Join(c.root, "out/tools/etcd"), "--data-dir=/run/etcd",
@@ -255,7 +258,8 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	if err := m.Put(ctx, "/etc/kubernetes/join.yaml", 0o600, &config); err != nil {
 		return err
 	}
-	// kubeadm gives containerd two seconds to answer, too few for one that is just starting on a busy machine. Its checks change nothing.
+	// kubeadm allows containerd two seconds to answer, too few for one that is just starting on a
+	// busy machine. Its checks change nothing.
 	err = lab.Until(ctx, 3*time.Minute, func() error {
 		out, err := m.Exec(ctx, "kubeadm join --config /etc/kubernetes/join.yaml 2>&1")
 		if err == nil {
@@ -282,7 +286,8 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	return nil
 }
 
-// caHash is the pin of the cluster's authority, as kubeadm prints it: of the public key, not of the certificate.
+// caHash is the pin of the cluster's authority, as kubeadm prints it: of the public key, not of the
+// certificate.
 func (c *Cluster) caHash() (string, error) {
 	b, err := os.ReadFile(c.Control.Path(pki + "ca.crt"))
 	if err != nil {

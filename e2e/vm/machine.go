@@ -43,7 +43,8 @@ const (
 // bootPatience bounds the wait for ssh, on a machine that also compiles.
 const bootPatience = 10 * time.Minute
 
-// addMachine gives a machine its port, disk and seed, all watched before it can send, and does not start it.
+// addMachine returns a machine its port, disk and seed, all watched before it can send, and does
+// not start it.
 func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	c.made++
 	number := c.made
@@ -100,8 +101,9 @@ func (m *Machine) hardwareAddr() string {
 const noOffloads = "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off," +
 	"host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off"
 
-// cpus is how many processors a machine has. Emulated ones have no more between them than there are: otherwise each waits for another that this host's
-// scheduler has put aside, and a round trip takes three times as long.
+// cpus is how many processors a machine has. Emulated ones have no more between them than there
+// are: otherwise each waits for another that this host's scheduler has put aside, and a round trip
+// takes three times as long.
 func (c *Cluster) cpus() int {
 	if c.Accel == KVM {
 		return cpus
@@ -132,11 +134,12 @@ func (m *Machine) arguments() []string {
 	return args
 }
 
-// RootDisk is the file with what the machine wrote to its root disk, in clusters of qcow2 that are neither compressed nor encrypted: text that is on
-// the disk is in the file.
+// RootDisk is the file with what the machine wrote to its root disk, in clusters of qcow2 that are
+// neither compressed nor encrypted: text that is on the disk is in the file.
 func (m *Machine) RootDisk() string { return filepath.Join(m.Dir, "disk.qcow2") }
 
-// disk gives qemu's arguments for a disk. They are devices of their own, because qemu gives those the first places, and the first is /dev/vda.
+// disk returns qemu's arguments for a disk. They are devices of their own, because qemu gives those
+// the first places, and the first is /dev/vda.
 func disk(id, drive string) []string {
 	return []string{"-drive", "if=none,id=" + id + "," + drive, "-device", "virtio-blk-pci,drive=" + id}
 }
@@ -182,7 +185,8 @@ func (m *Machine) console() string {
 	return string(b[max(0, len(b)-1500):])
 }
 
-// SSH prepares a shell command line on the machine, from the control plane's host; without words it is a shell.
+// SSH prepares a shell command line on the machine, from the control plane's host; without words it
+// is a shell.
 func (m *Machine) SSH(ctx context.Context, words ...string) *exec.Cmd {
 	c := m.cluster
 	args := append(c.sshArguments(), "root@"+m.Addrs[0].String())
@@ -197,7 +201,7 @@ func (c *Cluster) sshArguments() []string {
 		"-o", "ControlMaster=auto", "-o", "ControlPersist=600", "-o", "ControlPath=/run/ssh-%h"}
 }
 
-// Exec runs a line of shell on the machine and gives its standard output.
+// Exec runs a line of shell on the machine and returns its standard output.
 func (m *Machine) Exec(ctx context.Context, line string) ([]byte, error) {
 	return m.run(ctx, line, nil)
 }

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// file is one of a seed: its content, where on this machine it is copied from, or where it is a symbolic link to.
+// file is one of a seed: its content, where on this machine it is copied from, or where it is a
+// symbolic link to.
 type file struct {
 	mode    int64
 	content string

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// A seed is the tar of a disk: whole sectors, files in order, with the modes and links that were asked for.
+// A seed is the tar of a disk: whole sectors, files in order, with the modes and links that were
+// asked for.
 func TestSeedIsADisk(t *testing.T) {
 	dir := t.TempDir()
 	copied := filepath.Join(dir, "program")

@@ -45,7 +45,8 @@ func TestProgramsOfTheHost(t *testing.T) {
 	}
 }
 
-// kustomize finds what the folder names, and veild takes the configuration: on the machines as it is, on the control plane's host with its arguments.
+// kustomize finds what the folder names, and veild takes the configuration: on the machines as it
+// is, on the control plane's host with its arguments.
 func TestManifestsForServices(t *testing.T) {
 	root, err := lab.Root()
 	if err != nil {

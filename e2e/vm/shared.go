@@ -13,8 +13,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// sharedDisk is the third disk, of which every machine has an overlay: programs, and a store of containerd with all images. To unpack
-// and import them takes an emulated machine a minute and a half, and this one seconds.
+// sharedDisk is the third disk, of which every machine has an overlay: programs, and a store of
+// containerd with all images. To unpack and import them takes an emulated machine a minute and a
+// half, and this one seconds.
 const sharedDisk = "shared.ext4"
 
 // sharedSize has room for what containers write.
@@ -28,7 +29,8 @@ const storeUnit = `[Service]
 ExecStartPre=/bin/sh -c 'mountpoint -q /var/lib/containerd || { mount -o remount,rw /opt/lab && mkdir -p /var/lib/containerd && mount --bind /opt/lab/store /var/lib/containerd; }'
 `
 
-// storeConfig is that of a containerd that only keeps images: below the folder, and with its state where the host's end removes it.
+// storeConfig is that of a containerd that only keeps images: below the folder, and with its state
+// where the host's end removes it.
 const storeConfig = `version = 3
 root = %q
 state = "/run/lab-containerd"

@@ -1,13 +1,13 @@
-// Command conformance makes the images of the upstream end-to-end tests, without a container
-// engine and without a registry: Debian's programs below, the tests' own programs above, under the names that
-// e2e.test asks for. hack/build-conformance.sh runs it.
+// Command conformance makes the images of the upstream end-to-end tests, without a container engine
+// and without a registry: Debian's programs below, the tests' own programs above, under the names
+// that e2e.test asks for. hack/build-conformance.sh runs it.
 //
 // Usage:
 //
 //	go run ./hack/conformance [-root out/images/conformance-root.tar] [-bin out/bin] -porter DIR [-out out/images/conformance.tar]
 //
-// It prints the images that it made, and those that it knows no recipe for. The archive is what docker save
-// writes: `ctr -n k8s.io images import` reads it.
+// It prints the images that it made, and those that it knows no recipe for. The archive is what
+// docker save writes: `ctr -n k8s.io images import` reads it.
 package main
 
 import (
@@ -78,7 +78,8 @@ func run(ctx context.Context, root, bin, porter, out string) error {
 	return os.Rename(out+".new", out)
 }
 
-// wantedImages asks e2e.test for the images of its tests, as it names them when all come from our registry.
+// wantedImages asks e2e.test for the images of its tests, as it names them when all come from our
+// registry.
 func wantedImages(ctx context.Context, program string) (images []string, err error) {
 	list, err := os.CreateTemp("", "repo-list-*.yaml")
 	if err != nil {

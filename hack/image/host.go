@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// addHost adds programs of this machine, their libraries and their loader, each where it is here. What Debian installs is
-// the same bytes on every machine of the same release.
+// addHost adds programs of this machine, their libraries and their loader, each where it is here.
+// What Debian installs is the same bytes on every machine of the same release.
 func addHost(ctx context.Context, files map[string][]byte, arch string, programs []string) error {
 	if len(programs) > 0 && arch != runtime.GOARCH {
 		return fmt.Errorf("-arch %s: the image holds %v of this machine, which is %s", arch, programs, runtime.GOARCH)
@@ -59,8 +59,8 @@ func addHostFiles(files map[string][]byte, r recipe) error {
 	return nil
 }
 
-// parseLdd gives the files that ldd(1) names: "name => file (address)", or "file (address)" for the loader. The kernel's
-// own library has no file.
+// parseLdd returns the files that ldd(1) names: "name => file (address)", or "file (address)" for
+// the loader. The kernel's own library has no file.
 func parseLdd(out string) ([]string, error) {
 	var files []string
 	for line := range strings.Lines(out) {

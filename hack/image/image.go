@@ -22,7 +22,7 @@ import (
 // epoch is the time of everything in the image.
 var epoch = time.Unix(0, 0).UTC()
 
-// newImage gives an image of one layer with files (by path without a leading
+// newImage returns an image of one layer with files (by path without a leading
 // slash), which starts the recipe's program. Version is what its label says.
 func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image, error) {
 	layer, err := newLayer(files)
@@ -58,8 +58,8 @@ func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image
 	return mutate.ConfigFile(img, config)
 }
 
-// newLayer packs files, the folders above them and the mount points of the manifests, sorted, all of
-// root's by number, without times.
+// newLayer packs files, the folders above them and the mount points of the manifests, sorted, all
+// of root's by number, without times.
 func newLayer(files map[string][]byte) (v1.Layer, error) {
 	// Runtimes make mount points where there are none, but not through a link that leads nowhere.
 	dirs := map[string]bool{"etc": true, "run": true, "tmp": true, "var": true}

@@ -96,7 +96,8 @@ func TestLayer(t *testing.T) {
 	}
 }
 
-// The archive is a layout that another reader understands, and names the image as containerd wants it.
+// The archive is a layout that another reader understands, and names the image as containerd wants
+// it.
 func TestArchiveIsALayout(t *testing.T) {
 	img, err := newImage(recipes[0], "arm64", "v0.1.0", someFiles())
 	if err != nil {

@@ -1,7 +1,8 @@
-// Command image builds the container images of Kubeveil, without a container engine. The product's, kubeveil, holds
-// the programs and the reference CNI plugins, static and stripped, and nothing else, no shell either. kubeveil-csi holds the CSI
-// driver, its side-cars and Debian's tools of ext4 and xfs; kubeveil-tools what the suites and veilctl run in pods of their own.
-// The same sources and Go version, and of the tools the same release of Debian, give the same bytes.
+// Command image builds the container images of Kubeveil, without a container engine. The product's,
+// kubeveil, holds the programs and the reference CNI plugins, static and stripped, and nothing
+// else, no shell either. kubeveil-csi holds the CSI driver, its side-cars and Debian's tools of
+// ext4 and xfs; kubeveil-tools what the suites and veilctl run in pods of their own. The same
+// sources and Go version, and of the tools the same release of Debian, give the same bytes.
 //
 // Usage:
 //
@@ -68,7 +69,8 @@ func main() {
 	fmt.Printf("%s %s in %s\n", o.tag, digest, o.out)
 }
 
-// read reads the command line. Where help is wanted it is written to help, and the error is flag.ErrHelp.
+// read reads the command line. Where help is wanted it is written to help, and the error is
+// flag.ErrHelp.
 func read(args []string, help io.Writer) (o order, err error) {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error is printed once, by main
@@ -131,7 +133,8 @@ func run(ctx context.Context, o order) (digest string, err error) {
 	return hash.String(), writeArchive(o.out, o.tag, img)
 }
 
-// compile builds the programs into folders below root. What is there and up to date is not linked again.
+// compile builds the programs into folders below root. What is there and up to date is not linked
+// again.
 func compile(ctx context.Context, r recipe, arch, version, root string) error {
 	root, err := filepath.Abs(root)
 	if err != nil {

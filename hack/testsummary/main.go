@@ -136,7 +136,8 @@ func (s *summary) add(e event, u unfinished, w io.Writer) {
 	}
 }
 
-// end counts the end of a test or of a package; with a package its tests end, and those that have not are failures.
+// end counts the end of a test or of a package; with a package its tests end, and those that have
+// not are failures.
 func (s *summary) end(e event, u unfinished, w io.Writer) {
 	key := e.Package + " " + e.Test
 	text := ""

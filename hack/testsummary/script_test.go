@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// fakeGo passes every test of the lab; what becomes of the others, which run with -race, is in $UNIT.
+// fakeGo passes every test of the lab; what becomes of the others, which run with -race, is in
+// $UNIT.
 const fakeGo = `#!/bin/sh
 case "$1 $*" in
 list*) printf 'x/a\nx/e2e/lab\n' ;;
@@ -52,7 +53,8 @@ func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 			if said := strings.Contains(string(out), "go test ended with status"); said == tt.fine {
 				t.Errorf("it says %s", out)
 			}
-			// `make gates` reads every */result.json as a result of the whole schema, which this is not.
+			// `make gates` reads every */result.json as a result of the whole schema, which this is
+			// not.
 			if results, _ := filepath.Glob(filepath.Join(dir, "out/*/result.json")); len(results) > 0 {
 				t.Errorf("it leaves %q", results)
 			}

@@ -33,10 +33,10 @@ var ErrRunning = errors.New("veild is running on this node: stop it first, it wo
 // kubeLimit bounds the wait for an API server that may be away.
 const kubeLimit = 5 * time.Second
 
-// Cleanup takes everything of the network from this node, in the order that leaks
-// nothing: the CNI configuration first, so that no pod starts; then the pods'
-// links, tunnels, routing; the connections of the node's own processes to pods; the guard last. It does as much as it can, may be
-// repeated, and tells what it took, each thing once it is gone. What is storage's stays.
+// Cleanup takes everything of the network from this node, in the order that leaks nothing: the CNI
+// configuration first, so that no pod starts; then the pods' links, tunnels, routing; the
+// connections of the node's own processes to pods; the guard last. It does as much as it can, may
+// be repeated, and tells what it took, each thing once it is gone. What is storage's stays.
 func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func(what string)) error {
 	if err := checkStopped(ctx, config.AdminSocket); err != nil {
 		return err
@@ -121,9 +121,10 @@ func removeRouting() ([]string, error) {
 	return h.Remove()
 }
 
-// closeToPods closes what processes of this node have open to addresses of the cluster: a connection that is not
-// answered, of a probe to a pod that went, would be sent again by the kernel, for two minutes, and then nothing
-// stops it any more (net.ipv4.tcp_syn_retries, tcp_retries2).
+// closeToPods closes what processes of this node have open to addresses of the cluster: a
+// connection that is not answered, of a probe to a pod that went, would be sent again by the
+// kernel, for two minutes, and then nothing stops it any more (net.ipv4.tcp_syn_retries,
+// tcp_retries2).
 func closeToPods(log *slog.Logger) (took []string, err error) {
 	ranges, err := guard.Ranges(config.BPFDir)
 	if err != nil || len(ranges) == 0 {
@@ -206,12 +207,13 @@ func removeSocketDir() ([]string, error) {
 	}
 }
 
-// runFiles are what the network makes in RunDir. Storage keeps its locks and sockets beside them, and does not
-// need the network: they stay.
+// runFiles are what the network makes in RunDir. Storage keeps its locks and sockets beside them,
+// and does not need the network: they stay.
 var runFiles = []string{config.ReadyFile, config.PodDir, config.IPAMDir, config.WorkerDir, config.KeyFile,
 	config.SnapshotFile, config.SnapshotFile + source.CorruptSuffix, config.AdminSocket}
 
-// removeRunFiles takes what is the network's out of dir, which is RunDir, and dir itself when nothing else is in it; else it logs what stays.
+// removeRunFiles takes what is the network's out of dir, which is RunDir, and dir itself when
+// nothing else is in it; else it logs what stays.
 func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, nil

@@ -50,7 +50,8 @@ func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
 	return err
 }
 
-// closing is what a node is closed with: what the configuration says, and what veild has learned since boot, addresses of nodes and of services.
+// closing is what a node is closed with: what the configuration says, and what veild has learned
+// since boot, addresses of nodes and of services.
 func closing(cfg config.Config, have *guard.State) decision {
 	d := decide(inputs{cfg: cfg, vips: have.VIPs})
 	d.guard.NodeAddrs = have.Nodes

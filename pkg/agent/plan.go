@@ -23,16 +23,20 @@ type inputs struct {
 	cfg   config.Config
 	key   wgkey.Private
 	table cluster.Table
-	// since is when the source first said what no earlier turn has taken; zero when it said nothing.
+	// since is when the source first said what no earlier turn has taken; zero when it said
+	// nothing.
 	since time.Time
-	// complete is whether table holds every peer there was: without it nothing
+	// complete reports whether table holds every peer there was: without it nothing
 	// may be removed.
 	complete bool
-	// synced reports whether the source has said all that there is. Before that the features of nodes are not known.
+	// synced reports whether the source has said all that there is. Before that the features of
+	// nodes are not known.
 	synced bool
-	// underlayMTU is the smallest MTU of the links that carry node traffic, bytes, or that of the configuration.
+	// underlayMTU is the smallest MTU of the links that carry node traffic, bytes, or that of the
+	// configuration.
 	underlayMTU int
-	// wideMTU says what is wrong with an MTU of the configuration that is more than the link's; else it is empty.
+	// wideMTU says what is wrong with an MTU of the configuration that is more than the link's;
+	// else it is empty.
 	wideMTU string
 	// localAddrs are the addresses on the link that carries node traffic, otherAddrs
 	// those on any link: they count where the node has none of the former.
@@ -85,7 +89,8 @@ func decide(in inputs) decision {
 		guard: guard.Settings{
 			Ranges:    slices.Concat(in.cfg.ClusterRanges, in.cfg.ServiceRanges),
 			NodeAddrs: in.table.NodeAddrs,
-			// What pods send to a node goes through its tunnel or not at all, whatever services it is the address of.
+			// What pods send to a node goes through its tunnel or not at all, whatever services it
+			// is the address of.
 			VIPs: without(in.vips, in.table.NodeAddrs),
 		},
 		host: hostnet.Want{
@@ -95,7 +100,8 @@ func decide(in inputs) decision {
 			ClosedRanges:  in.cfg.Closed(),
 			Masquerade:    in.cfg.Masquerade,
 			ReflectMarks:  in.cfg.ServiceProxy == config.ServiceProxyEBPF,
-			// The programs of services judge what leaves by marks, which the short way does not set.
+			// The programs of services judge what leaves by marks, which the short way does not
+			// set.
 			Flowtable:  in.cfg.ServiceProxy != config.ServiceProxyEBPF,
 			TunnelPort: in.cfg.Tunnel.Port,
 		},

@@ -231,7 +231,7 @@ func ofPod(r pod.Record, err error) error {
 	return fmt.Errorf("pod %s: %w", r.ContainerID, err)
 }
 
-// keepMTU gives a pod the MTU that is in force.
+// keepMTU sets a pod's MTU to the one in force.
 func (k *podKeeper) keepMTU(ctx context.Context, r pod.Record, mtu int) error {
 	if mtu == 0 || r.MTU == mtu {
 		return nil

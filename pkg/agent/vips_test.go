@@ -54,7 +54,8 @@ func TestClosingKeepsWhatVeildLearned(t *testing.T) {
 	}
 }
 
-// A node's address may be one of a service's, as an external IP or by a balancer on the nodes: pods have more to ask there than services.
+// A node's address may be one of a service's, as an external IP or by a balancer on the nodes: pods
+// have more to ask there than services.
 func TestAddressesOfNodesStayOpen(t *testing.T) {
 	in := two(t)
 	in.vips = addrs("198.18.0.12", "198.18.64.1", "fd42::c", "fd42:64::1")

@@ -199,7 +199,7 @@ func checkKeys(keys []Key) (problems []string) {
 	return problems
 }
 
-// covers is whether every address of inner is in outer.
+// covers reports whether every address of inner is in outer.
 func covers(outer, inner netip.Prefix) bool {
 	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
 }

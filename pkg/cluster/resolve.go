@@ -120,7 +120,7 @@ func (r *resolver) bySeniority(a, b *candidate) int {
 	return compareAge(&a.Node, &b.Node)
 }
 
-// candidates gives a checked candidate for each node, by seniority.
+// candidates returns a checked candidate for each node, by seniority.
 func (r *resolver) candidates(state State) []*candidate {
 	out := make([]*candidate, 0, len(state.Nodes))
 	named := make(map[string]bool, len(state.Nodes))

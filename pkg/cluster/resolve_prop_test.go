@@ -64,7 +64,7 @@ func genState(t *rapid.T, label string) cluster.State {
 	return s
 }
 
-// genLast gives no last good table, or that of another state.
+// genLast returns no last good table, or that of another state.
 func genLast(t *rapid.T) *cluster.Table {
 	if rapid.Bool().Draw(t, "no last good table") {
 		return nil
@@ -235,7 +235,7 @@ func TestResolveAgreesWithPairwiseOracle(t *testing.T) {
 	})
 }
 
-// genSound gives a synced state of nodes with which only others can be wrong.
+// genSound returns a synced state of nodes with which only others can be wrong.
 func genSound(t *rapid.T, label string) cluster.State {
 	s := synced()
 	for _, name := range someNames {

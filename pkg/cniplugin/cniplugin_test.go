@@ -49,7 +49,8 @@ func content(t *testing.T, dir string) map[string]string {
 
 var release = map[string]string{"veil": "veil 1", "host-local": "host-local 1"}
 
-// Whatever stood there, and whatever happens to it in between: what is left is what others put there.
+// Whatever stood there, and whatever happens to it in between: what is left is what others put
+// there.
 func TestInstallAndRemove(t *testing.T) {
 	for name, c := range map[string]struct {
 		before  map[string]string
@@ -121,7 +122,8 @@ func TestInstallAndRemove(t *testing.T) {
 	}
 }
 
-// Cut off between the record and the plugin, nothing of others' is lost and the next try completes it.
+// Cut off between the record and the plugin, nothing of others' is lost and the next try completes
+// it.
 func TestInstallCutOff(t *testing.T) {
 	from, to := files(t, release), files(t, map[string]string{"veil": "foreign"})
 	// A directory in the place of a plugin makes its turn fail; host-local comes first.

@@ -66,7 +66,7 @@ type chained struct {
 	SNAT         bool            `json:"snat,omitempty"`
 }
 
-// Conflist gives the CNI configuration, the same bytes for the same parameters.
+// Conflist returns the CNI configuration, the same bytes for the same parameters.
 // It refuses a node without a pod prefix and an MTU that is too small.
 func Conflist(p ConflistParams) ([]byte, error) {
 	if len(p.PodPrefixes) == 0 {

@@ -131,7 +131,7 @@ func kindOf(raw any) string {
 	return fmt.Sprintf("%v", raw)
 }
 
-// keysOf gives the JSON name of each field of t, in order.
+// keysOf returns the JSON name of each field of t, in order.
 func keysOf(t reflect.Type) []string {
 	var keys []string
 	for i := range t.NumField() {

@@ -99,8 +99,9 @@ func load(path string, given []givenFlag) (Config, error) {
 	return assemble(path, text, given, readFile)
 }
 
-// Parse is Load for who has the texts and not the files: what the veild of node would say of a configuration before it runs. Kubeadm
-// stands for the file KubeadmConfig; nil is a file that does not exist.
+// Parse is Load for who has the texts and not the files: what the veild of node would say of a
+// configuration before it runs. Kubeadm stands for the file KubeadmConfig; nil is a file that does
+// not exist.
 func Parse(node string, text, kubeadm []byte) (Config, error) {
 	return assemble("configuration", text, []givenFlag{{"node", "node", node}}, func(path string) ([]byte, error) {
 		if kubeadm == nil {
@@ -110,7 +111,8 @@ func Parse(node string, text, kubeadm []byte) (Config, error) {
 	})
 }
 
-// assemble makes the configuration from the text of the file name, the flags over it, and the file of kubeadm, if it names one.
+// assemble makes the configuration from the text of the file name, the flags over it, and the file
+// of kubeadm, if it names one.
 func assemble(name string, text []byte, given []givenFlag, read func(path string) ([]byte, error)) (Config, error) {
 	c := Default()
 	unreadable, bad := decode(text, &c)

@@ -72,7 +72,7 @@ func (n *node) read(t *testing.T) *State {
 	return s
 }
 
-// pins gives what is attached at a link, as "pin" or "pin of an earlier version".
+// pins returns what is attached at a link, as "pin" or "pin of an earlier version".
 func pins(s *State, name string, hook Hook) []string {
 	var out []string
 	for _, l := range s.Links {

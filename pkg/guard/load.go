@@ -29,7 +29,7 @@ var (
 	retiredPins = []string{"pod_ingress", "pod_addrs"}
 )
 
-// specs gives the compiled programs, with the settings in them.
+// specs returns the compiled programs, with the settings in them.
 func specs() ([]*ebpf.CollectionSpec, error) {
 	var all []*ebpf.CollectionSpec
 	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadGuardIngress, bpf.LoadGuardEgress} {

@@ -11,7 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// Pods and other nodes do not reach what listens on the node's loopback, be it routed to them or not.
+// Pods and other nodes do not reach what listens on the node's loopback, be it routed to them or
+// not.
 func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 	n := newLeaving(t)
 	var c *net.UDPConn

@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// A pod goes on with a connection that others had translated to another node's pod, after connection tracking forgot it and the address is no
-// service's any more.
+// A pod goes on with a connection that others had translated to another node's pod, after
+// connection tracking forgot it and the address is no service's any more.
 func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 	n := newLeaving(t)
 	onWire := n.wire(t)
@@ -53,7 +53,8 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 	}
 }
 
-// The same where others still translate the address, but to outside now: whoever is there is not who the pod spoke to.
+// The same where others still translate the address, but to outside now: whoever is there is not
+// who the pod spoke to.
 func TestForgottenConnectionsAreNotTranslatedToOutside(t *testing.T) {
 	n := newLeaving(t)
 	onWire := n.wire(t)
@@ -96,7 +97,8 @@ func abort(t *testing.T, c *net.TCPConn) {
 	}
 }
 
-// Connections that connection tracking knows from their beginning are as before, and so are those that stay inside.
+// Connections that connection tracking knows from their beginning are as before, and so are those
+// that stay inside.
 func TestConnectionsOfPodsThatAreKnownLeave(t *testing.T) {
 	n := newLeaving(t)
 	for _, e := range leavingEnds {
@@ -199,7 +201,8 @@ func TestLostSYNsAreSentAgain(t *testing.T) {
 	}
 }
 
-// What ends a connection that was forgotten is of none that connection tracking would take up: it was dropped before, and is, without another reset.
+// What ends a connection that was forgotten is of none that connection tracking would take up: it
+// was dropped before, and is, without another reset.
 func TestEndsOfForgottenConnectionsAreAsBefore(t *testing.T) {
 	n := newLeaving(t)
 	for _, e := range leavingEnds {

@@ -98,7 +98,8 @@ func (n leaving) listen(t *testing.T, ns *nettest.NS) {
 	})
 }
 
-// connect gives both ends of a connection over which something was said, from an address if there is one.
+// connect returns both ends of a connection over which something was said, from an address if there
+// is one.
 func (n leaving) connect(t *testing.T, ns namespace, from, to string) (client, server *net.TCPConn) {
 	t.Helper()
 	d := net.Dialer{Timeout: patience}
@@ -148,7 +149,8 @@ func say(t *testing.T, from, to *net.TCPConn, text string) {
 	if got, err := read(to, len(text)); err != nil || got != text {
 		t.Fatalf("said %q, heard %q, %v", text, got, err)
 	}
-	// What is not acknowledged yet would be at any time, when the connection has been forgotten, or nothing is translated.
+	// What is not acknowledged yet would be at any time, when the connection has been forgotten, or
+	// nothing is translated.
 	nettest.Until(t, patience, "it is acknowledged", func() bool { return unacked(t, from) == 0 })
 }
 
@@ -182,7 +184,7 @@ func (n leaving) forget(t *testing.T) {
 	n.Run(t, nettest.ForgetConnections)
 }
 
-// wire captures what is outside, and gives whether a text was there.
+// wire captures what is outside, and returns whether a text was there.
 func (n leaving) wire(t *testing.T) func(text string) bool {
 	t.Helper()
 	c := nettest.NewCapture(t, n.peer, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})

@@ -25,8 +25,9 @@ const chunk = 500
 // tableNames are our tables.
 var tableNames = []string{config.NFTPodTable, config.NFTGuardTable}
 
-// transactionSize bounds a transaction, bytes: the kernel takes one whole or not at all, and refuses
-// one that is larger than the socket's send buffer (netlink_sendmsg). It allocates what is used.
+// transactionSize bounds a transaction, bytes: the kernel takes one whole or not at all, and
+// refuses one that is larger than the socket's send buffer (netlink_sendmsg). It allocates what is
+// used.
 const transactionSize = 64 << 20
 
 // transaction returns a connection that sends changes of any size at once, and has room for the
@@ -37,7 +38,7 @@ func transaction() (*nftables.Conn, error) {
 	}))
 }
 
-// findTable gives a table of ours, nil when there is none.
+// findTable returns a table of ours, nil when there is none.
 func findTable(c *nftables.Conn, name string) (*nftables.Table, error) {
 	t, err := c.ListTableOfFamily(name, nftables.TableFamilyINet)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOENT) {
@@ -279,7 +280,7 @@ func addChain(c *nftables.Conn, t *nftables.Table, ch chain) {
 	}
 }
 
-// readTableCounters gives packets by counter; none when there is no table.
+// readTableCounters returns packets by counter; none when there is no table.
 func readTableCounters(name string) (map[string]uint64, error) {
 	counts := make(map[string]uint64)
 	c, err := nftables.New()

@@ -77,7 +77,8 @@ func dropForged(saddr, set string) rule {
 	}}
 }
 
-// passMarked leaves alone what pods send with their mark, and drops what they send while the table above is not there.
+// passMarked leaves alone what pods send with their mark, and drops what they send while the table
+// above is not there.
 func passMarked() []rule {
 	pods := ofGroup("iif", expr.MetaKeyIIFGROUP, config.PodGroup)
 	pass := &match{fmt.Sprintf("%s mark %#x", pods.text, config.PodMark), append(slices.Clone(pods.exprs), marked()...)}
@@ -174,7 +175,7 @@ func addPodSets(c *nftables.Conn, t *nftables.Table) error {
 	return nil
 }
 
-// foreignToPods is whether a shape has what could not be, or stay, beside ours:
+// foreignToPods reports whether a shape has what could not be, or stay, beside ours:
 // a set or a counter that is none of ours, a chain of another name.
 func foreignToPods(have string) bool {
 	ours := make(map[string]bool)

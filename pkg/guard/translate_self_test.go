@@ -40,7 +40,8 @@ func TestSelfAddrs(t *testing.T) {
 //	peer u0 ── u0 (tunnel) host u1 (tunnel) ── u1 third
 //	198.19.0.2 fd42:9::2                       198.19.0.65 fd42:9:1::2
 //
-// On the peer is a pod, 198.18.9.9 fd42:1:0:9::9. Others translate the host's own addresses to third's, and masquerade.
+// On the peer is a pod, 198.18.9.9 fd42:1:0:9::9. Others translate the host's own addresses to
+// third's, and masquerade.
 type relay struct {
 	tunnelled
 	third *nettest.NS
@@ -101,7 +102,8 @@ var relayed = []struct{ pod, own, host, third, elsewhere, self, hostThere string
 	{"fd42:1:0:9::9", "fd42:1::5", "fd42:9::1", "fd42:9:1::2", "fd42:9:1::77", "fd42:1:0:7::1", "fd42:9:1::1"},
 }
 
-// What others translate to a node is sent from self if another node's pod sent it, so that the answer comes back by the tunnel. Nothing else is.
+// What others translate to a node is sent from self if another node's pod sent it, so that the
+// answer comes back by the tunnel. Nothing else is.
 func TestWhatIsTranslatedToANodeIsSentFromSelf(t *testing.T) {
 	n := newRelay(t)
 	for _, f := range relayed {
@@ -126,7 +128,8 @@ func TestWhatIsTranslatedToANodeIsSentFromSelf(t *testing.T) {
 	}
 }
 
-// Settings without pod prefixes leave self as it is, and others change it. Without any the source is kept: peers refuse it.
+// Settings without pod prefixes leave self as it is, and others change it. Without any the source
+// is kept: peers refuse it.
 func TestSelfStaysUntilItIsKnown(t *testing.T) {
 	n := newRelay(t)
 	unknown, moved, none := n.settings(), n.settings(), n.settings()

@@ -22,8 +22,9 @@ import (
 // mprogMax is how many programs a hook of tcx can have (bpf_mprog_max, include/linux/bpf_mprog.h).
 const mprogMax = 63
 
-// crowd leaves no room for the guard at egress of a link: tcx has all the programs that it can have,
-// and clsact a filter of another kind at the guard's priority. The func it returns makes room again.
+// crowd leaves no room for the guard at egress of a link: tcx has all the programs that it can
+// have, and clsact a filter of another kind at the guard's priority. The func it returns makes room
+// again.
 func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
 	t.Helper()
 	if _, ok := hk.(clsact); ok {
@@ -205,8 +206,8 @@ func TestWatchTellsOfLinksWithoutAGuard(t *testing.T) {
 	})
 }
 
-// TestQdiscIngressHasNoEgress: before Linux 6.6 a link with that qdisc can be guarded for what comes in
-// alone. An earlier version attached both programs, which both judged what came in.
+// TestQdiscIngressHasNoEgress: before Linux 6.6 a link with that qdisc can be guarded for what
+// comes in alone. An earlier version attached both programs, which both judged what came in.
 func TestQdiscIngressHasNoEgress(t *testing.T) {
 	nettest.NeedBPF(t)
 	tc := nettest.NeedProgram(t, "tc")

@@ -172,7 +172,8 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 	})
 }
 
-// TestOpenDeletesPinsOfEarlierVersions: they also go with Remove, of a node whose daemon was not upgraded.
+// TestOpenDeletesPinsOfEarlierVersions: they also go with Remove, of a node whose daemon was not
+// upgraded.
 func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 	n := newNode(t, clsact{})
 	n.Run(t, func() error {

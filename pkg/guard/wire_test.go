@@ -96,7 +96,7 @@ func htons(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// fate sends a packet and waits until it arrives or is counted: it gives the
+// fate sends a packet and waits until it arrives or is counted: it returns the
 // reason, "" for one that arrived whole on the descriptor in.
 func (n *node) fate(t *testing.T, send func() error, in int, body []byte) string {
 	t.Helper()
@@ -296,7 +296,7 @@ func TestWireLinkWithoutEthernet(t *testing.T) {
 	})
 }
 
-// openTUN makes a TUN, up, and gives its descriptor.
+// openTUN makes a TUN, up, and returns its descriptor.
 func openTUN(name string) (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

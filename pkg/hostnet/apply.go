@@ -39,7 +39,7 @@ func (h *Host) Apply(ops []Op) error {
 	return errors.Join(errs...)
 }
 
-// Sync makes the kernel match want, and gives what it did. It reads the kernel
+// Sync makes the kernel match want, and returns what it did. It reads the kernel
 // first, unless the last Sync succeeded and Forget was not called since: with a
 // thousand peers reading takes longer than changing one. Call Forget when Watch tells.
 func (h *Host) Sync(want State) ([]Op, error) {
@@ -136,7 +136,7 @@ func (h *Host) do(op Op) error {
 }
 
 // Remove takes away everything that is ours but the settings of devices and
-// forwarding, and gives a line for each thing that it took. It finishes as much as it can.
+// forwarding, and returns a line for each thing that it took. It finishes as much as it can.
 func (h *Host) Remove() ([]string, error) {
 	h.Forget()
 	have, err := h.Read()

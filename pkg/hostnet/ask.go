@@ -22,9 +22,11 @@ type asker struct {
 }
 
 const (
-	// askedAtOnce bounds the questions of one datagram, so that the answers fit into the socket's buffer.
+	// askedAtOnce bounds the questions of one datagram, so that the answers fit into the socket's
+	// buffer.
 	askedAtOnce = 128
-	// answerBytes is at least what the kernel puts into one datagram (NLMSG_GOODSIZE, netlink_dump).
+	// answerBytes is at least what the kernel puts into one datagram (NLMSG_GOODSIZE,
+	// netlink_dump).
 	answerBytes = 1 << 16
 	// answerSeconds bounds the wait for an answer.
 	answerSeconds = 10

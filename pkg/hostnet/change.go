@@ -71,9 +71,9 @@ func (c *Change) Add(later Change) {
 // routeEvent is a message about a route.
 type routeEvent struct {
 	route Route
-	// ours is whether it has RouteProtoNode.
+	// ours reports whether it has RouteProtoNode.
 	ours bool
-	// gone is whether it was deleted.
+	// gone reports whether it was deleted.
 	gone bool
 }
 

@@ -193,7 +193,7 @@ func (l *flowLab) settle() {
 	})
 }
 
-// counter gives the packets of a counter of the table marker.
+// counter returns the packets of a counter of the table marker.
 func (l *flowLab) counter(name string) int {
 	l.t.Helper()
 	var list struct {
@@ -293,7 +293,8 @@ func exchange(c net.Conn, n int, text string, patience time.Duration) (answered 
 	return answered
 }
 
-// TestFlowsTakeTheShortWay sends through the flow table, and looks at what passes the rules and at the wire.
+// TestFlowsTakeTheShortWay sends through the flow table, and looks at what passes the rules and at
+// the wire.
 func TestFlowsTakeTheShortWay(t *testing.T) {
 	l := newFlowLab(t)
 	capture := nettest.NewCapture(t, l.ns, nettest.SnifferOptions{Link: "under0"})
@@ -460,7 +461,8 @@ func TestFlowtableFollowsLinks(t *testing.T) {
 	}
 }
 
-// TestFlowtableWhereTheKernelHasNone passes on every kernel: without flow tables nothing is amiss, and it is said.
+// TestFlowtableWhereTheKernelHasNone passes on every kernel: without flow tables nothing is amiss,
+// and it is said.
 func TestFlowtableWhereTheKernelHasNone(t *testing.T) {
 	l := newLab(t)
 	w := dual()

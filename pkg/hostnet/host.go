@@ -27,11 +27,13 @@ type Host struct {
 	have *State
 	// wanted is what the last SyncWant made of have, nil when there was none or it failed.
 	wanted *Want
-	// podLinksChanged is whether have's flow tables are not to be relied on.
+	// podLinksChanged reports whether have's flow tables are not to be relied on.
 	podLinksChanged bool
-	// noFlows is why the kernel's flow tables are not used, which is found out once; flowsErr is why they are not as they should be.
+	// noFlows is why the kernel's flow tables are not used, which is found out once; flowsErr is
+	// why they are not as they should be.
 	noFlows, flowsErr error
-	// joinedMTU are the MTUs that links had when they joined a flow table, by name; links that are not in it have the one they have.
+	// joinedMTU are the MTUs that links had when they joined a flow table, by name; links that are
+	// not in it have the one they have.
 	joinedMTU map[string]int
 	// links caches link indexes by name for the length of one Apply.
 	links map[string]int
@@ -65,7 +67,7 @@ func (h *Host) Close() {
 	h.ask.close()
 }
 
-// Read gives what is ours in the kernel, in canonical order.
+// Read returns what is ours in the kernel, in canonical order.
 func (h *Host) Read() (State, error) {
 	var s State
 	links, err := h.nl.LinkList()
@@ -185,7 +187,7 @@ func (h *Host) readOddRoutes(s *State, family, table int, names map[int]string) 
 	return nil
 }
 
-// fromKernel gives a route of ours as the kernel has it. What Route cannot say (a
+// fromKernel returns a route of ours as the kernel has it. What Route cannot say (a
 // gateway, say, that somebody else wrote with our protocol) shows as a device of
 // another name, so that it is never taken for what is wanted.
 func fromKernel(r nl.Route, family int, names map[int]string) Route {
@@ -293,9 +295,9 @@ const (
 	reflect6Path = "ipv6/fwmark_reflect"
 )
 
-// reflectOurs is the value by which fwmark_reflect is on by us. To the kernel all but 0 are the same (IP4_REPLY_MARK,
-// include/net/ip.h), and 255 is the largest, so the value itself says whose it is: what we find, an operator's 1 say, is not
-// ours to put back.
+// reflectOurs is the value by which fwmark_reflect is on by us. To the kernel all but 0 are the
+// same (IP4_REPLY_MARK, include/net/ip.h), and 255 is the largest, so the value itself says whose
+// it is: what we find, an operator's 1 say, is not ours to put back.
 const reflectOurs = config.RouteProtoNode
 
 func acceptRAPath(link string) string { return "ipv6/conf/" + link + "/accept_ra" }

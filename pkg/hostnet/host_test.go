@@ -204,7 +204,7 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		command string
-		// open is whether pods' packets may meet the underlay until the repair:
+		// open reports whether pods' packets may meet the underlay until the repair:
 		// what the guard is for.
 		open bool
 	}{

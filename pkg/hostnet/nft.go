@@ -16,7 +16,7 @@ import (
 type nftTable struct {
 	name   string
 	chains []nftChain
-	// flowtable is whether there is a flow table in it, for packets that come in by links.
+	// flowtable reports whether there is a flow table in it, for packets that come in by links.
 	flowtable bool
 	links     []string
 }
@@ -140,7 +140,8 @@ func word(b []byte) uint32 {
 	return binary.NativeEndian.Uint32(b)
 }
 
-// readNFT gives the canonical text of the table of that name, nil when there is none, and the links of its flow table.
+// readNFT returns the canonical text of the table of that name, nil when there is none, and the
+// links of its flow table.
 func readNFT(name string) (lines, links []string, err error) {
 	c, err := nftables.New()
 	if err != nil {

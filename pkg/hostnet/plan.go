@@ -29,10 +29,11 @@ type Want struct {
 	SelfAddrs []netip.Addr
 	// Masquerade makes what pods send outside the cluster carry this node's address.
 	Masquerade bool
-	// ReflectMarks makes what the kernel itself answers to a packet (resets, ICMP errors, echoes) carry the packet's mark,
-	// and be routed by it; in the families that are forwarded.
+	// ReflectMarks makes what the kernel itself answers to a packet (resets, ICMP errors, echoes)
+	// carry the packet's mark, and be routed by it; in the families that are forwarded.
 	ReflectMarks bool
-	// Flowtable lets packets of flows between pods and tunnels that passed once take the kernel's short way, where it has one.
+	// Flowtable lets packets of flows between pods and tunnels that passed once take the kernel's
+	// short way, where it has one.
 	Flowtable bool
 	// TunnelPort is the UDP port from which tunnels send; 0 leaves their packets alone.
 	TunnelPort int
@@ -71,7 +72,7 @@ func (p Peer) equal(q Peer) bool {
 		slices.Equal(p.Devices, q.Devices) && p.MTU == q.MTU
 }
 
-// Plan says how the kernel must be set. It is pure, and gives the same State for
+// Plan says how the kernel must be set. It is pure, and returns the same State for
 // the same Want in any order.
 func Plan(w Want) State {
 	p := planner{routes: make([]Route, 0, 16+10*len(w.Peers)+2*len(w.NodeAddrs))}
@@ -108,7 +109,7 @@ type planner struct{ routes []Route }
 
 func (p *planner) add(r Route) { p.routes = append(p.routes, r) }
 
-// list gives the routes in canonical order; of several with one identity the
+// list returns the routes in canonical order; of several with one identity the
 // first that was added.
 func (p *planner) list() []Route {
 	slices.SortStableFunc(p.routes, compareKeys)
@@ -151,7 +152,8 @@ func (p *planner) beneath(w Want) {
 // tunnels lays the routes into tunnels over what is closed.
 func (p *planner) tunnels(w Want) {
 	source := sources(w.SelfAddrs)
-	// What pods send has its source. What the kernel answers by TablePod needs one that peers take from this node.
+	// What pods send has its source. What the kernel answers by TablePod needs one that peers take
+	// from this node.
 	var answers map[bool]netip.Addr
 	if w.ReflectMarks {
 		answers = source
@@ -232,7 +234,7 @@ func covered(p netip.Prefix, ranges []netip.Prefix) bool {
 	})
 }
 
-// planRules gives the rules for every family that any range or node has.
+// planRules returns the rules for every family that any range or node has.
 func planRules(w Want) []Rule {
 	var out []Rule
 	for _, v6 := range []bool{false, true} {

@@ -99,8 +99,8 @@ func TestReflectedMarksOfAnOperatorStay(t *testing.T) {
 	l.assertReflects("removed", "1", "0")
 }
 
-// TestKernelAnswersByTheMark has the kernel refuse a connection whose packets are marked: nft marks what comes in, as the
-// programs at links do, and counts what goes out with a mark.
+// TestKernelAnswersByTheMark has the kernel refuse a connection whose packets are marked: nft marks
+// what comes in, as the programs at links do, and counts what goes out with a mark.
 //
 //	router ─► SYN, marked ─► node: no such port ─► RST, marked if it is reflected
 func TestKernelAnswersByTheMark(t *testing.T) {
@@ -164,8 +164,9 @@ func (l *lab) counted(name string) (n int) {
 	return n
 }
 
-// TestWhereAnswersGo has a node with another address, on a link before that of its own: unless a route says which
-// is preferred, what the kernel answers has the first it finds, and peers take from this node's tunnel what has its own.
+// TestWhereAnswersGo has a node with another address, on a link before that of its own: unless a
+// route says which is preferred, what the kernel answers has the first it finds, and peers take
+// from this node's tunnel what has its own.
 func TestWhereAnswersGo(t *testing.T) {
 	const answer = config.PodMark | config.ServiceMark
 	l := newLab(t)

@@ -147,7 +147,7 @@ func (f *finder) route(body []byte, weight int) {
 	}
 }
 
-// noWay is whether err says that there is no route, or none of the family: routes of type
+// noWay reports whether err says that there is no route, or none of the family: routes of type
 // unreachable, prohibit and blackhole, or a kernel without IPv6. What a node claims
 // as its address must not be able to stop us.
 func noWay(err error) bool {

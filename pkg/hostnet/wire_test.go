@@ -85,7 +85,7 @@ func TestPodPacketsOnTheUnderlay(t *testing.T) {
 	}
 }
 
-// sourceOf gives the source address of an Ethernet frame with IP in it.
+// sourceOf returns the source address of an Ethernet frame with IP in it.
 func sourceOf(frame []byte) string {
 	a, size := 14+12, 4
 	if frame[12] == 0x86 {

@@ -123,7 +123,8 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 	return c, nil
 }
 
-// Server is the address that the credentials name for the API server; it is not valid when they have a host name.
+// Server is the address that the credentials name for the API server; it is not valid when they
+// have a host name.
 func (c *Client) Server() netip.AddrPort {
 	addr, err := netip.ParseAddr(c.host)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 
 const protobufType = "application/vnd.kubernetes.protobuf"
 
-// inProtobuf is whether a request is answered in protobuf. It counts those.
+// inProtobuf reports whether a request is answered in protobuf. It counts those.
 func (f *fakeServer) inProtobuf(r *http.Request, path string) bool {
 	if r.Header.Get("Accept-Encoding") != "" {
 		f.t.Errorf("%s was asked for in the encoding %q", path, r.Header.Get("Accept-Encoding"))

@@ -95,7 +95,7 @@ func (c *Client) keepPublished(ctx context.Context) {
 	}
 }
 
-// sameDesired is whether what was last tried is still what is wanted.
+// sameDesired reports whether what was last tried is still what is wanted.
 func (c *Client) sameDesired(tried written) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -137,7 +137,8 @@ type endpointSpec struct {
 	} `json:"conditions"`
 }
 
-// at gives the endpoint with what absent conditions mean: ready and serving true, terminating false (discovery.k8s.io/v1).
+// at returns the endpoint with what absent conditions mean: ready and serving true, terminating
+// false (discovery.k8s.io/v1).
 func (e endpointSpec) at(addr netip.Addr) service.Endpoint {
 	or := func(v *bool, absent bool) bool {
 		if v == nil {
@@ -171,7 +172,8 @@ func (m *malformed) addrs(field string, list []string) []netip.Addr {
 	return out
 }
 
-// ranges keeps a malformed range as one that nobody is in: without it a list of one would admit everybody.
+// ranges keeps a malformed range as one that nobody is in: without it a list of one would admit
+// everybody.
 func (m *malformed) ranges(list []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range list {

@@ -30,7 +30,7 @@ type Frame struct {
 	Time time.Time
 	// Index is the index of the link that it was seen on.
 	Index int
-	// Outgoing is whether the link sent it (PACKET_OUTGOING); else it came in.
+	// Outgoing reports whether the link sent it (PACKET_OUTGOING); else it came in.
 	Outgoing bool
 	// Length is the length on the wire; Data may be shorter by a Snap.
 	Length int
@@ -291,7 +291,7 @@ func (c *Capture) Frames() []Frame {
 	return slices.Clone(c.frames)
 }
 
-// All stops the capture and gives every frame. The test fails when the kernel
+// All stops the capture and returns every frame. The test fails when the kernel
 // dropped one, for then the capture proves nothing.
 func (c *Capture) All(t testing.TB) []Frame {
 	t.Helper()

@@ -229,7 +229,8 @@ func TestHostHasNamespacesOfItsOwn(t *testing.T) {
 
 func TestSettleFindsWhatIsLeft(t *testing.T) {
 	NeedRoot(t)
-	// Another test's namespace, closed in between, could be taken for the new one: the kernel uses its number again.
+	// Another test's namespace, closed in between, could be taken for the new one: the kernel uses
+	// its number again.
 	Until(t, 5*time.Second, "the namespaces of other tests to be closed", func() bool {
 		return !strings.Contains(strings.Join(descriptors(), " "), "net:[")
 	})

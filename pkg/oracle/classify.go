@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Classify judges one frame, its Ethernet header and VLAN tags included. It is pure, keeps nothing of
-// frame and takes any bytes.
+// Classify judges one frame, its Ethernet header and VLAN tags included. It is pure, keeps nothing
+// of frame and takes any bytes.
 func Classify(r *Rules, frame []byte) Verdict {
 	etherType, inside, tags, ok := link(frame)
 	outside := false
@@ -159,7 +159,7 @@ func (p *packet) inside() (in []byte, how string) {
 	return nil, ""
 }
 
-// quoted gives what an ICMP error quotes: the beginning of a packet (RFC 792, RFC 4443).
+// quoted returns what an ICMP error quotes: the beginning of a packet (RFC 792, RFC 4443).
 func quoted(p *packet) ([]byte, bool) {
 	if p.later || p.cut || len(p.payload) <= 8 {
 		return nil, false
@@ -181,8 +181,9 @@ func messageType(b []byte) bool {
 	return len(b) >= 4 && b[0] >= 1 && b[0] <= 4 && b[1] == 0 && b[2] == 0 && b[3] == 0
 }
 
-// neighbourDiscovery says whether an ICMPv6 message is one that hosts send to find each other: router
-// solicitation, neighbour solicitation and advertisement (RFC 4861), multicast listener reports (RFC 2710, 3810).
+// neighbourDiscovery says whether an ICMPv6 message is one that hosts send to find each other:
+// router solicitation, neighbour solicitation and advertisement (RFC 4861), multicast listener
+// reports (RFC 2710, 3810).
 func neighbourDiscovery(b []byte) bool {
 	if len(b) < 4 {
 		return false
@@ -202,8 +203,8 @@ const (
 	minTransportLen = 32
 )
 
-// wireguard says whether a UDP payload begins like a WireGuard message: type 1 to 4, three zero bytes, and the
-// length of that type.
+// wireguard says whether a UDP payload begins like a WireGuard message: type 1 to 4, three zero
+// bytes, and the length of that type.
 func wireguard(b []byte) bool {
 	if !messageType(b) {
 		return false

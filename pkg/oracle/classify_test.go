@@ -210,8 +210,8 @@ func TestClassifyZeroRules(t *testing.T) {
 	}
 }
 
-// Whatever the bytes are, judging them ends, keeps the frame as it is and never allows a canary or a plain
-// header with a pod's address.
+// Whatever the bytes are, judging them ends, keeps the frame as it is and never allows a canary or
+// a plain header with a pod's address.
 func FuzzClassify(f *testing.F) {
 	f.Add(eth(etherIPv4, ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 96)))))
 	f.Add(eth(etherIPv4, ip4(node1, node2, ICMP, icmp(3, ip4(pod1, pod2, UDP, udp(1, 2, nil))))))

@@ -85,7 +85,7 @@ type target struct {
 	probing  bool // the search was not idle when it was last looked at
 }
 
-// New gives a Prober without peers.
+// New returns a Prober without peers.
 func New(o Options) *Prober {
 	if o.Port == 0 {
 		o.Port = config.ProbePort
@@ -312,7 +312,7 @@ func (p *Prober) read(id socketID, s *socket) {
 	}
 }
 
-// current is whether s is still in use: an error of it is then one of the
+// current reports whether s is still in use: an error of it is then one of the
 // network's, told by ICMP.
 func (p *Prober) current(id socketID, s *socket) bool {
 	p.mu.Lock()
@@ -320,7 +320,7 @@ func (p *Prober) current(id socketID, s *socket) bool {
 	return p.sockets[id] == s
 }
 
-// receive judges a message of n bytes and gives what is to be answered, if anything.
+// receive judges a message of n bytes and returns what is to be answered, if anything.
 func (p *Prober) receive(id socketID, from netip.Addr, m message, n int, now time.Time) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 // ErrAttached matches the error of Attach for an attachment that exists already.
 var ErrAttached = fs.ErrExist
 
-// Exists is whether there is a record of the attachment, readable or not.
+// Exists reports whether there is a record of the attachment, readable or not.
 func (p Paths) Exists(hostLink string) (bool, error) {
 	_, err := os.Lstat(p.record(hostLink))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,9 +45,9 @@ type attachment struct {
 	podIndex int
 }
 
-// Attach connects the pod whose namespace is open as nsFd, as the record says.
-// What must be taken back when the caller fails later is put on undo, which is the caller's to run, also when Attach itself fails.
-// The error matches ErrAttached when a link of the record's names is there already.
+// Attach connects the pod whose namespace is open as nsFd, as the record says. What must be taken
+// back when the caller fails later is put on undo, which is the caller's to run, also when Attach
+// itself fails. The error matches ErrAttached when a link of the record's names is there already.
 func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 	if err := r.Validate(); err != nil {
 		return fmt.Errorf("attach %s of container %s: %w", r.IfName, r.ContainerID, err)
@@ -109,7 +109,7 @@ func (a *attachment) writeRecord() error {
 	return a.write(a.Record)
 }
 
-// stillOpen is whether the marker that Gate saw is there now that the record is. Who
+// stillOpen reports whether the marker that Gate saw is there now that the record is. Who
 // takes the node out of service removes the marker and then looks for
 // records: so it finds this attachment, or this attachment finds out.
 func (a *attachment) stillOpen() error {

@@ -46,7 +46,7 @@ func (p Paths) Orphans(network string, valid map[string]bool) ([]string, error) 
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// ours is whether a name has the form that HostLink gives.
+// ours reports whether a name has the form that HostLink gives.
 func ours(link string) bool {
 	digits, ok := strings.CutPrefix(link, config.PodLinkPrefix)
 	return ok && len(digits) == 11 && strings.Trim(digits, "0123456789abcdef") == ""

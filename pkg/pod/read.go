@@ -113,12 +113,13 @@ func (n *nodeEnd) readFilter(link string) (err error) {
 	return err
 }
 
-// nodeEnds are the node's ends of attachments, by host link, without their links' own addresses. A link that
-// does not exist is not among them.
+// nodeEnds are the node's ends of attachments, by host link, without their links' own addresses. A
+// link that does not exist is not among them.
 type nodeEnds map[string]*nodeEnd
 
-// readNodeEnds reads the node's ends of all records at once: a dump of links, and by family one of neighbours and
-// one of pods' routes for each table; then the sets, again when they are not as recorded (changeTries).
+// readNodeEnds reads the node's ends of all records at once: a dump of links, and by family one of
+// neighbours and one of pods' routes for each table; then the sets, again when they are not as
+// recorded (changeTries).
 func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
 	ends, families := nodeEnds{}, map[int]bool{}
 	for _, r := range records {
@@ -158,7 +159,7 @@ func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
 	return ends, nil
 }
 
-// readNodeFamily gives ends their neighbours and routes of a family.
+// readNodeFamily reads the neighbours and routes of a family into ends.
 func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
 	neighs, err := h.NeighList(0, family)
 	if err != nil {
@@ -183,7 +184,7 @@ func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
 	return nil
 }
 
-// readOwn gives ends the addresses that the sets have for them.
+// readOwn reads the addresses that the sets hold into ends.
 func (ends nodeEnds) readOwn() error {
 	all, err := readElements()
 	if err != nil {

@@ -29,10 +29,11 @@ func (j *judge) say(l Level, check, found, do string) {
 	j.findings = append(j.findings, Finding{check, l, found, do})
 }
 
-// unreadable is whether what is not there was not looked at.
+// unreadable reports whether what is not there was not looked at.
 func (j *judge) unreadable(what string) bool { return j.f.Unread[what] != "" }
 
-// readConfig asks veild's own code what it makes of the configuration. Its node is of no matter here.
+// readConfig asks veild's own code what it makes of the configuration. Its node is of no matter
+// here.
 func (j *judge) readConfig() {
 	j.cfg, j.cfgErr = config.Parse("any", []byte(j.f.Config), j.f.Kubeadm)
 }
@@ -150,7 +151,8 @@ func (j *judge) kubeProxy() {
 	j.judgeServer(check, server, token)
 }
 
-// readKubeconfig gives the first server and the first token file; there is one of each in kube-proxy's.
+// readKubeconfig returns the first server and the first token file; there is one of each in
+// kube-proxy's.
 func readKubeconfig(text []byte) (server, token string, err error) {
 	var k struct {
 		Clusters []struct {

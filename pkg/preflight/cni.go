@@ -10,7 +10,8 @@ import (
 // network is how another network plugin is recognised.
 type network struct {
 	name string
-	// daemons are names of DaemonSets, or how they begin; groups how API groups end; annotations how keys on Nodes begin.
+	// daemons are names of DaemonSets, or how they begin; groups how API groups end; annotations
+	// how keys on Nodes begin.
 	daemons, groups, annotations []string
 }
 
@@ -93,7 +94,8 @@ func begins(s string, with []string) bool {
 	return slices.ContainsFunc(with, func(w string) bool { return strings.HasPrefix(s, w) })
 }
 
-// strangers are pods, and nodes, that some other network serves: seen even where it is not a well-known one.
+// strangers are pods, and nodes, that some other network serves: seen even where it is not a
+// well-known one.
 func (j *judge) strangers() {
 	const check = "other CNI"
 	if j.cfgErr == nil {

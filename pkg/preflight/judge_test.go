@@ -70,7 +70,8 @@ func TestFreshCluster(t *testing.T) {
 	}
 }
 
-// Each situation changes one thing of a fresh cluster, and is recognised by one finding, with what to do.
+// Each situation changes one thing of a fresh cluster, and is recognised by one finding, with what
+// to do.
 func TestSituations(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	for name, tt := range map[string]struct {
@@ -182,7 +183,8 @@ func TestSituations(t *testing.T) {
 	}
 }
 
-// The lists here are what manifests/ has: an object that is added there and not here would not be checked.
+// The lists here are what manifests/ has: an object that is added there and not here would not be
+// checked.
 func TestAgreesWithManifests(t *testing.T) {
 	type object struct {
 		Kind, APIVersion string

@@ -49,7 +49,7 @@ func (j *judge) present() {
 	j.say(Warning, check, "half applied; missing are "+strings.Join(missing, ", "), do)
 }
 
-// half is whether the right to write VeilNodes is there without what restrains it.
+// half reports whether the right to write VeilNodes is there without what restrains it.
 func (j *judge) half() bool {
 	has := func(resource string) bool {
 		return slices.ContainsFunc(j.f.Objects, func(o Object) bool { return o.Resource == resource && strings.HasPrefix(o.Name, "kubeveil-") })

@@ -63,7 +63,7 @@ func within(ranges []netip.Prefix, a netip.Addr) bool {
 	return false
 }
 
-// inside is whether one of ranges covers p.
+// inside reports whether one of ranges covers p.
 func inside(ranges []netip.Prefix, p netip.Prefix) bool {
 	for _, r := range ranges {
 		if r.Bits() <= p.Bits() && r.Contains(p.Addr()) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// many gives services with endpoints of their own, a slice for each hundred.
+// many returns services with endpoints of their own, a slice for each hundred.
 func many(services, endpoints int) ([]Service, []Slice) {
 	var all []Service
 	var slices []Slice

@@ -205,7 +205,7 @@ func rankOf(ep Endpoint) int {
 	return rankNone
 }
 
-// candidates gives the endpoints of a port, sorted, each once: while one moves from
+// candidates returns the endpoints of a port, sorted, each once: while one moves from
 // a slice to another it is in both, and the better state is the newer.
 func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 	var all []candidate
@@ -267,7 +267,7 @@ func memberKey(group uint64, s Slot) MemberKey {
 	return MemberKey{Group: group, Addr: s.Addr, Port: s.Port}
 }
 
-// sourceSet gives the number of the set of e's source ranges of a family, 0 if
+// sourceSet returns the number of the set of e's source ranges of a family, 0 if
 // it has none at all: ranges of the other family only admit nobody of this one.
 func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
 	if len(e.service.SourceRanges) == 0 {

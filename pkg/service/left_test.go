@@ -52,7 +52,8 @@ func (c *cluster) nextProcess(t *testing.T) {
 	p.Adopt(c.maps.state())
 }
 
-// What an earlier process left of a service that does not fit stays as long as it does not, and goes with it, whole.
+// What an earlier process left of a service that does not fit stays as long as it does not, and
+// goes with it, whole.
 func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 	for name, then := range map[string]func(*Planner){
 		"the service goes": func(p *Planner) {
@@ -109,7 +110,8 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// A change of another service neither walks the maps nor decides again about the service that does not fit.
+// A change of another service neither walks the maps nor decides again about the service that does
+// not fit.
 func TestAServiceThatDoesNotFitCostsOthersNothing(t *testing.T) {
 	for name, restart := range map[string]bool{"after a restart": true, "without one": false} {
 		t.Run(name, func(t *testing.T) {

@@ -31,7 +31,7 @@ func (m *memory) state() State {
 	}
 }
 
-// writes gives the single writes of changes, in order.
+// writes returns the single writes of changes, in order.
 func (m *memory) writes(c Changes) []func() error {
 	var w []func() error
 	do := func(f func()) {
@@ -76,7 +76,7 @@ func (m *memory) check() error {
 	return nil
 }
 
-// show gives what a frontend is to a reader, in one line; "" is none.
+// show returns what a frontend is to a reader, in one line; "" is none.
 func (m *memory) show(k FrontKey) string {
 	f, ok := m.fronts[k]
 	if !ok {

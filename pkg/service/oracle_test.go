@@ -154,7 +154,7 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 	return line(backends, members, sources, ranged, uint32(w.service.Affinity/time.Second), flags)
 }
 
-// difference gives where two views of all frontends differ, "" is nowhere.
+// difference returns where two views of all frontends differ, "" is nowhere.
 func difference(got, want map[FrontKey]string) string {
 	var b strings.Builder
 	for k, w := range want {

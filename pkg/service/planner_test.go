@@ -12,7 +12,7 @@ import (
 
 var web = Name{"shop", "web"}
 
-// endpoint gives one in the state that its word says, on node-1.
+// endpoint returns one in the state that its word says, on node-1.
 func endpoint(addr, state string) Endpoint {
 	ep := Endpoint{Addr: netip.MustParseAddr(addr), Node: "node-1"}
 	switch strings.TrimSuffix(state, " elsewhere") {

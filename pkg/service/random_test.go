@@ -100,7 +100,8 @@ func TestRestartChangesNothing(t *testing.T) {
 			c.restart(t, c.maps.state())
 			changes := c.planner.Plan()
 			c.apply(t, changes, changes.Writes(), c.view())
-			// Backends that no frontend points to, because others have them all, are written elsewhere.
+			// Backends that no frontend points to, because others have them all, are written
+			// elsewhere.
 			if changes.Writes() > len(changes.Slots.Keys) {
 				t.Fatalf("a restart writes %+v", changes)
 			}
@@ -108,7 +109,8 @@ func TestRestartChangesNothing(t *testing.T) {
 	})
 }
 
-// TestHalfMadeChanges ends a process in the middle of its writes; the next one adopts what it finds.
+// TestHalfMadeChanges ends a process in the middle of its writes; the next one adopts what it
+// finds.
 func TestHalfMadeChanges(t *testing.T) {
 	for name, limits := range map[string]Limits{"room for all": roomy, "few frontends": {Fronts: 80, Slots: 1024, Members: 40, Sources: 1}} {
 		t.Run(name, func(t *testing.T) {
@@ -140,8 +142,9 @@ func halfMade(t *rapid.T, limits Limits) {
 	}
 }
 
-// finish is settle where what does not fit may be what it was at any time before. A service that did
-// not fit is not known to the new process, so another that claims its frontend may get it, whole.
+// finish is settle where what does not fit may be what it was at any time before. A service that
+// did not fit is not known to the new process, so another that claims its frontend may get it,
+// whole.
 func (c *cluster) finish(t *rapid.T, before ...map[FrontKey]string) {
 	for range 10 {
 		before = append(before, c.view())

@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// Resize gives the state that maps of other sizes are to have so that they serve the same, and how many frontends have no room in them. Runs of
-// slots stay where they are, unless that is beyond the end. Entry 0 always fits. What has no room is whole: a frontend's slots,
-// members and sources, or none of them.
+// Resize returns the state that maps of other sizes are to have so that they serve the same, and
+// how many frontends have no room in them. Runs of slots stay where they are, unless that is beyond
+// the end. Entry 0 always fits. What has no room is whole: a frontend's slots, members and sources,
+// or none of them.
 func (s State) Resize(l Limits) (resized State, without int) {
 	r := resizing{from: s, limits: l, room: newExtents(l.Slots), moved: make(map[extent]extent), placed: make(map[uint64]bool)}
 	r.to = State{Fronts: make(map[FrontKey]Front), Members: make(map[MemberKey]Member)}
@@ -73,7 +74,7 @@ func (r *resizing) place() {
 	}
 }
 
-// add is whether there was room for a frontend with all that it refers to.
+// add reports whether there was room for a frontend with all that it refers to.
 func (r *resizing) add(k FrontKey) bool {
 	f := r.from.Fronts[k]
 	to, ok := r.moved[extent{f.First, f.Count}]

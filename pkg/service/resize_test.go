@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// In maps of other sizes a reader finds what he found before, and the next process writes nothing where there was room.
+// In maps of other sizes a reader finds what he found before, and the next process writes nothing
+// where there was room.
 func TestResize(t *testing.T) {
 	for name, limits := range map[string]Limits{
 		"the same":       roomy,

@@ -20,8 +20,8 @@ type round struct {
 	freed []extent
 }
 
-// Plan decides about what changed and gives the writes that bring the maps
-// there. They must be made before the next Plan; if they cannot all be, Adopt what then is in the maps.
+// Plan decides about what changed and returns the writes that bring the maps there. They must be
+// made before the next Plan; if they cannot all be, Adopt what then is in the maps.
 func (p *Planner) Plan() Changes {
 	r := p.begin(true)
 	for _, n := range r.due() {
@@ -33,8 +33,8 @@ func (p *Planner) Plan() Changes {
 	return r.end()
 }
 
-// PlanAPIServer is Plan for entry 0 alone, so that what is wrong with the writes of another service does not keep it from being
-// written.
+// PlanAPIServer is Plan for entry 0 alone, so that what is wrong with the writes of another service
+// does not keep it from being written.
 func (p *Planner) PlanAPIServer() Changes {
 	r := p.begin(false)
 	if p.dirty[apiName] {
@@ -73,7 +73,7 @@ func (r *round) due() []Name {
 	return names
 }
 
-// mayFit is whether there is now what a service lacked.
+// mayFit reports whether there is now what a service lacked.
 func (r *round) mayFit(lacked *FullError) bool {
 	switch lacked.Limit {
 	case limitFronts:
@@ -186,8 +186,8 @@ func (r *round) fitAPI(e *entry, want decision) {
 		if key.v6 {
 			first = apiSlots / 2
 		}
-		// All are held only after changes failed half-made three times in a row. Then the last is used:
-		// rather a moment of two versions than no API server.
+		// All are held only after changes failed half-made three times in a row. Then the last is
+		// used: rather a moment of two versions than no API server.
 		for last := first + (apiBlocks-1)<<apiOrder; first < last && r.apiHeld[first]; {
 			first += 1 << apiOrder
 		}
@@ -210,7 +210,7 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// keep is whether g needs no new slots: it has no backends, or these are where they were.
+// keep reports whether g needs no new slots: it has no backends, or these are where they were.
 func (r *round) keep(e *entry, key groupKey, g *group) bool {
 	if len(g.backends) == 0 {
 		return true
@@ -279,7 +279,7 @@ func (r *round) replace(e *entry, want decision) {
 	r.replaceClaims(old.claims, want.claims)
 }
 
-// free gives back what old had, unless g has it now.
+// free releases what old had, unless g has it now.
 func (r *round) free(old, g *group) {
 	if old.at.count > 0 && old.at != g.at && old.at.first >= apiSlots {
 		r.freed = append(r.freed, old.at)

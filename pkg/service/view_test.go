@@ -70,7 +70,8 @@ func TestViewOfAnAddressThatAnotherHas(t *testing.T) {
 	}
 }
 
-// The list is in pages, has numbers that show has too, and takes the planner away from nobody for long.
+// The list is in pages, has numbers that show has too, and takes the planner away from nobody for
+// long.
 func TestList(t *testing.T) {
 	c := planned(t, webService(func(s *Service) { s.ExternalLocal = true }), endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready elsewhere"), endpoint("198.18.1.3", "dead"))
 	c.planner.PutSlice(Slice{Service: web, Name: "2", Ports: []SlicePort{{"http", TCP, 8080}}, Endpoints: []Endpoint{endpoint("198.18.1.1", "ready")}})

@@ -34,7 +34,7 @@ type document struct {
 	Table  *cluster.Table `json:"table"`
 }
 
-// Encode gives the content of the snapshot file of t.
+// Encode returns the content of the snapshot file of t.
 func Encode(t cluster.Table) ([]byte, error) {
 	b, err := json.Marshal(document{Schema, &t})
 	if err != nil {
@@ -131,7 +131,7 @@ func nodes(t cluster.Table) []cluster.Node {
 	return append(all, t.Keyless...)
 }
 
-// StateOf gives the synced State that says what t believes. Addresses in
+// StateOf returns the synced State that says what t believes. Addresses in
 // t.NodeAddrs that belong to no node of t become nodes of their own, the
 // youngest, so that they stay unreachable.
 func StateOf(t cluster.Table) cluster.State {

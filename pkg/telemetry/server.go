@@ -55,8 +55,8 @@ func reasons(f func() []string) http.HandlerFunc {
 	}
 }
 
-// Page answers a request of the admin socket with a value that is shown as JSON. An error is of the request: it is shown as it is, with
-// the status 404.
+// Page answers a request of the admin socket with a value that is shown as JSON. An error is of the
+// request: it is shown as it is, with the status 404.
 type Page func(r *http.Request) (any, error)
 
 // AdminHandler serves StatusPath, and pages by their paths.
@@ -172,7 +172,8 @@ func Fetch(ctx context.Context, path string) (Status, error) {
 	return DecodeStatus(body)
 }
 
-// ErrNoPage matches the error of FetchPage when veild answered that there is nothing to show; its text says why.
+// ErrNoPage matches the error of FetchPage when veild answered that there is nothing to show; its
+// text says why.
 var ErrNoPage = errors.New("nothing to show")
 
 // FetchPage is Fetch for any page of the admin socket, as JSON; page may have a query.

@@ -61,7 +61,7 @@ type peerID struct {
 	key    wgkey.Public
 }
 
-// NewManager gives a Manager that knows nothing yet. A nil now is time.Now.
+// NewManager returns a Manager that knows nothing yet. A nil now is time.Now.
 func NewManager(sys System, now func() time.Time) *Manager {
 	if now == nil {
 		now = time.Now

@@ -105,7 +105,7 @@ func ourLink(netlink *nl.Handle, name string) (nl.Link, error) {
 	return l, nil
 }
 
-// waitGone gives veil-wg the time to remove the device itself: it would make
+// waitGone waits until veil-wg can remove the device itself: it would make
 // again what is removed under it.
 func waitGone(ctx context.Context, netlink *nl.Handle, name string) {
 	ctx, cancel := context.WithTimeout(ctx, removeWait)

@@ -190,7 +190,7 @@ func (h *Host) Configure(ctx context.Context, c DeviceChange) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EADDRINUSE), strings.Contains(err.Error(), fmt.Sprintf("errno=-%d", unix.EADDRINUSE)):
-		// wgctrl gives the number of a userspace device as text only.
+		// wgctrl reports the number of a userspace device as text only.
 		port := 0
 		if c.ListenPort != nil {
 			port = *c.ListenPort

@@ -81,8 +81,8 @@ func onlyTunnel(t *testing.T, frames []nettest.Frame) {
 	onlyTunnelOf(t, frames, tunnel.Userspace)
 }
 
-// onlyTunnelOf knows that the kernel's WireGuard sets no DF (drivers/net/wireguard/socket.c, send4): its outer
-// packets need only be whole.
+// onlyTunnelOf knows that the kernel's WireGuard sets no DF (drivers/net/wireguard/socket.c,
+// send4): its outer packets need only be whole.
 func onlyTunnelOf(t *testing.T, frames []nettest.Frame, kind tunnel.Kind) {
 	t.Helper()
 	const df, more = 0x4000, 0x3fff // the second: more fragments, or an offset

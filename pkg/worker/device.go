@@ -92,7 +92,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 	return err
 }
 
-// restore gives the device the state that was kept. One that it does not take is
+// restore sets the device to the kept state. One that it does not take is
 // a warning: the device begins empty and waits to be configured.
 func (s *server) restore(log *slog.Logger) error {
 	b, err := load(s.state)

@@ -18,7 +18,7 @@ import (
 type Supervisor struct {
 	// Dir holds requests, locks and states.
 	Dir string
-	// Command gives the program and arguments of a device's process. The held
+	// Command returns the program and arguments of a device's process. The held
 	// lock of the device is its file descriptor 3.
 	Command func(Request) []string
 	// TrustDisk allows Dir to be elsewhere than on tmpfs.

@@ -16,7 +16,7 @@ import (
 const tunLink = "tuntap"
 
 // openTUN opens the TUN of that name, makes it if there is none, persistent and
-// in the group of tunnels, and gives it to the library. A new one gets mtu, a
+// in the group of tunnels, and returns it to the library. A new one gets mtu, a
 // queue that does not drop bursts, and is set up; an existing one keeps what it has.
 func openTUN(name string, mtu int) (tun.Device, error) {
 	h, err := nl.Open()

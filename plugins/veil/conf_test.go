@@ -63,7 +63,8 @@ func TestConfigurationThatIsNoJSON(t *testing.T) {
 	}
 }
 
-// FuzzParse: nothing panics, and what is accepted can be attached: its prefixes parse and its MTU fits.
+// FuzzParse: nothing panics, and what is accepted can be attached: its prefixes parse and its MTU
+// fits.
 func FuzzParse(f *testing.F) {
 	f.Add(conf("1.1.0", nil))
 	f.Add(conf("0.3.1", object{"prevResult": object{}, "cni.dev/valid-attachments": []any{object{"containerID": "x"}}}))

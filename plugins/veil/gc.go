@@ -74,7 +74,7 @@ func (c *netConf) valid() ([]types.GCAttachment, error) {
 	return list, nil
 }
 
-// releaseOrphans gives back, by host-local's own DEL, the addresses whose owner is not valid.
+// releaseOrphans releases, by host-local's own DEL, the addresses whose owner is not valid.
 func releaseOrphans(args *skel.CmdArgs, conf *netConf, valid map[owner]bool, held map[string]bool) error {
 	owners, err := reservations(filepath.Join(conf.IPAM.DataDir, conf.Name))
 	if err != nil {

@@ -111,7 +111,8 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// A process that has no descriptor left finds no device, and must not say that there is none: a second one on the same file would take the place of the first.
+// A process that has no descriptor left finds no device, and must not say that there is none: a
+// second one on the same file would take the place of the first.
 func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	nettest.NeedRoot(t)
 	path := sparse(t, 8<<20)
@@ -158,7 +159,8 @@ func TestDetachLeavesOthers(t *testing.T) {
 	if err := l.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel gives the lowest number that is free; where somebody else has taken that, this is tried again.
+	// The kernel gives the lowest number that is free; where somebody else has taken that, this is
+	// tried again.
 	for range 20 {
 		o := attached(t, others)
 		if o.Path != l.Path {
@@ -181,7 +183,8 @@ func TestDetachLeavesOthers(t *testing.T) {
 	t.Logf("%s was not given again: others use loop devices, too", l.Path)
 }
 
-// Many at once, as suites that run beside one another: each has its own device, and none takes another's away.
+// Many at once, as suites that run beside one another: each has its own device, and none takes
+// another's away.
 func TestLoopsAtOnce(t *testing.T) {
 	nettest.NeedRoot(t)
 	attached(t, sparse(t, 1<<20)) // Or it is skipped.
@@ -228,7 +231,8 @@ func TestDeviceIsReadByItsNumber(t *testing.T) {
 	}
 }
 
-// attached puts a file on a loop device until the test ends; the test is skipped where there are none.
+// attached puts a file on a loop device until the test ends; the test is skipped where there are
+// none.
 func attached(t *testing.T, path string) blk.Loop {
 	t.Helper()
 	l, err := blk.AttachLoop(path)
@@ -246,7 +250,8 @@ func attached(t *testing.T, path string) blk.Loop {
 	return l
 }
 
-// detachWhileOpen checks that a device that is attached again before its last user has closed it stays.
+// detachWhileOpen checks that a device that is attached again before its last user has closed it
+// stays.
 func detachWhileOpen(t *testing.T, l blk.Loop, path string) {
 	t.Helper()
 	user, err := os.Open(l.Path)

@@ -10,8 +10,9 @@ import (
 // ErrLog matches what is no log, or one that does not hang together.
 var ErrLog = errors.New("not a log of writes")
 
-// The format of Linux' dm-log-writes (drivers/md/dm-log-writes.c), which QEMU's blklogwrites writes: little endian, a super block in sector 0, then
-// entries, each a sector with a header and the sectors that were written.
+// The format of Linux' dm-log-writes (drivers/md/dm-log-writes.c), which QEMU's blklogwrites
+// writes: little endian, a super block in sector 0, then entries, each a sector with a header and
+// the sectors that were written.
 const (
 	superMagic   = 0x6a736677736872
 	superVersion = 1
@@ -51,8 +52,8 @@ type Log struct {
 	from    io.ReaderAt
 }
 
-// Read reads the entries of a log of size bytes; the data stay where they are. What follows the last entry that the super block counts was not
-// flushed, and is left out.
+// Read reads the entries of a log of size bytes; the data stay where they are. What follows the
+// last entry that the super block counts was not flushed, and is left out.
 func Read(from io.ReaderAt, size int64) (*Log, error) {
 	var super [superSize]byte
 	if _, err := from.ReadAt(super[:], 0); err != nil {
@@ -82,7 +83,7 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 	return l, nil
 }
 
-// readEntry reads the entry at a place of the log, and gives that of the next.
+// readEntry reads the entry at a place of the log, and returns that of the next.
 func readEntry(from io.ReaderAt, at, sector, size int64) (e Entry, next int64, err error) {
 	var header [entrySize]byte
 	if _, err := from.ReadAt(header[:], at); err != nil {

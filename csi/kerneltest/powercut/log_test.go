@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// writeLog gives a log as it is on disk.
+// writeLog returns a log as it is on disk.
 func writeLog(entries []logged) []byte {
 	le := binary.LittleEndian
 	out := make([]byte, minSector)

@@ -24,7 +24,8 @@ import (
 const (
 	// vmEnv turns on tests that start machines.
 	vmEnv = "KUBEVEIL_VM"
-	// logEnv names a file where the log is kept; one that is there is looked at, and no machine is started.
+	// logEnv names a file where the log is kept; one that is there is looked at, and no machine is
+	// started.
 	logEnv = "KUBEVEIL_POWERCUT_LOG"
 	// momentsEnv is how many moments are looked at beside those of the metadata.
 	momentsEnv     = "KUBEVEIL_POWERCUT_MOMENTS"
@@ -82,7 +83,8 @@ func TestPowerCut(t *testing.T) {
 	checkControl(t, log)
 }
 
-// checkCoverage is whether the log has what the workload does: without, nothing would be proven.
+// checkCoverage reports whether the log has what the workload does: without, nothing would be
+// proven.
 func checkCoverage(t *testing.T, log *Log) {
 	t.Helper()
 	marks, err := Marks(log, marksStart, marksSize)
@@ -100,14 +102,15 @@ func checkCoverage(t *testing.T, log *Log) {
 	}
 	last := marks[len(marks)-1]
 	const files = (cycles + 2) * filesPerCycle
-	// Formatting, and two records for each closing, opening (once more: the last is not closed) and expansion.
+	// Formatting, and two records for each closing, opening (once more: the last is not closed) and
+	// expansion.
 	if want := 3 + 2*(2*cycles+2); metadata < want || flushes < want || last.Files != files || last.Volume.Payload != lastPayload {
 		t.Errorf("the log has %d writes to the metadata, %d flushes, %d files and a payload of %d; want at least %d, %d and exactly %d, %d",
 			metadata, flushes, last.Files, last.Volume.Payload, want, want, files, int64(lastPayload))
 	}
 }
 
-// checkControl is whether a disk that is older than its state is noticed in this very log.
+// checkControl reports whether a disk that is older than its state is noticed in this very log.
 func checkControl(t *testing.T, log *Log) {
 	t.Helper()
 	v := newVerifier(t, log)

@@ -75,7 +75,8 @@ func (r recorder) Sync() error {
 // files of the simulated file system.
 const simulatedFiles = 4
 
-// simulate is a volume's life without a machine: what device-mapper and a file system would write is written here.
+// simulate is a volume's life without a machine: what device-mapper and a file system would write
+// is written here.
 func simulate(t *testing.T) []logged {
 	t.Helper()
 	var entries []logged
@@ -144,7 +145,8 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 	}
 }
 
-// Each moment of a volume that was written in the right order passes; and the check notices disks and orders that are not right.
+// Each moment of a volume that was written in the right order passes; and the check notices disks
+// and orders that are not right.
 func TestSimulated(t *testing.T) {
 	needTools(t)
 	entries := simulate(t)

@@ -38,7 +38,8 @@ type workload struct {
 	files int
 }
 
-// TestWorkload is a volume's life, as long as there is power: made, formatted, written to, closed, opened, expanded. It ends while it is mounted.
+// TestWorkload is a volume's life, as long as there is power: made, formatted, written to, closed,
+// opened, expanded. It ends while it is mounted.
 func TestWorkload(t *testing.T) {
 	if os.Getenv(workloadEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+workloadEnv+"=1 on a machine with a disk whose writes are logged; TestPowerCut does")
@@ -50,7 +51,8 @@ func TestWorkload(t *testing.T) {
 	}
 	defer marks.Close()
 	states, claims := t.TempDir(), t.TempDir()
-	// Left behind with the volume mounted on it: a folder of the test's would be emptied at its end, and the machine goes with its power.
+	// Left behind with the volume mounted on it: a folder of the test's would be emptied at its
+	// end, and the machine goes with its power.
 	dir, err := os.MkdirTemp("", "powercut-")
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +151,8 @@ func (w *workload) write(n int) {
 	}
 }
 
-// flushedFile writes a file that is there after a power cut once this returns (fsync(2) of the file and of its folder).
+// flushedFile writes a file that is there after a power cut once this returns (fsync(2) of the file
+// and of its folder).
 func flushedFile(path string, content []byte) error {
 	for _, step := range []struct {
 		path  string

@@ -9,8 +9,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/load"
 )
 
-// caps are the rates of the link at which the cost of headers is measured, Mbit/s, and the underlay's MTU there: what an emulated tunnel
-// carries easily, and the links of the published tables. The largest that the machine fills is taken by platform.
+// caps are the rates of the link at which the cost of headers is measured, Mbit/s, and the
+// underlay's MTU there: what an emulated tunnel carries easily, and the links of the published
+// tables. The largest that the machine fills is taken by platform.
 var caps = []struct {
 	name      string
 	mbps      float64
@@ -22,7 +23,8 @@ var caps = []struct {
 	{"10_gbit", 10_000, 8896, []string{bench.VM, bench.SEVSNP, bench.TDX, bench.Metal}},
 }
 
-// fillShare is what clear must carry of a capped link, payload against the link's rate, for the link to be the limit.
+// fillShare is what clear must carry of a capped link, payload against the link's rate, for the
+// link to be the limit.
 const fillShare = 0.85
 
 // capped measures ours against clear over a link of limited rate.

@@ -21,8 +21,8 @@ const churnWindows = 5
 // churnPatience is what churn may take longer than it should.
 const churnPatience = 2 * time.Minute
 
-// inFlight is how many pods may be on their way at a time. More than a node can start would measure how it suffocates;
-// what was reached instead of churnRate is a figure beside the others.
+// inFlight is how many pods may be on their way at a time. More than a node can start would measure
+// how it suffocates; what was reached instead of churnRate is a figure beside the others.
 func inFlight(platform string) int {
 	if platform == bench.Emulated {
 		return 2
@@ -30,7 +30,8 @@ func inFlight(platform string) int {
 	return 10
 }
 
-// churn creates pods at churnRate on both nodes in turn, deletes each when it is ready, and measures veild meanwhile.
+// churn creates pods at churnRate on both nodes in turn, deletes each when it is ready, and
+// measures veild meanwhile.
 func (s *suite) churn(ctx context.Context) error {
 	if s.Churn < 0 {
 		s.skip(caseChurnCPU, "left out by the caller")
@@ -137,7 +138,7 @@ func (c *churner) one(ctx context.Context, g *ground, i int) {
 	}
 }
 
-// stop ends it and gives how many pods became ready.
+// stop ends it and returns how many pods became ready.
 func (c *churner) stop() (ready int, err error) {
 	c.end()
 	<-c.done

@@ -42,7 +42,8 @@ type place struct {
 func (g *ground) client() *place { return g.nodes[0] }
 func (g *ground) server() *place { return g.nodes[1] }
 
-// newGround makes the namespace, the pods and the sessions. What was made is closed also when it fails.
+// newGround makes the namespace, the pods and the sessions. What was made is closed also when it
+// fails.
 func newGround(ctx context.Context, c *framework.Cluster, names []string) (*ground, error) {
 	g := &ground{cluster: c}
 	if err := g.make(ctx, names); err != nil {
@@ -68,8 +69,8 @@ func (g *ground) make(ctx context.Context, names []string) (err error) {
 	return err
 }
 
-// chooseNodes takes the named nodes, which must be Ready, else the first two that are Ready and schedulable. Pods are bound to
-// them without the scheduler.
+// chooseNodes takes the named nodes, which must be Ready, else the first two that are Ready and
+// schedulable. Pods are bound to them without the scheduler.
 func (g *ground) chooseNodes(ctx context.Context, names []string) error {
 	nodes, err := g.cluster.Nodes(ctx)
 	if err != nil {
@@ -101,7 +102,8 @@ const podCPU = "500m"
 // occupy starts both pods of a node and their sessions.
 func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 	p.pod = &framework.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod"}, Change: func(o *corev1.Pod) {
-		// A pod that asks for nothing gets a hundredth of what the kubelet gets where they compete, and stalls with each of its rounds.
+		// A pod that asks for nothing gets a hundredth of what the kubelet gets where they compete,
+		// and stalls with each of its rounds.
 		o.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(podCPU)}
 	}}
 	agent := &framework.Pod{Name: "agent-" + role, Node: p.Name, Command: []string{tool, "agent"}, HostNetwork: true, Change: func(o *corev1.Pod) {

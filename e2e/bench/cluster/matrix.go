@@ -15,7 +15,8 @@ const maxLoss = 0.005
 // udpSearch bounds the rates that are tried without a cap, Mbit/s.
 var udpSearch = load.Search{Floor: 1, Ceiling: 100_000, Loss: maxLoss, Step: 1.02}
 
-// Where a search begins, Mbit/s, when nothing is known yet. A flood would take an emulated machine's kubelet from its work.
+// Where a search begins, Mbit/s, when nothing is known yet. A flood would take an emulated
+// machine's kubelet from its work.
 const (
 	firstRateEmulated = 20
 	firstRate         = 500
@@ -104,7 +105,8 @@ func (s *suite) setMTU(ctx context.Context, mtu int) error {
 	return nil
 }
 
-// matrix measures every quantity of every side to pod and service, all sides of one quantity directly after one another.
+// matrix measures every quantity of every side to pod and service, all sides of one quantity
+// directly after one another.
 func (s *suite) matrix(ctx context.Context) error {
 	var groups []bench.Group
 	for _, q := range s.quantities() {

@@ -32,7 +32,7 @@ func serviceAddrs(prefix netip.Prefix) map[string]netip.Addr {
 // nodePrefixBits is the size of a node's share of Options.Prefix, one route in a cloud's table.
 const nodePrefixBits = 28
 
-// newPlan gives node i (0 or 1) sixteen addresses of the prefix, the first sixteen left out.
+// newPlan returns node i (0 or 1) sixteen addresses of the prefix, the first sixteen left out.
 func newPlan(prefix netip.Prefix, i int) (plan, error) {
 	if !prefix.IsValid() || !prefix.Addr().Is4() || prefix.Bits() > 26 {
 		return plan{}, fmt.Errorf("prefix %v: write an IPv4 prefix of /26 or larger", prefix)
@@ -55,9 +55,10 @@ type wiring struct {
 	noBare string
 }
 
-// serve makes the services: ours an ordinary one; in clear one with an address of its own, which kube-proxy translates as it does a load
-// balancer's (an address of the cluster's service range would be refused by Kubeveil's guard on a link that is not a pod's).
-// The bare device's namespace translates its own.
+// serve makes the services: ours an ordinary one; in clear one with an address of its own, which
+// kube-proxy translates as it does a load balancer's (an address of the cluster's service range
+// would be refused by Kubeveil's guard on a link that is not a pod's). The bare device's namespace
+// translates its own.
 func (g *ground) serve(ctx context.Context, prefix netip.Prefix) (*wiring, error) {
 	w := &wiring{services: map[string]netip.Addr{}}
 	for i := range w.plans {
@@ -163,7 +164,8 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 		if p == g.client() {
 			clearTo, bareTo = append(clearTo, w.services[sideClear]), append(bareTo, w.services[sideBare])
 		} else {
-			// kube-proxy masquerades what comes from outside the pod ranges: answers go back to this.
+			// kube-proxy masquerades what comes from outside the pod ranges: answers go back to
+			// this.
 			clearTo = append(clearTo, peer.addr)
 		}
 		wire := remote.Wire{
@@ -178,7 +180,8 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 	})
 }
 
-// tunnels makes the bare devices and gives their public keys. A kernel without WireGuard has none, which is no error.
+// tunnels makes the bare devices and returns their public keys. A kernel without WireGuard has
+// none, which is no error.
 func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string, err error) {
 	if w.noBare != "" {
 		return keys, nil
@@ -200,7 +203,7 @@ func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string
 // mtuPatience bounds the wait until pods have the MTU that follows from the underlay's.
 const mtuPatience = 90 * time.Second
 
-// readMTU gives the MTUs that are there, both nodes agreeing.
+// readMTU returns the MTUs that are there, both nodes agreeing.
 func (g *ground) readMTU(ctx context.Context) (m mtus, err error) {
 	var all [2]mtus
 	err = g.both(func(i int, p *place) error {

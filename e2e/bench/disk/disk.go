@@ -1,8 +1,10 @@
-// Package disk reads and writes a file at random places, past the page cache, as many requests at once as it is told, and says how fast. It needs
-// no other program, so it runs where there is no fio.
+// Package disk reads and writes a file at random places, past the page cache, as many requests at
+// once as it is told, and says how fast. It needs no other program, so it runs where there is no
+// fio.
 //
-// It promises that what it counts was answered within the time, and that no request is of a part of the file that Fill has not written. It
-// refuses files that cannot be opened with O_DIRECT. Start reading at Job.
+// It promises that what it counts was answered within the time, and that no request is of a part of
+// the file that Fill has not written. It refuses files that cannot be opened with O_DIRECT. Start
+// reading at Job.
 package disk
 
 import (
@@ -23,7 +25,8 @@ type Job struct {
 	// File is a file that Fill has written; Size is its size, bytes, a multiple of Block.
 	File string
 	Size int64
-	// Block is the size of a request, bytes, a multiple of 4096; Depth is how many are under way at once.
+	// Block is the size of a request, bytes, a multiple of 4096; Depth is how many are under way at
+	// once.
 	Block int64
 	Depth int
 	// Write writes; else it reads.
@@ -93,7 +96,7 @@ func errShort(all bool) error {
 	return errCut
 }
 
-// buffer gives memory as O_DIRECT wants it, and what gives it back.
+// buffer returns memory as O_DIRECT wants it, and what gives it back.
 func buffer(size int) ([]byte, func(), error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -148,7 +151,7 @@ func Run(ctx context.Context, j Job) (Result, error) {
 	return r, nil
 }
 
-// submit makes one request after the other, and gives their times.
+// submit makes one request after the other, and returns their times.
 func (j Job) submit(ctx context.Context, fd int) (times []time.Duration, err error) {
 	b, free, err := buffer(int(j.Block))
 	if err != nil {

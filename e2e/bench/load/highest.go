@@ -85,7 +85,7 @@ const (
 	exhausted
 )
 
-// bracket gives a rate that passes and a higher one that does not; both are the
+// bracket returns a rate that passes and a higher one that does not; both are the
 // same when no higher one can be tried.
 func (s Search) bracket(passes func(float64) (outcome, error)) (good, bad float64, err error) {
 	rate, widen := s.Hint, 1.2

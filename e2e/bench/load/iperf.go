@@ -97,13 +97,15 @@ type Flow struct {
 	To netip.Addr
 	// Duration is how long to send, whole seconds.
 	Duration time.Duration
-	// Run, when it is not nil, runs iperf3 in another place than From and gives what it printed, also with an error.
+	// Run, when it is not nil, runs iperf3 in another place than From and returns what it printed,
+	// also with an error.
 	Run func(ctx context.Context, args ...string) ([]byte, error)
-	// Busy, when it is not nil, gives the CPU time spent by the machines that take part, instead of this one's.
+	// Busy, when it is not nil, gives the CPU time spent by the machines that take part, instead of
+	// this one's.
 	Busy func(ctx context.Context) (time.Duration, error)
 }
 
-// TCP sends by this many parallel streams and gives Mbit/s received and the CPU it cost.
+// TCP sends by this many parallel streams and returns Mbit/s received and the CPU it cost.
 func (f Flow) TCP(ctx context.Context, streams int) (bench.Sample, error) {
 	// The first second is left out: slow start is no property of the path.
 	r, err := f.run(ctx, "-P", strconv.Itoa(streams), "-O", "1")

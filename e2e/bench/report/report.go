@@ -26,10 +26,12 @@ type Report struct {
 	Result *bench.Result
 	// Labels name cases for people, by Case.Name; others keep their name.
 	Labels map[string]string
-	// Sides are captures to be shown next to each other, the one in clear first; may be empty. SidesTitle heads them; empty is a sniffer's.
+	// Sides are captures to be shown next to each other, the one in clear first; may be empty.
+	// SidesTitle heads them; empty is a sniffer's.
 	Sides      []Capture
 	SidesTitle string
-	// Refused lists what was tried and must not have gone through; may be empty. RefusedWhat names what that is; empty are packets.
+	// Refused lists what was tried and must not have gone through; may be empty. RefusedWhat names
+	// what that is; empty are packets.
 	Refused     []Refusal
 	RefusedWhat string
 	// Tables are shown before the cases; may be empty.
@@ -50,7 +52,7 @@ type Table struct {
 type Capture struct {
 	// Title names the side, Verdict says in a sentence what can be seen in it.
 	Title, Verdict string
-	// Leaks is whether secrets can be read in it.
+	// Leaks reports whether secrets can be read in it.
 	Leaks bool
 	// Canary is marked wherever it occurs; empty marks nothing.
 	Canary []byte
@@ -67,7 +69,8 @@ type Frame struct {
 
 // Refusal is something that was tried and its outcome.
 type Refusal struct {
-	// What was tried, Want is what had to happen, Got is what did, with the counter or errno that shows it.
+	// What was tried, Want is what had to happen, Got is what did, with the counter or errno that
+	// shows it.
 	What, Want, Got string
 	OK              bool
 }
@@ -215,7 +218,7 @@ func (r *Report) row(c bench.Case) row {
 	return out
 }
 
-// stat gives the median with unit, and the spread when there is one.
+// stat returns the median with unit, and the spread when there is one.
 func stat(u bench.Unit, s bench.Stat) string {
 	if s.N == 1 || s.Min == s.Max {
 		return u.Format(s.Median)

@@ -21,8 +21,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 )
 
-// feed is as much of an API server as a table asks one for: the Services and EndpointSlices that there are, streamed (KEP-3157) or as a
-// list, and then a watch of each, as JSON over TLS on a loopback address. What it sends first is encoded before it is asked.
+// feed is as much of an API server as a table asks one for: the Services and EndpointSlices that
+// there are, streamed (KEP-3157) or as a list, and then a watch of each, as JSON over TLS on a
+// loopback address. What it sends first is encoded before it is asked.
 type feed struct {
 	server *httptest.Server
 	// first are the events of all objects by path, lists the same as lists.
@@ -96,7 +97,8 @@ contexts: [{name: bench, context: {cluster: bench, user: bench}}]
 `, f.server.URL, base64.StdEncoding.EncodeToString(ca)), 0o600)
 }
 
-// send gives the watch of EndpointSlices an event and returns when the server has taken it to write it.
+// send sends an event to the watch of EndpointSlices and returns when the server has taken it to
+// write it.
 func (f *feed) send(ctx context.Context, event []byte) error {
 	select {
 	case f.events <- event:

@@ -15,7 +15,8 @@ import (
 const (
 	fillServices  = 10000
 	fillEndpoints = 100000
-	// oursChanges and theirChanges are how many endpoints are changed in a round, one after the other.
+	// oursChanges and theirChanges are how many endpoints are changed in a round, one after the
+	// other.
 	oursChanges  = 300
 	theirChanges = 20
 	fillRounds   = 3
@@ -78,14 +79,15 @@ func manyServices(n, each int) []rules.Service {
 	return out
 }
 
-// filled is what it took to write a table, milliseconds, and microseconds an entry. Read is from when the lists were asked for, list from when they
-// had been decoded.
+// filled is what it took to write a table, milliseconds, and microseconds an entry. Read is from
+// when the lists were asked for, list from when they had been decoded.
 type filled struct {
 	read, list, entry float64
 	changes           []float64
 }
 
-// fillOurs has a new table kept by what keeps it in veild, from the lists on, and changes an endpoint after another.
+// fillOurs has a new table kept by what keeps it in veild, from the lists on, and changes an
+// endpoint after another.
 func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (f filled, err error) {
 	dir, config := s.folder(fmt.Sprintf("programming%d", round))
 	w, err := newWatched(ctx, dir, config, plan)
@@ -107,7 +109,8 @@ func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (
 	if err := w.problems(ctx); err != nil {
 		return f, err
 	}
-	// As fast as a large cluster changes, and not as fast as it goes: a processor that sleeps wakes late.
+	// As fast as a large cluster changes, and not as fast as it goes: a processor that sleeps wakes
+	// late.
 	tick := time.NewTicker(changePause)
 	defer tick.Stop()
 	for i := range oursChanges {

@@ -57,7 +57,8 @@ func TestRun(t *testing.T) {
 	nothingLeft(t)
 }
 
-// TestInterruptedRun ends a run in the middle: what was measured until then is in the result, and nothing is left.
+// TestInterruptedRun ends a run in the middle: what was measured until then is in the result, and
+// nothing is left.
 func TestInterruptedRun(t *testing.T) {
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
@@ -93,7 +94,8 @@ func TestInterruptedRun(t *testing.T) {
 	nothingLeft(t)
 }
 
-// nothingLeft looks for cgroups, files and namespaces; processes and descriptors are looked for when the tests end.
+// nothingLeft looks for cgroups, files and namespaces; processes and descriptors are looked for
+// when the tests end.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	for _, pattern := range []string{fmt.Sprintf("/sys/fs/cgroup/%s%d", groupPrefix, os.Getpid()), fmt.Sprintf("/sys/fs/cgroup/unified/%s%d", groupPrefix, os.Getpid()), filepath.Join(os.TempDir(), ownName())} {

@@ -241,7 +241,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestGatesAreOfCasesThatAreMeasured wants each case that gates.json names for this suite among those that the parts give.
+// TestGatesAreOfCasesThatAreMeasured wants each case that gates.json names for this suite among
+// those that the parts give.
 func TestGatesAreOfCasesThatAreMeasured(t *testing.T) {
 	o := Options{Sizes: Sizes}
 	known := map[string]bool{caseRead: true, caseEntry: true, caseFill + toNFTables: true, caseChange + suffixP99 + toNFTables: true}

@@ -99,7 +99,8 @@ func (s *suite) ratio(name string) string {
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
 }
 
-// sizes is new connections a second by the number of services, each side against itself with the first number.
+// sizes is new connections a second by the number of services, each side against itself with the
+// first number.
 func (s *suite) sizes() report.Table {
 	t := report.Table{
 		Title: "New connections a second, by the number of services",

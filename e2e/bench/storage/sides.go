@@ -29,7 +29,7 @@ type disk struct {
 	room int64
 }
 
-// newDisks gives the disks that are measured.
+// newDisks returns the disks that are measured.
 func newDisks(o Options) []*disk {
 	var out []*disk
 	for _, l := range limits {
@@ -44,8 +44,8 @@ func newDisks(o Options) []*disk {
 	return out
 }
 
-// prepare makes the three devices: a volume, a plain mapping and cryptsetup's, all from the same place of their partitions. The two that encrypt have the same
-// table, or it is an error.
+// prepare makes the three devices: a volume, a plain mapping and cryptsetup's, all from the same
+// place of their partitions. The two that encrypt have the same table, or it is an error.
 func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error {
 	if d.IOPS == 0 {
 		o.Progress("disk %s: writing all of it once", d.name)
@@ -79,8 +79,9 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 	return alike(string(tables))
 }
 
-// fill is the line of shell that writes zeros to all partitions. Their file on the host is sparse: a side that first writes to a place would pay for its room, and
-// one that first reads it would be given zeros for nothing.
+// fill is the line of shell that writes zeros to all partitions. Their file on the host is sparse:
+// a side that first writes to a place would pay for its room, and one that first reads it would be
+// given zeros for nothing.
 func (d *disk) fill() string {
 	var parts []string
 	for i := range sides {
@@ -89,7 +90,8 @@ func (d *disk) fill() string {
 	return strings.Join(parts, " && ")
 }
 
-// alike refuses two tables of dm-crypt, a line each as dmsetup prints them, that differ in more than length, key and device.
+// alike refuses two tables of dm-crypt, a line each as dmsetup prints them, that differ in more
+// than length, key and device.
 func alike(tables string) error {
 	lines := strings.Split(strings.TrimSpace(tables), "\n")
 	if len(lines) != 2 {

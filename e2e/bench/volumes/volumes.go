@@ -95,7 +95,7 @@ type run struct {
 	sides     []*side
 }
 
-// Run makes a claim of each class, measures them, removes everything, and gives the report.
+// Run makes a claim of each class, measures them, removes everything, and returns the report.
 func Run(ctx context.Context, k *framework.Cluster, o Options) (rep *report.Report, err error) {
 	if o.Seed == 0 {
 		o.Seed = bench.NewSeed()

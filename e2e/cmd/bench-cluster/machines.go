@@ -22,7 +22,8 @@ import (
 // smallestMTU is IPv6's.
 const smallestMTU = 1280
 
-// parseMTUs reads a list and refuses one that would have to grow: a machine's link cannot have more than it began with.
+// parseMTUs reads a list and refuses one that would have to grow: a machine's link cannot have more
+// than it began with.
 func parseMTUs(list string) ([]int, error) {
 	var mtus []int
 	for word := range strings.SplitSeq(list, ",") {
@@ -44,7 +45,8 @@ func estimate(o cluster.Options) time.Duration {
 	return o.Estimate().Round(time.Minute)
 }
 
-// measure makes the machines, measures the reference network first, then Kubeveil, and ends the machines.
+// measure makes the machines, measures the reference network first, then Kubeveil, and ends the
+// machines.
 func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string, ...any)) (rep *report.Report, err error) {
 	o := a.options
 	root, err := lab.Root()
@@ -83,7 +85,8 @@ func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string
 	return suiteOn(ctx, c, k, o, control)
 }
 
-// suiteOn runs the suite with what only machines can do. control is how many frames with plaintext the oracle has seen before.
+// suiteOn runs the suite with what only machines can do. control is how many frames with plaintext
+// the oracle has seen before.
 func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster.Options, control uint64) (*report.Report, error) {
 	if err := calm(ctx, c); err != nil {
 		return nil, err
@@ -108,8 +111,9 @@ func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster
 	return cluster.Run(ctx, k, o)
 }
 
-// reference gives the machines the reference plugins with plain routes, measures how soon their pods talk, takes them
-// away again, and gives how many frames with plaintext the oracle saw of it.
+// reference returns the machines the reference plugins with plain routes, measures how soon their
+// pods talk, takes them away again, and returns how many frames with plaintext the oracle saw of
+// it.
 func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *cluster.Options, say func(string, ...any)) (control uint64, err error) {
 	// Nothing but the pods that are timed is to start on it.
 	names := o.Nodes
@@ -154,8 +158,8 @@ func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *clus
 	return seen.Plaintext, err
 }
 
-// calm lets kubelet and runtime have what is left over, and gives sockets room for the pauses of an emulated reader. Otherwise what is measured is
-// the kubelet's bursts.
+// calm lets kubelet and runtime have what is left over, and gives sockets room for the pauses of an
+// emulated reader. Otherwise what is measured is the kubelet's bursts.
 func calm(ctx context.Context, c *vm.Cluster) error {
 	for _, m := range c.Machines {
 		if _, err := m.Exec(ctx, "systemctl set-property --runtime system.slice CPUWeight=5 && sysctl -qw net.core.rmem_max=4194304 net.core.rmem_default=4194304"); err != nil {
@@ -167,7 +171,8 @@ func calm(ctx context.Context, c *vm.Cluster) error {
 
 // limitLinks limits every machine's port, from the bridge to the machine; 0 takes the limits away.
 func limitLinks(ctx context.Context, c *vm.Cluster, mbps float64) error {
-	// A queue of 200 ms, because round trips of emulated machines take tens; and at least two frames in a burst.
+	// A queue of 200 ms, because round trips of emulated machines take tens; and at least two
+	// frames in a burst.
 	burst := max(2*9018, int(mbps*1e6/8*0.002))
 	for _, m := range c.Machines {
 		line := fmt.Sprintf("tc qdisc replace dev %s root tbf rate %.0fkbit burst %d latency 200ms", m.Name, mbps*1000, burst)

@@ -14,8 +14,8 @@ import (
 // workers add pods at the same time.
 const workers = 8
 
-// add measures the plugin against the reference plugins, nothing else in either chain. With IPv6 the
-// reference waits for duplicate address detection, so it is IPv4 that is compared.
+// add measures the plugin against the reference plugins, nothing else in either chain. With IPv6
+// the reference waits for duplicate address detection, so it is IPv4 that is compared.
 func (r *run) add(ctx context.Context) (err error) {
 	var labs [2]*lab.Lab
 	for i, network := range []lab.Network{lab.Veil, lab.Clear} {
@@ -37,7 +37,7 @@ func (r *run) add(ctx context.Context) (err error) {
 	return r.addMany(ctx, labs[0].Nodes()[0])
 }
 
-// addP50 adds pods one after the other, removes them, and gives the median time of ADD.
+// addP50 adds pods one after the other, removes them, and returns the median time of ADD.
 func (r *run) addP50(n *lab.Node) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		var millis []float64

@@ -74,7 +74,7 @@ func (r *run) startBare(ctx context.Context, nodes []*lab.Node) (*bareTunnel, er
 	return b, nil
 }
 
-// device starts wireguard-go on a node and gives it a key and what our device has: MTU, queue,
+// device starts wireguard-go on a node and returns it a key and what our device has: MTU, queue,
 // group, loose source checks. It returns the public key.
 func (b *bareTunnel) device(ctx context.Context, n *lab.Node, program string) (string, error) {
 	p, err := n.Start(ctx, program, "-f", bareDevice)
@@ -141,7 +141,7 @@ func (b *bareTunnel) use(ctx context.Context, device string) error {
 	return nil
 }
 
-// close gives the routes back, ends wireguard-go and lets veild go on.
+// close restores the routes, ends wireguard-go and lets veild go on.
 func (b *bareTunnel) close(ctx context.Context) error {
 	var errs []error
 	errs = append(errs, b.use(ctx, oursDevice))

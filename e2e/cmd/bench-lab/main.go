@@ -58,7 +58,8 @@ type settings struct {
 	rounds int
 	// tcp and probe are the seconds of a TCP run, without its first, and of one rate of UDP.
 	tcp, probe time.Duration
-	// adds is the number of ADDs whose median is one sample; pods that of those added at once by workers.
+	// adds is the number of ADDs whose median is one sample; pods that of those added at once by
+	// workers.
 	adds, pods int
 	// nodes known in the part scale; idle is for how long it is watched.
 	nodes int
@@ -106,7 +107,7 @@ func main() {
 	})
 }
 
-// choose gives the parts of a list of names; an empty one names all.
+// choose returns the parts of a list of names; an empty one names all.
 func choose(list string) ([]part, error) {
 	if list == "" {
 		return parts, nil

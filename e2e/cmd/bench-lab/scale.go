@@ -34,7 +34,8 @@ type scaled struct {
 	http *http.Client
 }
 
-// scale makes a node know 1,000 others through a real API server, then another one that has pods, too.
+// scale makes a node know 1,000 others through a real API server, then another one that has pods,
+// too.
 func (r *run) scale(ctx context.Context) error {
 	return errors.Join(r.known(ctx), r.churn(ctx))
 }
@@ -105,7 +106,7 @@ func (s *scaled) waitPeers(ctx context.Context, want int) error {
 	})
 }
 
-// one adds a case with a value a round, and gives it.
+// one adds a case with a value a round, and returns it.
 func (s *scaled) one(name string, unit bench.Unit, values ...float64) *bench.Case {
 	s.result.Cases = append(s.result.Cases, bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
 	c := &s.result.Cases[len(s.result.Cases)-1]
@@ -151,7 +152,7 @@ func (s *scaled) idleCPU(ctx context.Context) error {
 // what is measured, so there are few and none meanwhile.
 const settle = 2 * time.Second
 
-// quiet waits until veild made no turn between two looks, and gives the last.
+// quiet waits until veild made no turn between two looks, and returns the last.
 func (s *scaled) quiet(ctx context.Context) (turns, error) {
 	last := turns{count: -1}
 	for range 30 {
@@ -186,7 +187,7 @@ type configuration struct {
 }
 
 // waitConfigured waits until veild says in its log that it changed the tunnels once more than
-// before, and gives what it did since then. To read a log costs veild nothing.
+// before, and returns what it did since then. To read a log costs veild nothing.
 func (s *scaled) waitConfigured(ctx context.Context, before int) (since []configuration, err error) {
 	err = lab.Until(ctx, 30*time.Second, func() error {
 		all, err := s.configured()
@@ -329,8 +330,8 @@ func field(line, name string) string {
 	return value
 }
 
-// fills takes all peers and routes from the node and lets a new veild put them back. The figures are
-// the time from the table to the device, and that of all turns of that veild together.
+// fills takes all peers and routes from the node and lets a new veild put them back. The figures
+// are the time from the table to the device, and that of all turns of that veild together.
 func (s *scaled) fills(ctx context.Context) error {
 	var millis, whole []float64
 	for round := range min(3, s.rounds) {

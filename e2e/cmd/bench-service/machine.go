@@ -30,8 +30,8 @@ const (
 	saving = time.Minute
 )
 
-// onMachine does the same on a virtual machine that it makes and removes: its kernel has IPVS, which is one side more. Results come
-// to the same folder, with the machine's logs beside them.
+// onMachine does the same on a virtual machine that it makes and removes: its kernel has IPVS,
+// which is one side more. Results come to the same folder, with the machine's logs beside them.
 func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 	root, err := lab.Root()
 	if err != nil {
@@ -83,7 +83,8 @@ func flagsOf(o service.Options) []string {
 	}
 }
 
-// equip brings a machine this program and those of this machine that it needs and the image has not, with their libraries: both are of the same release.
+// equip brings a machine this program and those of this machine that it needs and the image has
+// not, with their libraries: both are of the same release.
 func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -121,7 +122,8 @@ func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 // library is a line of ldd(1) that names a file.
 var library = regexp.MustCompile(`(?m)^\s*(\S+) => (/\S+)`)
 
-// libraries gives the files that a program needs, without those of the C library, which each machine has.
+// libraries returns the files that a program needs, without those of the C library, which each
+// machine has.
 func libraries(ldd string) []string {
 	var out []string
 	for _, m := range library.FindAllStringSubmatch(ldd, -1) {
@@ -145,7 +147,8 @@ func fetch(ctx context.Context, m *vm.Machine, folder string) error {
 	return unpack(b, folder)
 }
 
-// unpack writes the plain files of an archive into a folder; what is beneath folders in it is left out.
+// unpack writes the plain files of an archive into a folder; what is beneath folders in it is left
+// out.
 func unpack(archive []byte, folder string) error {
 	for r := tar.NewReader(bytes.NewReader(archive)); ; {
 		h, err := r.Next()

@@ -1,5 +1,6 @@
-// Bench-service runs e2e/bench/service in network namespaces of this machine. It writes result.json, report.html and report.md into -out.
-// Exit status 1: a gate was missed, or something could not be measured. Start reading at main.
+// Bench-service runs e2e/bench/service in network namespaces of this machine. It writes
+// result.json, report.html and report.md into -out. Exit status 1: a gate was missed, or something
+// could not be measured. Start reading at main.
 package main
 
 import (
@@ -97,7 +98,8 @@ func run(ctx context.Context, out string, o service.Options) error {
 	return errors.Join(err, program.Finish(folder, rep, os.Stdout))
 }
 
-// findHAProxy gives the path of the one that hack/service/deps.sh fetches, or of the machine's own.
+// findHAProxy returns the path of the one that hack/service/deps.sh fetches, or of the machine's
+// own.
 func findHAProxy(root string) string {
 	own := filepath.Join(root, "out/tools/haproxy")
 	if _, err := os.Stat(own); err == nil {

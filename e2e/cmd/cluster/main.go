@@ -8,10 +8,11 @@
 //	cluster kubectl ARGS            as the cluster's administrator
 //	cluster down                    end it and say what its leak oracle saw; 1 when that was more than tunnels and what a cluster allows, or not all
 //
-// Exit status 2: the command line is wrong; nothing was done then. That of ssh and kubectl is the program's.
+// Exit status 2: the command line is wrong; nothing was done then. That of ssh and kubectl is the
+// program's.
 //
-// The cluster belongs to one process that stays in the background; its end, however
-// that comes, ends every machine. Everything is in out/vm/cluster, or in DIR of `cluster -dir DIR VERB …`.
+// The cluster belongs to one process that stays in the background; its end, however that comes,
+// ends every machine. Everything is in out/vm/cluster, or in DIR of `cluster -dir DIR VERB …`.
 package main
 
 import (
@@ -50,7 +51,8 @@ type state struct {
 // end is how a cluster ended.
 type end struct {
 	Oracle oracle.Result `json:"oracle"`
-	// Problem is empty when all was taken apart and the oracle saw everything, and nothing that is not allowed: pods' plaintext, or what hosts had for one another outside of the control plane.
+	// Problem is empty when all was taken apart and the oracle saw everything, and nothing that is
+	// not allowed: pods' plaintext, or what hosts had for one another outside of the control plane.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -227,7 +229,8 @@ func write(dir, name string, v any) error {
 // errNone is the answer where no cluster is ready.
 var errNone = errors.New("no cluster is ready: `make cluster-up` starts one")
 
-// read gives the state of the cluster that is ready: its process holds the lock. With errNone it is that of one that has ended, if any.
+// read returns the state of the cluster that is ready: its process holds the lock. With errNone it
+// is that of one that has ended, if any.
 func read(dir string) (state, error) {
 	var s state
 	b, err := os.ReadFile(filepath.Join(dir, "state.json"))

@@ -19,8 +19,8 @@ import (
 // diskSize is that of the disk for volumes, bytes; it is a sparse file.
 const diskSize = 16 << 30
 
-// onMachines runs the specs on machines that are there for this run alone. It gives the report also when the machines
-// could not be removed in good order.
+// onMachines runs the specs on machines that are there for this run alone. It returns the report
+// also when the machines could not be removed in good order.
 func onMachines(ctx context.Context, a arguments, root string, o conformance.Options) (report *conformance.Report, platform string, err error) {
 	archive := filepath.Join(root, "out/images/conformance.tar")
 	if _, err := os.Stat(archive); err != nil {
@@ -79,7 +79,8 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 // logPatience bounds how long logs may take to be had, of a machine that may be ill.
 const logPatience = 3 * time.Minute
 
-// keepLogs keeps what the driver, its side-cars and the kubelet said beside the logs of the specs, also after an interrupt. That it could not is told, and no more.
+// keepLogs keeps what the driver, its side-cars and the kubelet said beside the logs of the specs,
+// also after an interrupt. That it could not is told, and no more.
 func keepLogs(ctx context.Context, c *vm.Cluster, o conformance.Options) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logPatience)
 	defer cancel()
@@ -97,8 +98,8 @@ func keepLogs(ctx context.Context, c *vm.Cluster, o conformance.Options) {
 	keep("kubelet.log", said, err)
 }
 
-// takePods waits until all machines take pods: for a moment after a node is Ready it has the taint of one that is not, and specs are
-// chosen by how many nodes there are.
+// takePods waits until all machines take pods: for a moment after a node is Ready it has the taint
+// of one that is not, and specs are chosen by how many nodes there are.
 func takePods(ctx context.Context, c *vm.Cluster) error {
 	k, err := framework.Open(ctx, c.Kubeconfig(), framework.Options{})
 	if err != nil {

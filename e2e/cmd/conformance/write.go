@@ -13,7 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// write writes the three files, prints where they are, and gives program.ErrFailed when a gate of the result was missed.
+// write writes the three files, prints where they are, and gives program.ErrFailed when a gate of
+// the result was missed.
 func write(dir, root, platform string, report *conformance.Report) error {
 	result, err := bench.New(platform, root)
 	if err != nil {

@@ -19,7 +19,8 @@ const (
 	volumeSize = 96 << 20
 	// lines is how many the file has.
 	lines = 2000
-	// enough is how many must be found on the plain disk: where a file is in pieces, lines lie across two of them.
+	// enough is how many must be found on the plain disk: where a file is in pieces, lines lie
+	// across two of them.
 	enough = lines * 9 / 10
 	// shown is how much of a disk the report shows, bytes.
 	shown = 176

@@ -14,7 +14,7 @@ import (
 // attempt is something that the owner of the disks does.
 type attempt struct {
 	what string
-	// change gives what he puts on the first and the second disk.
+	// change returns what he puts on the first and the second disk.
 	change func(first, second []byte) (newFirst, newSecond []byte)
 	want   crypt.Kind
 }
@@ -93,7 +93,8 @@ func (d *demo) same(ctx context.Context, when string) error {
 	return nil
 }
 
-// try changes the disks, has the first volume opened, wants it refused and the disk left alone, and puts the disks back.
+// try changes the disks, has the first volume opened, wants it refused and the disk left alone, and
+// puts the disks back.
 func (d *demo) try(ctx context.Context, a attempt) error {
 	first, err := d.first.Image()
 	if err != nil {

@@ -18,7 +18,8 @@ const (
 	loadTime = 20 * time.Second
 )
 
-// rewrap wraps the first volume's key by new key-encryption keys while fio reads and writes the volume.
+// rewrap wraps the first volume's key by new key-encryption keys while fio reads and writes the
+// volume.
 func (d *demo) rewrap(ctx context.Context) error {
 	job := fio.Job{
 		File: firstAt + "/load", Size: 32 << 20, Block: "4k", Depth: 8, ReadWrite: "randrw", Runtime: loadTime, Name: "load",

@@ -68,7 +68,7 @@ func (s *sniffer) read(want func([]byte) bool, limit int) {
 	}
 }
 
-// close ends the capture and gives what was kept.
+// close ends the capture and returns what was kept.
 func (s *sniffer) close() [][]byte {
 	close(s.stop)
 	frames := <-s.frames

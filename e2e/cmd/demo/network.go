@@ -20,7 +20,8 @@ type network struct {
 	title string
 	lab   *lab.Lab
 	pods  []*lab.Pod
-	// balanced and measured are the addresses of services, see serve; the reference network has none.
+	// balanced and measured are the addresses of services, see serve; the reference network has
+	// none.
 	balanced, measured []netip.Addr
 
 	capture report.Capture
@@ -111,8 +112,8 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 	return nil
 }
 
-// messages lets every pod exchange messages with every other, then that of the first node with the service, and gives how many were
-// answered.
+// messages lets every pod exchange messages with every other, then that of the first node with the
+// service, and returns how many were answered.
 func (d *demo) messages(ctx context.Context, n *network) (pods, service int, err error) {
 	for _, from := range n.pods {
 		for _, to := range n.pods {

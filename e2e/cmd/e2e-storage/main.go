@@ -1,5 +1,6 @@
-// E2e-storage runs the cases of the CSI driver (e2e/storage/cluster) on a cluster of virtual machines that it makes and removes, with Kubeveil's
-// network, and writes result.json into -out. Exit status 1: a case failed, or the run could not be made. Start reading at run.
+// E2e-storage runs the cases of the CSI driver (e2e/storage/cluster) on a cluster of virtual
+// machines that it makes and removes, with Kubeveil's network, and writes result.json into -out.
+// Exit status 1: a case failed, or the run could not be made. Start reading at run.
 package main
 
 import (

@@ -6,9 +6,10 @@
 //	e2e -kubeconfig FILE [-core|-full] [-run REGEXP] [-out DIR]   on a cluster where Kubeveil is installed
 //	e2e -list                                                     the cases
 //
-// It writes result.json (schema of e2e/bench) and what helps to understand failures below -out. Exit status 0: some case passed and none failed; on
-// machines of its own, nothing of the cluster was seen in clear either, by an oracle that was seen to see where the case of the reference network ran
-// (-run may leave it out). 1: that is not so. 2: the command line is wrong.
+// It writes result.json (schema of e2e/bench) and what helps to understand failures below -out.
+// Exit status 0: some case passed and none failed; on machines of its own, nothing of the cluster
+// was seen in clear either, by an oracle that was seen to see where the case of the reference
+// network ran (-run may leave it out). 1: that is not so. 2: the command line is wrong.
 package main
 
 import (

@@ -1,12 +1,15 @@
-// Gates judges results: each FOLDER/result.json below out/ by the limits of e2e/bench/gates.json where they know its suite
-// (the folder's name), else by the gates that the suite has written into it. The profile follows from the
-// platform that the result names; nothing on the command line can loosen it.
+// Gates judges results: each FOLDER/result.json below out/ by the limits of e2e/bench/gates.json
+// where they know its suite (the folder's name), else by the gates that the suite has written into
+// it. The profile follows from the platform that the result names; nothing on the command line can
+// loosen it.
 //
 //	gates [-in out]
 //
-// A test that failed is a gate missed, but for a suite that lists the failures it knows: that one's own gates judge them (bench.Unexplained).
+// A test that failed is a gate missed, but for a suite that lists the failures it knows: that one's
+// own gates judge them (bench.Unexplained).
 //
-// Exit status 0: all was kept. 1: a gate was missed, a result is malformed, or there is none. 2: the command line is wrong.
+// Exit status 0: all was kept. 1: a gate was missed, a result is malformed, or there is none. 2:
+// the command line is wrong.
 package main
 
 import (
@@ -59,7 +62,8 @@ func run(in string, w io.Writer) error {
 	return errors.Join(append(errs, t.Flush())...)
 }
 
-// judge shows the gates of one result and gives an error for those that were missed and tests that failed.
+// judge shows the gates of one result and returns an error for those that were missed and tests
+// that failed.
 func judge(path string, w io.Writer) error {
 	r, err := bench.Read(path)
 	if err != nil {

@@ -22,7 +22,8 @@ var (
 )
 
 const (
-	// dataDir is where the driver keeps what is to last, images the folder of the volumes' ciphertext there.
+	// dataDir is where the driver keeps what is to last, images the folder of the volumes'
+	// ciphertext there.
 	dataDir = "/var/lib/kubeveil/csi"
 	images  = dataDir + "/volumes"
 	// grown is the size to which files is expanded, MiB.
@@ -63,7 +64,8 @@ func cases() []one {
 	}
 }
 
-// Prepare installs the driver with its classes on the cluster, as the cases do, and does nothing else.
+// Prepare installs the driver with its classes on the cluster, as the cases do, and does nothing
+// else.
 func Prepare(ctx context.Context, s *Session) error {
 	for _, step := range cases()[:installing] {
 		limited, cancel := context.WithTimeoutCause(ctx, step.limit, fmt.Errorf("not done within %v", step.limit))
@@ -93,7 +95,8 @@ func (s *Session) install(ctx context.Context) error {
 	return s.setUp(ctx)
 }
 
-// driverReady waits for the driver on a node. Not for the rollout: the control plane's host is a node without a kubelet, where the driver's pod never starts.
+// driverReady waits for the driver on a node. Not for the rollout: the control plane's host is a
+// node without a kubelet, where the driver's pod never starts.
 func (s *Session) driverReady(ctx context.Context, node string) error {
 	return until(ctx, "the driver on "+node, func() error {
 		out, err := s.driver(ctx, node, `{.items[*].status.conditions[?(@.type=="Ready")].status}`)
@@ -295,7 +298,8 @@ func (s *Session) has(ctx context.Context, c claim, file string) error {
 	return err
 }
 
-// busy holds a file of the volume open beyond the pod's end: the volume stays open until it is let go, and is closed then.
+// busy holds a file of the volume open beyond the pod's end: the volume stays open until it is let
+// go, and is closed then.
 func (s *Session) busy(ctx context.Context) error {
 	volume, err := s.volume(ctx, files)
 	if err != nil {

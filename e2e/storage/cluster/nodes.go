@@ -22,7 +22,8 @@ spec:
     - {name: tool, image: {{.Image}}, args: [echo], resources: {requests: {cpu: 500m, memory: 256Mi}}}
 `))
 
-// joined joins so many machines, waits until they have room for volumes of c's class, and returns their names.
+// joined joins so many machines, waits until they have room for volumes of c's class, and returns
+// their names.
 func (s *Session) joined(ctx context.Context, machines int, c claim) (names []string, err error) {
 	for range machines {
 		name, err := s.Cluster.Join(ctx)
@@ -61,8 +62,9 @@ func (s *Session) leave(ctx context.Context, names []string) error {
 	return errors.Join(errs...)
 }
 
-// copyBesideEmptierNodes clones a volume of the fullest of three nodes. The scheduler sends the clone's pod to another one, which refuses it and says at
-// the claim what to write; once that is written, and where it was written at the beginning, the clone is made on the node of its source.
+// copyBesideEmptierNodes clones a volume of the fullest of three nodes. The scheduler sends the
+// clone's pod to another one, which refuses it and says at the claim what to write; once that is
+// written, and where it was written at the beginning, the clone is made on the node of its source.
 func (s *Session) copyBesideEmptierNodes(ctx context.Context) error {
 	full := s.Cluster.Machines[0].Name
 	source := claim{Name: "source", kind: ext4, MiB: 64, Node: full}
@@ -124,7 +126,8 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 	return err
 }
 
-// nodeGone destroys the volume of a machine that has left: not while its node is there, and then by the commands of the documentation.
+// nodeGone destroys the volume of a machine that has left: not while its node is there, and then by
+// the commands of the documentation.
 func (s *Session) nodeGone(ctx context.Context) error {
 	lost := claim{Name: "lost", kind: ext4, MiB: 64}
 	names, err := s.joined(ctx, 1, lost)
@@ -157,7 +160,8 @@ func (s *Session) nodeGone(ctx context.Context) error {
 	})
 }
 
-// refusedWhileAlive starts the claim's pod on its node, wants its volume not destroyed, and returns its name.
+// refusedWhileAlive starts the claim's pod on its node, wants its volume not destroyed, and returns
+// its name.
 func (s *Session) refusedWhileAlive(ctx context.Context, c claim) (volume string, err error) {
 	if err := s.start(ctx, c); err != nil {
 		return "", err

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// recover reads a volume without Kubeveil, by what veilctl says when there is no cluster left: the state and the key that were saved, and stock cryptsetup on the node.
-// Then its pod has it again.
+// recover reads a volume without Kubeveil, by what veilctl says when there is no cluster left: the
+// state and the key that were saved, and stock cryptsetup on the node. Then its pod has it again.
 func (s *Session) recover(ctx context.Context) error {
 	volume, err := s.volume(ctx, files)
 	if err != nil {
@@ -44,7 +44,8 @@ func (s *Session) recover(ctx context.Context) error {
 	return errors.Join(err, s.again(ctx, files, "third"))
 }
 
-// recoverySteps are the commands among what veilctl says, with its key given to cryptsetup, and a look at what was mounted.
+// recoverySteps are the commands among what veilctl says, with its key given to cryptsetup, and a
+// look at what was mounted.
 func recoverySteps(said []byte, look string) (string, error) {
 	var r struct {
 		Steps       []string

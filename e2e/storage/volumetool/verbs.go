@@ -18,7 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/storage/answer"
 )
 
-// rewrap wraps the key of a volume by a new key-encryption key, as often as is said, with a pause after each.
+// rewrap wraps the key of a volume by a new key-encryption key, as often as is said, with a pause
+// after each.
 func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err error) {
 	times, err := strconv.Atoi(words[1])
 	if err != nil {
@@ -58,7 +59,8 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 // fibmap is FIBMAP of linux/fs.h: the number of a file's block on its device.
 const fibmap = 1
 
-// place says where the first block of a file is on the device of its file system. The file is flushed first.
+// place says where the first block of a file is on the device of its file system. The file is
+// flushed first.
 func place(_ context.Context, words []string) (a answer.Answer, err error) {
 	f, err := os.Open(words[0])
 	if err != nil {
@@ -89,8 +91,8 @@ var perf = map[crypt.Class][]string{
 	crypt.Latency:    {"--perf-no_read_workqueue", "--perf-no_write_workqueue"},
 }
 
-// formatArgs gives the arguments by which stock cryptsetup makes what csi/crypt makes: same cipher, key, sectors and offset, and the cheapest of its key
-// derivations.
+// formatArgs returns the arguments by which stock cryptsetup makes what csi/crypt makes: same
+// cipher, key, sectors and offset, and the cheapest of its key derivations.
 func formatArgs(device string) []string {
 	return []string{
 		"cryptsetup", "luksFormat", "-q", "--type", "luks2", "--cipher", crypt.Cipher, "--key-size", strconv.Itoa(8 * crypt.KeySize),
@@ -99,7 +101,8 @@ func formatArgs(device string) []string {
 	}
 }
 
-// reference does with stock programs what stage does, and leaves it open for whoever measures: `umount FOLDER` and `cryptsetup close PATH` undo it.
+// reference does with stock programs what stage does, and leaves it open for whoever measures:
+// `umount FOLDER` and `cryptsetup close PATH` undo it.
 func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, err error) {
 	what, device, folder := words[0], words[1], ""
 	if len(words) > 2 {

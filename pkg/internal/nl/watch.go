@@ -13,9 +13,10 @@ import (
 // linkBuffer is the bytes of link changes that may wait, about 2 KiB each.
 const linkBuffer = 1 << 20
 
-// WatchLinks tells changed of every link that is there, and of each that appears or changes, until ctx is done; it then returns nil. It
-// must run on a thread in the network namespace that is watched. When the kernel lost changes, or broke the
-// subscription, it tells lost why, and then changed of all links again.
+// WatchLinks tells changed of every link that is there, and of each that appears or changes, until
+// ctx is done; it then returns nil. It must run on a thread in the network namespace that is
+// watched. When the kernel lost changes, or broke the subscription, it tells lost why, and then
+// changed of all links again.
 func WatchLinks(ctx context.Context, changed func(*Handle, Link), lost func(error)) error {
 	for ctx.Err() == nil {
 		if err := watchOnce(ctx, changed, lost); err != nil {
@@ -27,8 +28,9 @@ func WatchLinks(ctx context.Context, changed func(*Handle, Link), lost func(erro
 
 // watchOnce watches until ctx is done or the subscription breaks.
 //
-// The links that are there are listed by the handle. The library's own way (ListExisting) asks with the subscribed socket, whose address is the
-// group, so its question goes to everybody who listens to the group as well (netlink_sendmsg, net/netlink/af_netlink.c).
+// The links that are there are listed by the handle. The library's own way (ListExisting) asks with
+// the subscribed socket, whose address is the group, so its question goes to everybody who listens
+// to the group as well (netlink_sendmsg, net/netlink/af_netlink.c).
 func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error)) error {
 	h, err := Open()
 	if err != nil {

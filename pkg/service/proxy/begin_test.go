@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// A server that died is taken out of the list before connections to it are closed (the leases of kube-apiserver end after 15 s); they are all the same.
+// A server that died is taken out of the list before connections to it are closed (the leases of
+// kube-apiserver end after 15 s); they are all the same.
 func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 	listed := func(addrs ...string) service.Slice { return slice(apiService, "https", 6443, addrs...) }
 	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"), netip.MustParseAddrPort("198.18.0.2:6443")
@@ -195,7 +196,8 @@ func TestServersThatWereDeadBeforeARestart(t *testing.T) {
 	table.waitBackends(t, apiFront, "198.18.0.1:6443 198.18.0.2:6443")
 }
 
-// What is wrong with the writes of services does not keep entry 0 from following its servers, at once.
+// What is wrong with the writes of services does not keep entry 0 from following its servers, at
+// once.
 func TestEntryZeroWhileWritesFail(t *testing.T) {
 	table := newFakeTable()
 	p, probes, _ := begin(t, table, nil, func(p *Proxy) { p.retry = time.Hour })
@@ -242,7 +244,8 @@ func TestFreshTable(t *testing.T) {
 	}
 }
 
-// The program that has a healthCheckNodePort, such as the kube-proxy that is to go, ends without a change of services.
+// The program that has a healthCheckNodePort, such as the kube-proxy that is to go, ends without a
+// change of services.
 func TestHealthPortThatBecomesFree(t *testing.T) {
 	var taken atomic.Bool
 	taken.Store(true)

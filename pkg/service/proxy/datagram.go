@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// tookDatagrams is whether changes took away what connected UDP sockets may have.
+// tookDatagrams reports whether changes took away what connected UDP sockets may have.
 func tookDatagrams(c service.Changes) bool {
 	return len(c.DropMembers) > 0 || c.MovedUDP || slices.ContainsFunc(c.DropFronts, func(k service.FrontKey) bool { return k.Protocol == service.UDP })
 }
@@ -21,7 +21,8 @@ func (p *Proxy) findStale() {
 	}
 }
 
-// abortStale disconnects what sends datagrams to backends that have gone, until ctx ends; what goes meanwhile is looked for together.
+// abortStale disconnects what sends datagrams to backends that have gone, until ctx ends; what goes
+// meanwhile is looked for together.
 func (p *Proxy) abortStale(ctx context.Context) {
 	if p.abort == nil {
 		return

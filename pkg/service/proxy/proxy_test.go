@@ -130,7 +130,8 @@ func TestListedServersReplaceRememberedOnes(t *testing.T) {
 	table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.9:6443")
 }
 
-// The last server takes itself out of the list when it ends, and is to be found when it is back: those of the list stay, alive or not.
+// The last server takes itself out of the list when it ends, and is to be found when it is back:
+// those of the list stay, alive or not.
 func TestServersStayWhenTheListIsEmpty(t *testing.T) {
 	for name, empty := range map[string]func(*Proxy){
 		"no endpoints": func(p *Proxy) { p.PutSlice(slice(apiService, "https", 6443)) },
@@ -238,7 +239,8 @@ func TestWritesThatFailAreMadeAgain(t *testing.T) {
 	})
 }
 
-// TestWritesThatFailAreObservedToo has a change wait for two pauses, of which the first is retryMin.
+// TestWritesThatFailAreObservedToo has a change wait for two pauses, of which the first is
+// retryMin.
 func TestWritesThatFailAreObservedToo(t *testing.T) {
 	table, took := newFakeTable(), make(chan time.Duration, 16)
 	p, _, _ := begin(t, table, func(o *Options) { o.Observe = func(d time.Duration) { took <- d } })
@@ -383,7 +385,8 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 	looked("an address went to another service")
 }
 
-// TestDatagramsAreAbortedAfterErrors has sockets that cannot be closed at once, and a write that fails after it began.
+// TestDatagramsAreAbortedAfterErrors has sockets that cannot be closed at once, and a write that
+// fails after it began.
 func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 	table, aborted := newFakeTable(), make(chan struct{}, 10)
 	tries := 0

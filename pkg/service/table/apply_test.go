@@ -117,8 +117,8 @@ func TestApplyEndsAnywhere(t *testing.T) {
 	}
 }
 
-// TestMapIsFull gives the kernel more than it has room for: the error names the map, what was there stays, and
-// from there the planner refuses.
+// TestMapIsFull hands the kernel more than it has room for: the error names the map, what was there
+// stays, and from there the planner refuses.
 func TestMapIsFull(t *testing.T) {
 	for name, limit := range map[string]struct {
 		set   func(*service.Limits)

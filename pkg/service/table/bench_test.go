@@ -10,7 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// many gives services with endpoints of their own in a slice, all UDP too where members are asked for.
+// many returns services with endpoints of their own in a slice, all UDP too where members are asked
+// for.
 func many(services, endpoints int, protocol service.Protocol) ([]service.Service, []service.Slice) {
 	var all []service.Service
 	var slices []service.Slice

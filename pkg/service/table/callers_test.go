@@ -87,7 +87,8 @@ func TestAddressesInUseAreThoseThatPodsHereCalled(t *testing.T) {
 	l.expectInUse(t, "the other is gone too", all, nettest.Addrs("198.19.199.4"))
 }
 
-// Callers of addresses that services still have go as well: else those of a thousand pods fill the map.
+// Callers of addresses that services still have go as well: else those of a thousand pods fill the
+// map.
 func TestCallersGoWhenPodsCome(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, true)
@@ -125,7 +126,8 @@ func (l *linked) expectCallers(t *testing.T, situation string, want uint32) {
 	})
 }
 
-// The map is walked through now and then, not for every link that comes nor for everybody who asks how full it is.
+// The map is walked through now and then, not for every link that comes nor for everybody who asks
+// how full it is.
 func TestCallersAreCountedNowAndThen(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, true)
@@ -175,7 +177,8 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	l.expectInUse(t, "a pod goes, which need not be who called", all, all[:2])
 }
 
-// An earlier version that was put back did not write down who called: whom its programs served nobody knows, once they are replaced.
+// An earlier version that was put back did not write down who called: whom its programs served
+// nobody knows, once they are replaced.
 func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)

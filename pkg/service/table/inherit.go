@@ -13,12 +13,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// readerProgram is the program whose maps are the table in force: it is attached last of those that look a frontend up for TCP.
+// readerProgram is the program whose maps are the table in force: it is attached last of those that
+// look a frontend up for TCP.
 const readerProgram = "service_connect6"
 
-// inForce opens the maps of the table that the programs at sockets read, by name; nil is that none is attached, or that they read mine, which
-// is whole. A map that only programs at links read is the pinned one. The caller closes them. What has another layout than specs
-// say, or is not found, is left out.
+// inForce opens the maps of the table that the programs at sockets read, by name; nil is that none
+// is attached, or that they read mine, which is whole. A map that only programs at links read is
+// the pinned one. The caller closes them. What has another layout than specs say, or is not found,
+// is left out.
 func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
 	l, err := link.LoadPinnedLink(t.pin(readerProgram), nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +88,7 @@ func mapsOf(prog *ebpf.Program) (map[string]*ebpf.Map, error) {
 	return found, nil
 }
 
-// sameMap is whether both are one map of the kernel; nil is none.
+// sameMap reports whether both are one map of the kernel; nil is none.
 func sameMap(a, b *ebpf.Map) (bool, error) {
 	if a == nil || b == nil {
 		return false, nil

@@ -8,7 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// A table of another size has what is in force before it is read, with nobody listing any service; a process that dies before that changes nothing.
+// A table of another size has what is in force before it is read, with nobody listing any service;
+// a process that dies before that changes nothing.
 func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 	for name, limits := range map[string]service.Limits{
 		"larger":  {Fronts: 512, Slots: 8192, Members: 2048, Sources: 512},

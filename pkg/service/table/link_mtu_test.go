@@ -12,8 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// TestNarrowPathsAreToldOutside has a client outside whose datagrams are too large for the tunnel to their backend. What this node says of it
-// has the mark of the packet that it is about only by a setting; without, it quotes a pod's address for all that the guard knows.
+// TestNarrowPathsAreToldOutside has a client outside whose datagrams are too large for the tunnel
+// to their backend. What this node says of it has the mark of the packet that it is about only by a
+// setting; without, it quotes a pod's address for all that the guard knows.
 func TestNarrowPathsAreToldOutside(t *testing.T) {
 	const narrow = 1300
 	bothHooks(t, func(t *testing.T, withTCX bool) {

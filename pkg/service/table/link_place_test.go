@@ -78,7 +78,8 @@ func (l *linked) guard(t *testing.T, vips ...string) {
 	})
 }
 
-// TestPortsLeaveItToTheirMaster: a bridge takes the address of its port, so what comes in is for the host at both.
+// TestPortsLeaveItToTheirMaster: a bridge takes the address of its port, so what comes in is for
+// the host at both.
 func TestPortsLeaveItToTheirMaster(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -99,7 +100,8 @@ func TestPortsLeaveItToTheirMaster(t *testing.T) {
 	})
 }
 
-// TestLinksWithALimitAreLeftAlone: where there is no tcx, the plugin bandwidth has the place of clsact on a pod's link.
+// TestLinksWithALimitAreLeftAlone: where there is no tcx, the plugin bandwidth has the place of
+// clsact on a pod's link.
 func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, false)
@@ -187,7 +189,8 @@ func TestLinkWithoutRoomKeepsNoOtherFromItsPrograms(t *testing.T) {
 	})
 }
 
-// TestPodsWithALimitCanBeAdded has pods' links that appear while links are watched, where there is no tcx: the plugin bandwidth finds its place free.
+// TestPodsWithALimitCanBeAdded has pods' links that appear while links are watched, where there is
+// no tcx: the plugin bandwidth finds its place free.
 func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, false)
@@ -243,7 +246,8 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	stop()
 }
 
-// TestBalancersAreAnsweredAndNotReached: one that does not keep its clients' addresses comes from the service's own.
+// TestBalancersAreAnsweredAndNotReached: one that does not keep its clients' addresses comes from
+// the service's own.
 func TestBalancersAreAnsweredAndNotReached(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -262,8 +266,9 @@ func TestBalancersAreAnsweredAndNotReached(t *testing.T) {
 	})
 }
 
-// TestForgottenFlowsStayInside has a pod, whose sockets have no programs, that goes on with a connection after the table of flows lost it. The balancer's address is
-// on the client's host, and others masquerade what leaves there.
+// TestForgottenFlowsStayInside has a pod, whose sockets have no programs, that goes on with a
+// connection after the table of flows lost it. The balancer's address is on the client's host, and
+// others masquerade what leaves there.
 func TestForgottenFlowsStayInside(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -294,8 +299,8 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 			defer l.goOn(t, vip, open).Close()
 			nettest.Until(t, 10*time.Second, "what the guard lets pass is seen", func() bool { return crossed(open) })
 		}
-		// No service has had them for long, and the table knows of no flow: only callers keep them closed. What was dropped is sent again,
-		// so from here on they are.
+		// No service has had them for long, and the table knows of no flow: only callers keep them
+		// closed. What was dropped is sent again, so from here on they are.
 		var known service.VIPs
 		known.Left(nettest.Addrs(vips...), time.Now().Add(-2*service.VIPLinger))
 		var closed []string
@@ -325,7 +330,8 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 	})
 }
 
-// takeUp lets connections of pods that connection tracking does not know go on, until the next call of guard.
+// takeUp lets connections of pods that connection tracking does not know go on, until the next call
+// of guard.
 func (l *linked) takeUp(t *testing.T) {
 	t.Helper()
 	l.host.Run(t, func() error {
@@ -337,7 +343,8 @@ func (l *linked) takeUp(t *testing.T) {
 	})
 }
 
-// goOn has the pod connect to port 80 of an address, and send a text once all flows are forgotten. The caller closes the connection.
+// goOn has the pod connect to port 80 of an address, and send a text once all flows are forgotten.
+// The caller closes the connection.
 func (l *linked) goOn(t *testing.T, vip, text string) *net.TCPConn {
 	t.Helper()
 	var c *net.TCPConn

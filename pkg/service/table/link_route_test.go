@@ -120,7 +120,8 @@ func (r *routed) put(t *testing.T, backends ...string) {
 	}
 }
 
-// nft makes a table of others on the host; the named counters "seen" and "stopped" are there for its rules.
+// nft makes a table of others on the host; the named counters "seen" and "stopped" are there for
+// its rules.
 func (r *routed) nft(t *testing.T, chains string) {
 	t.Helper()
 	r.host.Run(t, func() error {
@@ -158,7 +159,7 @@ func (r *routed) count(t *testing.T, counter string) int {
 	return n
 }
 
-// ask gives which source a pod sees, as tellSource says it; a test that is not answered fails.
+// ask reports which source a pod sees, as tellSource says it; a test that is not answered fails.
 func ask(t *testing.T, ns *nettest.NS, network, to, port, want string) {
 	t.Helper()
 	ns.Run(t, func() error {
@@ -175,7 +176,8 @@ func ask(t *testing.T, ns *nettest.NS, network, to, port, want string) {
 	})
 }
 
-// from is a dialer of this source and, unless it is 0, this TTL or hop limit, which is told what becomes of its datagrams.
+// from is a dialer of this source and, unless it is 0, this TTL or hop limit, which is told what
+// becomes of its datagrams.
 func from(source string, hops int) net.Dialer {
 	d := net.Dialer{Timeout: handsPatience}
 	if source != "" {
@@ -292,7 +294,8 @@ type way struct {
 	source   []string
 }
 
-// expectPast has a chain that stops all in force: without host routing nothing comes through, with it everything, both ways.
+// expectPast has a chain that stops all in force: without host routing nothing comes through, with
+// it everything, both ways.
 func expectPast(t *testing.T, pick func(*testing.T, *routed) way) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, false)
@@ -426,8 +429,8 @@ func TestSendersAreToldThatHopsAreUsedUp(t *testing.T) {
 	})
 }
 
-// TestHostPortsReachPodsOfTheirNode: netfilter turns packets for the host to a pod, and has to see what that answers to another. What the two
-// had open before goes on.
+// TestHostPortsReachPodsOfTheirNode: netfilter turns packets for the host to a pod, and has to see
+// what that answers to another. What the two had open before goes on.
 func TestHostPortsReachPodsOfTheirNode(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)

@@ -98,7 +98,8 @@ func podAddrs(t *testing.T, ns *nettest.NS, link string, v4 string, v6 ...string
 	}
 }
 
-// linkLocal is the address that a link finds neighbours with: the plugin's pods have permanent ones.
+// linkLocal is the address that a link finds neighbours with: the plugin's pods have permanent
+// ones.
 func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
 	t.Helper()
 	var found string

@@ -20,8 +20,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// TestFlowsOutliveTheirTable is a restart and upgrades of the daemon while a client outside has flows by NodePorts of the host: to its own pod, which
-// sees the client, and to a pod behind the tunnel, which sees the host, by a port that another flow would not have. All go on, and no backend sees another port.
+// TestFlowsOutliveTheirTable is a restart and upgrades of the daemon while a client outside has
+// flows by NodePorts of the host: to its own pod, which sees the client, and to a pod behind the
+// tunnel, which sees the host, by a port that another flow would not have. All go on, and no
+// backend sees another port.
 func TestFlowsOutliveTheirTable(t *testing.T) {
 	for name, next := range map[string]struct {
 		flows uint32
@@ -40,7 +42,8 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 				l.attach(t)
 				flows := l.talk(t)
 				had := l.knownFlows(t)
-				// Of each family and protocol: three entries where the source stays, four where it changes.
+				// Of each family and protocol: three entries where the source stays, four where it
+				// changes.
 				if want := 2 * 2 * (3 + 4); len(had) != want {
 					t.Fatalf("the flows have %d entries, want %d: %v", len(had), want, had)
 				}
@@ -76,7 +79,8 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 	}
 }
 
-// TestUpgradeThatIsKilled is an upgrade to another table of flows that ends after each of the places that it changes, and is begun again.
+// TestUpgradeThatIsKilled is an upgrade to another table of flows that ends after each of the
+// places that it changes, and is begun again.
 func TestUpgradeThatIsKilled(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -200,7 +204,8 @@ func openTUN(t *testing.T, ns *nettest.NS, name string) *os.File {
 	return os.NewFile(uintptr(fd), name)
 }
 
-// serveHereAndFar has the pod behind ports 30080 (TCP) and 30053 (UDP) of the host, and far behind 31080 and 31053.
+// serveHereAndFar has the pod behind ports 30080 (TCP) and 30053 (UDP) of the host, and far behind
+// 31080 and 31053.
 func (l *linked) serveHereAndFar(t *testing.T) {
 	t.Helper()
 	p, err := service.New("node-1", small)
@@ -231,7 +236,8 @@ func (l *linked) serveHereAndFar(t *testing.T) {
 	tellSource(t, l.far)
 }
 
-// tellSource answers, at 8080 (TCP) and 5353 (UDP) of a namespace, each line or datagram by where it is from.
+// tellSource answers, at 8080 (TCP) and 5353 (UDP) of a namespace, each line or datagram by where
+// it is from.
 func tellSource(t *testing.T, ns *nettest.NS) {
 	t.Helper()
 	var tcp net.Listener
@@ -325,7 +331,8 @@ func expectGoOn(t *testing.T, when string, flows []flow) {
 	}
 }
 
-// knownFlows gives what the table of flows has: the address and the port of each entry, by its key.
+// knownFlows returns what the table of flows has: the address and the port of each entry, by its
+// key.
 func (l *linked) knownFlows(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -339,7 +346,8 @@ func (l *linked) knownFlows(t *testing.T) map[string]string {
 	return all
 }
 
-// reopen puts another table in the place of one that is closed, with this many flows, and with other instructions if asked to.
+// reopen puts another table in the place of one that is closed, with this many flows, and with
+// other instructions if asked to.
 func (l *linked) reopen(t *testing.T, flows uint32, other bool) {
 	t.Helper()
 	c := l.config()

@@ -42,7 +42,7 @@ var (
 	memoryMaps = []string{mapClients, mapReplies, mapSends, mapFlows, mapCallers}
 )
 
-// specs gives the compiled programs.
+// specs returns the compiled programs.
 func specs() ([]*ebpf.CollectionSpec, error) {
 	var all []*ebpf.CollectionSpec
 	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadServiceSocket} {
@@ -111,8 +111,9 @@ func (t *Table) set(all []*ebpf.CollectionSpec) error {
 	return nil
 }
 
-// loadTable adopts the table's maps if all are pinned and as they should be, and the programs at sockets, if there are, read them. Else
-// new maps get what those have, and all pins go before the first new one is made, so that a process that dies in between leaves a table that is not whole,
+// loadTable adopts the table's maps if all are pinned and as they should be, and the programs at
+// sockets, if there are, read them. Else new maps get what those have, and all pins go before the
+// first new one is made, so that a process that dies in between leaves a table that is not whole,
 // never a mixture: programs that are attached still read maps of the old one.
 func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
 	for _, name := range tableMaps {

@@ -13,9 +13,10 @@ import (
 )
 
 // Remove takes away everything of the table, of whatever version: what is attached to links of the
-// calling thread's network namespace, and what is pinned in dir, links
-// first, which end translation, then maps, and dir if nothing else is in it. It needs no Table, does as much as it can and says what it
-// took. Connections that are established stay. A directory that is not there is no error.
+// calling thread's network namespace, and what is pinned in dir, links first, which end
+// translation, then maps, and dir if nothing else is in it. It needs no Table, does as much as it
+// can and says what it took. Connections that are established stay. A directory that is not there
+// is no error.
 func Remove(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -71,8 +71,8 @@ func TestRefusalWithoutSetRetval(t *testing.T) {
 	h.dial("tcp", "198.18.0.1:80")
 }
 
-// TestRestart is the death of the daemon, of which nobody else notices: what is open stays, new connections
-// are made all the time, and the next one writes nothing.
+// TestRestart is the death of the daemon, of which nobody else notices: what is open stays, new
+// connections are made all the time, and the next one writes nothing.
 func TestRestart(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	n := start(t, c, lab)
@@ -111,7 +111,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestUpgrade puts programs of another version, and maps of other sizes, in the place of those that are at work.
+// TestUpgrade puts programs of another version, and maps of other sizes, in the place of those that
+// are at work.
 func TestUpgrade(t *testing.T) {
 	for name, change := range map[string]func(*Config, []*ebpf.CollectionSpec){
 		"other programs": func(_ *Config, all []*ebpf.CollectionSpec) {
@@ -165,7 +166,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestOpenAfterADeathWithinOpen: a process that dies while it replaces a table leaves any part of it.
+// TestOpenAfterADeathWithinOpen: a process that dies while it replaces a table leaves any part of
+// it.
 func TestOpenAfterADeathWithinOpen(t *testing.T) {
 	for _, left := range [][]string{{mapFronts}, {mapSlots, mapMembers}, {mapFronts, mapSlots, mapMembers}, {mapSources}} {
 		c := config(t)

@@ -65,7 +65,8 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 	}
 }
 
-// TestDatagramsFollowAnAddress has a service leave an address to another, and go on by its own; then nobody has it.
+// TestDatagramsFollowAnAddress has a service leave an address to another, and go on by its own;
+// then nobody has it.
 func TestDatagramsFollowAnAddress(t *testing.T) {
 	cgroup := nettest.NewCgroup(t)
 	n := start(t, config(t), lab)

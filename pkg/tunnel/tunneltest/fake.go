@@ -82,7 +82,7 @@ func (f *Fake) index(name string) int {
 	return slices.IndexFunc(f.devices, func(d tunnel.DeviceState) bool { return d.Name == name })
 }
 
-// Read gives a copy of the devices.
+// Read returns a copy of the devices.
 func (f *Fake) Read(context.Context) (tunnel.State, error) {
 	st, held, err := f.read()
 	if held != nil {

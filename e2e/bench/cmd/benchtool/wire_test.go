@@ -66,7 +66,8 @@ func TestVethIntoAPod(t *testing.T) {
 	})
 }
 
-// What a pod sends to the bare side's service reaches its endpoint by the namespace of the bare device, which goes with its session.
+// What a pod sends to the bare side's service reaches its endpoint by the namespace of the bare
+// device, which goes with its session.
 func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	client, server := nettest.NewNS(t), nettest.NewNS(t)
 	service, endpoint := netip.MustParseAddr("198.18.192.2"), netip.MustParseAddr("198.18.192.36")

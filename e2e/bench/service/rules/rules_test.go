@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// node and services are those of the tests of kube-proxy (TestOverallNFTablesRules, TestOverallIPTablesRules).
+// node and services are those of the tests of kube-proxy (TestOverallNFTablesRules,
+// TestOverallIPTablesRules).
 var node = Node{
 	Pods: netip.MustParsePrefix("10.0.0.0/8"), Services: netip.MustParsePrefix("172.30.0.0/16"), Addrs: []netip.Addr{netip.MustParseAddr("192.168.0.2")},
 }

@@ -114,7 +114,8 @@ func FuzzJudgeReview(f *testing.F) {
 	})
 }
 
-// Records without an answer are said by when the first of each run was sent; the newest is on its way.
+// Records without an answer are said by when the first of each run was sent; the newest is on its
+// way.
 func TestFlowSaysWhichRecordsAreLost(t *testing.T) {
 	f := &carrier{state: flowState{Proto: "udp"}}
 	for range 8 {

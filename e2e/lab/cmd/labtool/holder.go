@@ -87,8 +87,8 @@ func mountNode(etc string) error {
 	return nil
 }
 
-// enterGroup makes the cgroup that this process was started in the root of what the calling thread mounts, which is kept. grouped is whether it was
-// started in one of its own.
+// enterGroup makes the cgroup that this process was started in the root of what the calling thread
+// mounts, which is kept. grouped is whether it was started in one of its own.
 func enterGroup() (grouped bool, err error) {
 	runtime.LockOSThread()
 	own, err := os.ReadFile("/proc/self/cgroup")

@@ -24,9 +24,10 @@ type keepResult struct {
 	last   time.Time
 }
 
-// keep asks named servers over one socket, again and again, and says "now NAME" when another one answers than before, until it is told
-// to end. A TCP connection that ends is an error. A connected UDP socket that is aborted or refused is made anew, as a
-// resolver does; one without a peer of its own stays.
+// keep asks named servers over one socket, again and again, and says "now NAME" when another one
+// answers than before, until it is told to end. A TCP connection that ends is an error. A connected
+// UDP socket that is aborted or refused is made anew, as a resolver does; one without a peer of its
+// own stays.
 func keep(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("keep")
 	proto := flags.proto()
@@ -98,8 +99,9 @@ func (r *keepResult) answered(name string) {
 	}
 }
 
-// gone is whether a UDP socket is of no use any more: the kernel has taken its peer away (udp_abort in net/ipv4/udp.c), of which who reads learns by the first of
-// these and who writes by the second.
+// gone reports whether a UDP socket is of no use any more: the kernel has taken its peer away
+// (udp_abort in net/ipv4/udp.c), of which who reads learns by the first of these and who writes by
+// the second.
 func gone(err error) bool {
 	return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EDESTADDRREQ) || errors.Is(err, syscall.ECONNREFUSED)
 }

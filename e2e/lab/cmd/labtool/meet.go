@@ -19,8 +19,9 @@ type metResult struct {
 	Error  string  `json:"error,omitempty"`
 }
 
-// meet exchanges messages with many echos at once, each again and again until all its messages have come back or the time is over: proxies
-// learn of services, and nodes of each other, when they like. Its error says which were not met; what it prints says so of all.
+// meet exchanges messages with many echos at once, each again and again until all its messages have
+// come back or the time is over: proxies learn of services, and nodes of each other, when they
+// like. Its error says which were not met; what it prints says so of all.
 func meet(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("meet")
 	timeout := flags.timeout(30*time.Second, "the whole")

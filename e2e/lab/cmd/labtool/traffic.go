@@ -15,7 +15,7 @@ import (
 // canaryEnv names the environment variable with the string that all payloads carry.
 const canaryEnv = "LAB_CANARY"
 
-// payload gives size bytes that begin with seq and are otherwise filled with the canary.
+// payload returns size bytes that begin with seq and are otherwise filled with the canary.
 func payload(seq uint64, size int) []byte {
 	canary := os.Getenv(canaryEnv)
 	if canary == "" {

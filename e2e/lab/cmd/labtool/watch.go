@@ -19,9 +19,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// watch reads the uplinks of this network namespace with the leak oracle and says what each part of a run was. Each line
-// that it reads is the canary of the part that begins; it answers with the oracle's result of the part before, a line
-// of JSON, that of the first line being empty. It ends with its standard input.
+// watch reads the uplinks of this network namespace with the leak oracle and says what each part of
+// a run was. Each line that it reads is the canary of the part that begins; it answers with the
+// oracle's result of the part before, a line of JSON, that of the first line being empty. It ends
+// with its standard input.
 func watch(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("watch")
 	nodes := flags.String("nodes", "", "addresses between which tunnels are, commas between")
@@ -76,8 +77,8 @@ func answerParts(o *oracle.Oracle, in io.Reader, out io.Writer) error {
 	return lines.Err()
 }
 
-// uplinks are the links by which frames leave a node: those with a device beneath them, and those with an address of nodes
-// (a bridge, a bond; a link of a network namespace that plays a node).
+// uplinks are the links by which frames leave a node: those with a device beneath them, and those
+// with an address of nodes (a bridge, a bond; a link of a network namespace that plays a node).
 func uplinks(nodes []netip.Addr) ([]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -105,8 +106,8 @@ func uplinks(nodes []netip.Addr) ([]string, error) {
 	return names, nil
 }
 
-// knock sends a line with the canary over TCP to any server and waits for what it answers: most answer something they do not
-// understand, a server of TLS too.
+// knock sends a line with the canary over TCP to any server and waits for what it answers: most
+// answer something they do not understand, a server of TLS too.
 func knock(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("knock")
 	to := flags.to("a server")
