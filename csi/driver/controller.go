@@ -233,7 +233,7 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 		if from == "" || from != st.Request.Node && from != st.Writer {
 			return st, nil, failed("volume %s is on node %s, this is %s; when that node is gone for good and its disk is here, a person lets this one take the volume over; "+
 				"when it was taken over from here, its PersistentVolume goes on naming this node, and cannot be changed: make another one: "+
-				"docs/storage.md, A node that is gone", id, st.Request.Node, d.Node)
+				"docs/how-to/a-node-that-is-gone.md", id, st.Request.Node, d.Node)
 		}
 	}
 	set, err := d.set(st)
@@ -244,7 +244,7 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 // key. The node that took it may delete it once it is that node's by name.
 func (d *Driver) mayDelete(ctx context.Context, st volume.State) error {
 	if st.Request.Node != "" && st.Request.Node != d.Node {
-		return failed("volume %s was taken over from node %s: say that it is of node %s before it is deleted: docs/storage.md, A node that is gone", st.Volume, st.Request.Node, d.Node)
+		return failed("volume %s was taken over from node %s: say that it is of node %s before it is deleted: docs/how-to/a-node-that-is-gone.md", st.Volume, st.Request.Node, d.Node)
 	}
 	_, err := d.TakeOver(ctx, st.Volume)
 	return err

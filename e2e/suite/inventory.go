@@ -108,7 +108,7 @@ func (r *ruleset) next(line string) (out []string) {
 }
 
 // changing says that a line is of what comes and goes by itself, or stays by intention
-// (docs/install.md): forwarding and the empty qdisc clsact, which others may rely on by now, and
+// (docs/how-to/uninstall.md): forwarding and the empty qdisc clsact, which others may rely on by now, and
 // empty directories where there were none.
 func changing(line string) bool {
 	switch {
