@@ -135,7 +135,7 @@ func (s *suite) connect(ctx context.Context) (err error) {
 		case err == nil:
 		case t.side == sideClear && ctx.Err() == nil:
 			s.noClear = err.Error()
-			s.skip("the network in clear", fmt.Sprintf("the network between the nodes does not carry addresses of %v (docs/benchmarks.md says how to let it): %v", s.Prefix, err))
+			s.skip("the network in clear", fmt.Sprintf("the network between the nodes does not carry addresses of %v (docs/how-to/benchmark.md says how to let it): %v", s.Prefix, err))
 		default:
 			return fmt.Errorf("%s: %w", t.side, err)
 		}
