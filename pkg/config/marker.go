@@ -48,7 +48,7 @@ func BootID() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// Encode gives the content of the file.
+// Encode returns the content of the file.
 func (m Marker) Encode() ([]byte, error) {
 	b, err := json.Marshal(m)
 	if err != nil {

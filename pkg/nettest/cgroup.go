@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// NewCgroup makes a cgroup of the second version and gives its directory. It goes when the test ends;
-// by then nothing may be in it. The test is skipped where no such tree is mounted. It implies NeedRoot.
+// NewCgroup makes a cgroup of the second version and returns its directory. It goes when the test
+// ends; by then nothing may be in it. The test is skipped where no such tree is mounted. It implies
+// NeedRoot.
 func NewCgroup(t testing.TB) string {
 	t.Helper()
 	NeedRoot(t)

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SendFrames sends Ethernet frames as they are, headers included and in this order, out of a link of the calling thread's
-// network namespace: what the kernel itself would never send.
+// SendFrames sends Ethernet frames as they are, headers included and in this order, out of a link
+// of the calling thread's network namespace: what the kernel itself would never send.
 func SendFrames(link string, frames ...[]byte) error {
 	i, err := net.InterfaceByName(link)
 	if err != nil {

@@ -126,7 +126,8 @@ func (h *Host) MountPath() string {
 	return fmt.Sprintf("/proc/%d/task/%d/ns/mnt", os.Getpid(), h.tid)
 }
 
-// bpffs are the mount points that BPFFS has had, by path: packages that are tested at the same time have theirs.
+// bpffs are the mount points that BPFFS has had, by path: packages that are tested at the same time
+// have theirs.
 var bpffs sync.Map
 
 // BPFFS mounts a bpffs of the test's own in a temporary directory, in the

@@ -72,7 +72,7 @@ func holdings() map[string]int {
 	return held
 }
 
-// goroutines gives the creator of each goroutine but this one and the testing
+// goroutines returns the creator of each goroutine but this one and the testing
 // package's and the runtime's own.
 func goroutines() []string {
 	buf := make([]byte, 1<<20)
@@ -93,7 +93,7 @@ func goroutines() []string {
 	return out
 }
 
-// descriptors gives the targets of all open descriptors but those that the Go
+// descriptors returns the targets of all open descriptors but those that the Go
 // runtime opens once when it needs them.
 func descriptors() []string {
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -113,7 +113,7 @@ func descriptors() []string {
 	return out
 }
 
-// namespaceMounts gives the mount points of namespaces (nsfs) and those of BPFFS.
+// namespaceMounts returns the mount points of namespaces (nsfs) and those of BPFFS.
 func namespaceMounts() []string {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -134,7 +134,7 @@ func namespaceMounts() []string {
 	return out
 }
 
-// children gives the commands of the processes that threads of this one started.
+// children returns the commands of the processes that threads of this one started.
 func children() []string {
 	files, _ := filepath.Glob("/proc/self/task/*/children")
 	var out []string

@@ -70,7 +70,7 @@ func TUN(t testing.TB, ns *NS, name string) {
 	})
 }
 
-// AddAddr gives a link addresses, usable at once.
+// AddAddr adds addresses to a link, usable at once.
 func AddAddr(t testing.TB, ns *NS, link string, addrs ...netip.Prefix) {
 	t.Helper()
 	ns.Run(t, func() error { return addAddrs(link, addrs) })

@@ -12,7 +12,7 @@ import (
 
 // Hop is where the kernel would send a packet.
 type Hop struct {
-	// Unreachable is whether the packet would be refused: an unreachable,
+	// Unreachable reports whether the packet would be refused: an unreachable,
 	// prohibited or blackholed destination, or none at all.
 	Unreachable bool
 	// Errno is why, when Unreachable: EHOSTUNREACH for an unreachable route,

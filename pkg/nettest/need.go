@@ -104,7 +104,7 @@ func NeedRoot(t testing.TB) {
 	}
 }
 
-// Capable is whether this process has a capability, one of unix.CAP_* (capabilities(7)).
+// Capable reports whether this process has a capability, one of unix.CAP_* (capabilities(7)).
 func Capable(t testing.TB, capability int) bool {
 	t.Helper()
 	var data [2]unix.CapUserData

@@ -229,7 +229,8 @@ func TestHostHasNamespacesOfItsOwn(t *testing.T) {
 
 func TestSettleFindsWhatIsLeft(t *testing.T) {
 	NeedRoot(t)
-	// Another test's namespace, closed in between, could be taken for the new one: the kernel uses its number again.
+	// Another test's namespace, closed in between, could be taken for the new one: the kernel uses
+	// its number again.
 	Until(t, 5*time.Second, "the namespaces of other tests to be closed", func() bool {
 		return !strings.Contains(strings.Join(descriptors(), " "), "net:[")
 	})
@@ -238,18 +239,21 @@ func TestSettleFindsWhatIsLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	quit := make(chan struct{})
 	go func() { <-quit }()
 	ns, err := netns.New()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	leaks := strings.Join(settle(before, 0), "\n")
 	for _, want := range []string{"TestSettleFindsWhatIsLeft", "descriptor of net", f.Name()} {
 		if !strings.Contains(leaks, want) {
 			t.Errorf("leaks:\n%s\nwant one of %q", leaks, want)
 		}
 	}
+
 	close(quit)
 	f.Close()
 	ns.Close()

@@ -36,8 +36,8 @@ func NewNS(t testing.TB) *NS {
 	return ns
 }
 
-// asNew sets lo up, and what a new namespace would otherwise inherit from the machine (IPv4 alone does so:
-// net.core.devconf_inherit_init_net) to the kernel's own defaults.
+// asNew sets lo up, and what a new namespace would otherwise inherit from the machine (IPv4 alone
+// does so: net.core.devconf_inherit_init_net) to the kernel's own defaults.
 func asNew() error {
 	for _, name := range []string{"ip_forward", "conf/all/rp_filter", "conf/default/rp_filter"} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte("0"), 0o644); err != nil {

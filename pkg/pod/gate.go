@@ -19,7 +19,7 @@ import (
 // ErrClosed matches the error of Gate for a node that is not ready for pods.
 var ErrClosed = errors.New("node is not ready for pods")
 
-// Gate is whether a pod may be attached: the plaintext guard is in force, the
+// Gate reports whether a pod may be attached: the plaintext guard is in force, the
 // base routes are there, and veild has said since boot that it applied both.
 // The error says which part is absent and what to do; it matches ErrClosed.
 // podPrefixes are what IPAM gives addresses from: the families of the base

@@ -83,7 +83,7 @@ func (n *node) elements() []element {
 	return all
 }
 
-// bare is whether nothing of any pod is on the node.
+// bare reports whether nothing of any pod is on the node.
 func (n *node) bare() error {
 	n.t.Helper()
 	var links map[int]string

@@ -19,7 +19,7 @@ var counters = [][]byte{
 	[]byte("tx_bytes="), []byte("rx_bytes="), []byte("errno="),
 }
 
-// configuration gives the lines of a "get" that a "set" takes.
+// configuration returns the lines of a "get" that a "set" takes.
 func configuration(get []byte) []byte {
 	set := make([]byte, 0, len(get))
 next:

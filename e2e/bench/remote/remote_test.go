@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 type word struct{ Text string }
 
-// open gives a session with a program that knows the verbs.
+// open returns a session with a program that knows the verbs.
 func open(t *testing.T, handlers map[string]remote.Handler) *remote.Session {
 	s := remote.Open(t.Context(), "pod x", func(ctx context.Context, in io.Reader, out io.Writer) error {
 		return remote.Serve(ctx, in, out, handlers)

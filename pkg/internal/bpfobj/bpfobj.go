@@ -66,7 +66,7 @@ func Repin(obj interface{ Pin(string) error }, path string) error {
 	return nil
 }
 
-// Same is whether two loaded programs have the same instructions, maps
+// Same reports whether two loaded programs have the same instructions, maps
 // and settings. The kernel's tag covers only the first.
 func Same(a, b *ebpf.Program) (bool, error) {
 	x, err := identify(a)

@@ -134,10 +134,10 @@ const (
 // OperUp is the operational state of a link that carries packets (RFC 2863).
 const OperUp = netlink.OperUp
 
-// NewRule gives a rule with every optional field unset.
+// NewRule returns a rule with every optional field unset.
 func NewRule() *Rule { return netlink.NewRule() }
 
-// NewLinkAttrs gives link attributes with every optional field unset.
+// NewLinkAttrs returns link attributes with every optional field unset.
 func NewLinkAttrs() LinkAttrs { return netlink.NewLinkAttrs() }
 
 // Err makes the library's and the kernel's "not found" match ErrNotFound and

@@ -19,7 +19,8 @@ func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// watched runs WatchLinks in ns until the test ends and gives the names of the links that it tells of, and what it says was lost.
+// watched runs WatchLinks in ns until the test ends and returns the names of the links that it
+// tells of, and what it says was lost.
 func watched(t *testing.T, ns *nettest.NS) (changed <-chan string, lost <-chan error) {
 	t.Helper()
 	names, errs := make(chan string, 100), make(chan error, 100)
@@ -73,7 +74,8 @@ func TestWatchLinks(t *testing.T) {
 	}
 }
 
-// Another program, and another watch of this one, ask for the links that are there; some ask the whole group.
+// Another program, and another watch of this one, ask for the links that are there; some ask the
+// whole group.
 func TestQuestionsOfOthersAreNoLoss(t *testing.T) {
 	ns := nettest.NewNS(t)
 	changed, lost := watched(t, ns)

@@ -24,11 +24,13 @@ const (
 	// Offsets in struct inet_diag_sockid.
 	idDport, idDst, idCookie = 2, 20, 40
 
-	// timeWait is idiag_timer of what is left of a socket that its program has closed, which sends nothing.
+	// timeWait is idiag_timer of what is left of a socket that its program has closed, which sends
+	// nothing.
 	timeWait = 3
 
-	// connected are the states of linux/tcp_states.h in which a socket has a peer and may send to it by itself: ESTABLISHED, SYN_SENT,
-	// SYN_RECV, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING. A connected UDP socket is ESTABLISHED.
+	// connected are the states of linux/tcp_states.h in which a socket has a peer and may send to
+	// it by itself: ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK,
+	// CLOSING. A connected UDP socket is ESTABLISHED.
 	connected = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
 )
 
@@ -40,8 +42,8 @@ type Socket struct {
 	Cookie uint64
 }
 
-// Close closes the sockets of a protocol (unix.IPPROTO_TCP, unix.IPPROTO_UDP) that are connected to remote, IPv6 sockets with a mapped
-// IPv4 address among them, and says how many.
+// Close closes the sockets of a protocol (unix.IPPROTO_TCP, unix.IPPROTO_UDP) that are connected to
+// remote, IPv6 sockets with a mapped IPv4 address among them, and says how many.
 func Close(protocol uint8, remote netip.AddrPort) (closed int, err error) {
 	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
 	closed, err = closeAll(protocol, remote.Port(), func(s Socket) bool { return s.Remote == remote })
@@ -85,6 +87,7 @@ func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (i
 	if err != nil {
 		return 0, err
 	}
+
 	closed, refused := 0, false
 	for _, id := range ids {
 		err := ask(fd, destroy, unix.NLM_F_ACK, request(family, protocol, id), func([]byte) {})
@@ -98,13 +101,14 @@ func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (i
 			return closed, err
 		}
 	}
+
 	if refused && closed == 0 {
 		return 0, ErrNotSupported
 	}
 	return closed, nil
 }
 
-// list gives the ids of the sockets that are lost.
+// list returns the ids of the sockets that are lost.
 func list(fd int, family, protocol uint8, port uint16, lost func(Socket) bool) ([][sizeofID]byte, error) {
 	var ids [][sizeofID]byte
 	var to [sizeofID]byte
@@ -141,7 +145,8 @@ func request(family, protocol uint8, id [sizeofID]byte) []byte {
 	return b
 }
 
-// ask sends one request and gives the bodies of the answers, until the kernel says that there are no more.
+// ask sends one request and gives the bodies of the answers, until the kernel says that there are
+// no more.
 func ask(fd int, kind, flags uint16, body []byte, answer func([]byte)) error {
 	b := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(body))
 	binary.NativeEndian.PutUint32(b, uint32(unix.SizeofNlMsghdr+len(body)))
@@ -165,7 +170,7 @@ func ask(fd int, kind, flags uint16, body []byte, answer func([]byte)) error {
 // errShort matches a message that is cut.
 var errShort = errors.New("netlink message is cut")
 
-// read gives the bodies of the messages in b; done is that the last one was among them.
+// read returns the bodies of the messages in b; done is that the last one was among them.
 func read(b []byte, answer func([]byte)) (done bool, err error) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(b))

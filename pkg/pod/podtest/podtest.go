@@ -83,7 +83,8 @@ func Full() error { return errors.Join(Unguard(), pods(nftables.TypeIFName, 1)) 
 // Foreign makes the table of pods anew with sets of something else.
 func Foreign() error { return errors.Join(Unguard(), pods(nftables.TypeIPAddr, 0)) }
 
-// pods adds the table of pods, whose sets have this before the address, and room for so many elements; 0 is any.
+// pods adds the table of pods, whose sets have this before the address, and room for so many
+// elements; 0 is any.
 func pods(first nftables.SetDatatype, size uint32) error {
 	c, err := nftables.New()
 	if err != nil {

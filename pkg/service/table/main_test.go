@@ -75,7 +75,7 @@ func (n node) adopt(t testing.TB) {
 	n.Adopt(s)
 }
 
-// apply gives how many entries it wrote.
+// apply returns how many entries it wrote.
 func (n node) apply(t testing.TB) int {
 	t.Helper()
 	writes := 0

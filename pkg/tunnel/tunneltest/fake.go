@@ -82,7 +82,7 @@ func (f *Fake) index(name string) int {
 	return slices.IndexFunc(f.devices, func(d tunnel.DeviceState) bool { return d.Name == name })
 }
 
-// Read gives a copy of the devices.
+// Read returns a copy of the devices.
 func (f *Fake) Read(context.Context) (tunnel.State, error) {
 	st, held, err := f.read()
 	if held != nil {
@@ -165,11 +165,13 @@ func configurePeer(d *tunnel.DeviceState, c tunnel.PeerChange) {
 		d.Peers = slices.DeleteFunc(d.Peers, same)
 		return
 	}
+
 	i := slices.IndexFunc(d.Peers, same)
 	if i < 0 {
 		d.Peers = append(d.Peers, tunnel.PeerState{PublicKey: c.PublicKey})
 		i = len(d.Peers) - 1
 	}
+
 	p := &d.Peers[i]
 	if c.Endpoint != nil {
 		p.Endpoint = *c.Endpoint
@@ -183,6 +185,7 @@ func configurePeer(d *tunnel.DeviceState, c tunnel.PeerChange) {
 	if c.ReplaceAllowedIPs {
 		p.AllowedIPs = nil
 	}
+
 	for _, ip := range c.AllowedIPs {
 		for j := range d.Peers {
 			if at := slices.Index(d.Peers[j].AllowedIPs, ip); at >= 0 {
