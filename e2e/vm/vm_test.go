@@ -63,10 +63,12 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 			break // The others need it.
 		}
 	}
+
 	result, err := c.Close()
 	if err != nil {
 		t.Error(err)
 	}
+
 	t.Logf("%d frames, %d plaintext: %v", result.Frames, result.Plaintext, result.Kinds)
 	if err := result.Err(); err != nil {
 		t.Error(err)

@@ -41,6 +41,7 @@ func TestWrite(t *testing.T) {
 			if b, _ := os.ReadFile(path); string(b) != "new" || info.Mode() != 0o644 {
 				t.Errorf("got %q with mode %v, want \"new\" with 0644", b, info.Mode())
 			}
+
 			onlyFile(t, path)
 		})
 	}

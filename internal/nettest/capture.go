@@ -100,15 +100,18 @@ func (s *Sniffer) open(opts SnifferOptions) error {
 	if opts.Ring == 0 {
 		size = DefaultRing
 	}
+
 	blocks := size / blockSize
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V3); err != nil {
 		return fmt.Errorf("set TPACKET_V3: %w", err)
 	}
+
 	if opts.Snap > 0 {
 		if err := setFilter(s.fd, uint32(opts.Snap)); err != nil {
 			return err
 		}
 	}
+
 	req := unix.TpacketReq3{
 		Block_size: blockSize, Block_nr: uint32(blocks),
 		Frame_size: frameSize, Frame_nr: uint32(blocks * (blockSize / frameSize)),
@@ -117,10 +120,12 @@ func (s *Sniffer) open(opts SnifferOptions) error {
 	if err := unix.SetsockoptTpacketReq3(s.fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
 		return fmt.Errorf("make ring of %d MiB: %w", size>>20, err)
 	}
+
 	ring, err := unix.Mmap(s.fd, 0, blocks*blockSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("map ring: %w", err)
 	}
+
 	s.ring = ring
 	addr := unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL)}
 	if opts.Link != "" {
@@ -134,6 +139,7 @@ func (s *Sniffer) open(opts SnifferOptions) error {
 			return fmt.Errorf("set promiscuous: %w", err)
 		}
 	}
+
 	return unix.Bind(s.fd, &addr)
 }
 

@@ -239,18 +239,21 @@ func TestSettleFindsWhatIsLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	quit := make(chan struct{})
 	go func() { <-quit }()
 	ns, err := netns.New()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	leaks := strings.Join(settle(before, 0), "\n")
 	for _, want := range []string{"TestSettleFindsWhatIsLeft", "descriptor of net", f.Name()} {
 		if !strings.Contains(leaks, want) {
 			t.Errorf("leaks:\n%s\nwant one of %q", leaks, want)
 		}
 	}
+
 	close(quit)
 	f.Close()
 	ns.Close()

@@ -42,6 +42,7 @@ func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error
 		return fmt.Errorf("subscribe to links: %w", err)
 	}
 	defer s.Close()
+
 	_ = s.SetReceiveBufferSize(linkBuffer, true) // with the usual one changes are lost sooner, which is told
 	defer context.AfterFunc(ctx, s.Close)()
 	links, err := h.LinkList()
@@ -49,24 +50,30 @@ func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error
 		lost(err)
 		return nil
 	}
+
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}
+
 	for _, l := range links {
 		changed(h, l)
 	}
+
 	for {
 		messages, from, err := s.Receive()
 		if ctx.Err() != nil {
 			return nil
 		}
+
 		if err != nil {
 			lost(err)
 			return nil
 		}
+
 		if from.Pid != netlinksocket.PidKernel {
 			continue // a question that another program sent to the group
 		}
+
 		for _, m := range messages {
 			if m.Header.Type != unix.RTM_NEWLINK {
 				continue

@@ -27,15 +27,18 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, l := range links {
 		if l.Attrs().Group == config.PodGroup {
 			lines = append(lines, "link "+l.Attrs().Name)
 		}
 	}
+
 	elements, err := elements()
 	if err != nil {
 		return nil, err
 	}
+
 	lines = append(lines, elements...)
 	for _, table := range []int{unix.RT_TABLE_MAIN, config.TablePod} {
 		routes, err := h.RouteListFiltered(nl.FamilyAll, &nl.Route{Table: table, Protocol: config.RouteProtoPod}, nl.FilterTable|nl.FilterProtocol)
@@ -48,6 +51,7 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 			}
 		}
 	}
+
 	for _, pattern := range []string{podDir + "/*.json", ipamDir + "/*/*"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
@@ -59,6 +63,7 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 			}
 		}
 	}
+
 	return lines, nil
 }
 
@@ -79,6 +84,7 @@ func elements() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var lines []string
 	for _, s := range sets {
 		all, err := c.GetSetElements(s)
@@ -89,6 +95,7 @@ func elements() ([]string, error) {
 			lines = append(lines, fmt.Sprintf("element %x of %s", e.Key, s.Name))
 		}
 	}
+
 	slices.Sort(lines)
 	return lines, nil
 }

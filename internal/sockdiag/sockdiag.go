@@ -87,6 +87,7 @@ func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (i
 	if err != nil {
 		return 0, err
 	}
+
 	closed, refused := 0, false
 	for _, id := range ids {
 		err := ask(fd, destroy, unix.NLM_F_ACK, request(family, protocol, id), func([]byte) {})
@@ -100,6 +101,7 @@ func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (i
 			return closed, err
 		}
 	}
+
 	if refused && closed == 0 {
 		return 0, ErrNotSupported
 	}

@@ -165,11 +165,13 @@ func configurePeer(d *tunnel.DeviceState, c tunnel.PeerChange) {
 		d.Peers = slices.DeleteFunc(d.Peers, same)
 		return
 	}
+
 	i := slices.IndexFunc(d.Peers, same)
 	if i < 0 {
 		d.Peers = append(d.Peers, tunnel.PeerState{PublicKey: c.PublicKey})
 		i = len(d.Peers) - 1
 	}
+
 	p := &d.Peers[i]
 	if c.Endpoint != nil {
 		p.Endpoint = *c.Endpoint
@@ -183,6 +185,7 @@ func configurePeer(d *tunnel.DeviceState, c tunnel.PeerChange) {
 	if c.ReplaceAllowedIPs {
 		p.AllowedIPs = nil
 	}
+
 	for _, ip := range c.AllowedIPs {
 		for j := range d.Peers {
 			if at := slices.Index(d.Peers[j].AllowedIPs, ip); at >= 0 {

@@ -27,6 +27,7 @@ func Describe(w io.Writer, confDir string) error {
 		return err
 	}
 	defer h.Close()
+
 	var errs []error
 	for _, part := range []struct {
 		heading string
@@ -48,6 +49,7 @@ func Describe(w io.Writer, confDir string) error {
 		}
 		fmt.Fprintln(w)
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -37,6 +37,7 @@ func TestAddressesOfServicesStayClosed(t *testing.T) {
 			a.services.vips.Put(service.Service{Name: service.Name{Name: "web"}, LoadBalancerIPs: known}, time.Now())
 			a.services.listed.Store(c.listed)
 		}
+
 		var in inputs
 		a.gatherVIPs(&in)
 		if got := decide(in).guard.VIPs; !slices.Equal(got, c.want) {

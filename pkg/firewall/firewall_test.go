@@ -52,16 +52,19 @@ func TestForeignFiltersAreFound(t *testing.T) {
 				if err != nil {
 					return err
 				}
+
 				var got []string
 				for _, f := range found {
 					got = append(got, fmt.Sprintf("%s %s %s %s", f.Family, f.Table, f.Chain, f.Owner))
 				}
+
 				if fmt.Sprint(got) != fmt.Sprint(tt.want) {
 					t.Errorf("found %q, want %q", got, tt.want)
 				}
 				if len(found) > 0 && !strings.Contains(found[0].String(), tt.says) {
 					t.Errorf("it says %q, want %q in it", found[0], tt.says)
 				}
+
 				return nil
 			})
 		})

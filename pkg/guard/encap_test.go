@@ -37,6 +37,7 @@ func TestRoutesThatEncapsulateCarryNothingOut(t *testing.T) {
 				if strings.Contains(c.to, ".") {
 					to = "198.18.2.9"
 				}
+
 				n.loses(t, "a host's packet", c.reason, n, to, 0)
 				n.loses(t, "a pod's packet", "pod_to_node", n, to, config.PodMark)
 			})

@@ -124,6 +124,7 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
+
 	if err != nil {
 		return "", err
 	}
@@ -136,6 +137,7 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 	if i < 0 || info.Type != ebpf.SchedCLS {
 		return "", nil
 	}
+
 	maps, _ := info.MapIDs()
 	for _, mapID := range maps {
 		m, err := ebpf.NewMapFromID(mapID)
@@ -148,6 +150,7 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 			return pinnedPrograms[i], nil
 		}
 	}
+
 	return "", nil
 }
 

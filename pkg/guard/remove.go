@@ -71,6 +71,7 @@ func detachAll(hooks hooks) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
+
 	var taken []string
 	var errs []error
 	finder := finder{}
@@ -90,5 +91,6 @@ func detachAll(hooks hooks) ([]string, error) {
 			errs = append(errs, fmt.Errorf("list programs of %s: %w", view.Name, err))
 		}
 	}
+
 	return taken, errors.Join(errs...)
 }

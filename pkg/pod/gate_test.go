@@ -79,6 +79,7 @@ func TestGate(t *testing.T) {
 			if tt.take != nil {
 				host.Run(t, func() error { return tt.take(p, h) })
 			}
+
 			err := host.Do(func() error { return p.Gate(tt.prefixes) })
 			if tt.want == "" {
 				if err != nil {
@@ -86,6 +87,7 @@ func TestGate(t *testing.T) {
 				}
 				return
 			}
+
 			if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "veild") {
 				t.Errorf("Gate = %v, want %v that names %s and says what to do", err, ErrClosed, tt.want)
 			}

@@ -259,6 +259,7 @@ func stream(t *testing.T, from, to *testNode, port int) (arrivals func() []time.
 			}
 		}
 	})
+
 	wg.Go(func() {
 		buf := make([]byte, 2000)
 		for {
@@ -275,6 +276,7 @@ func stream(t *testing.T, from, to *testNode, port int) (arrivals func() []time.
 			mu.Unlock()
 		}
 	})
+
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
@@ -284,6 +286,7 @@ func stream(t *testing.T, from, to *testNode, port int) (arrivals func() []time.
 			wg.Wait()
 		})
 	}
+
 	t.Cleanup(stop)
 	return func() []time.Time {
 		mu.Lock()

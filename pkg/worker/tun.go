@@ -28,6 +28,7 @@ func openTUN(name string, mtu int) (tun.Device, error) {
 	if err != nil && !errors.Is(err, nl.ErrNotFound) {
 		return nil, fmt.Errorf("look for %s: %w", name, err)
 	}
+
 	created := err != nil
 	var flags uint16
 	if !created {
@@ -36,15 +37,18 @@ func openTUN(name string, mtu int) (tun.Device, error) {
 		}
 		mtu = old.Attrs().MTU
 	}
+
 	file, err := attachTUN(name, flags)
 	if err != nil {
 		return nil, err
 	}
+
 	dev, err := setUpTUN(h, file, name, mtu, created)
 	if err != nil {
 		file.Close()
 		return nil, err
 	}
+
 	return dev, nil
 }
 

@@ -90,6 +90,7 @@ func TestObjects(t *testing.T) {
 			if err := tt.template.Execute(&b, tt.data); err != nil {
 				t.Fatal(err)
 			}
+
 			d := yaml.NewYAMLOrJSONDecoder(&b, 4096)
 			for _, want := range append(tt.want, "") {
 				var object struct {

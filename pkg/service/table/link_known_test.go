@@ -70,13 +70,16 @@ func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
 			defer h.Close()
 			return hooksFor(l.features).attach(h, pod, progPodIn, old)
 		})
+
 		if n := l.known(t); n > 0 {
 			t.Errorf("%d addresses are known of nothing", n)
 		}
+
 		l.attach(t)
 		if n := l.known(t); n != allKnown {
 			t.Errorf("%d addresses are known when an earlier version is replaced, want all", n)
 		}
+
 		for _, c := range []struct {
 			gone []string
 			want int
