@@ -152,6 +152,7 @@ func showRewrapped(c call, reports []rewrapReport, waited bool) error {
 		wrong = wrong || r.Error != "" || waited && !r.Done
 		rows = append(rows, []string{r.Volume, result})
 	}
+
 	var err error
 	switch {
 	case c.json:
@@ -161,6 +162,7 @@ func showRewrapped(c call, reports []rewrapReport, waited bool) error {
 	default:
 		err = table(c.out, "VOLUME | RESULT", rows)
 	}
+
 	if err == nil && wrong {
 		err = errWrong
 	}

@@ -87,6 +87,7 @@ func (r *ruleset) next(line string) (out []string) {
 			r.hidden = r.depth
 		}
 	}
+
 	iptables := strings.HasPrefix(r.table, "table ip filter ") || strings.HasPrefix(r.table, "table ip6 filter ") ||
 		strings.HasPrefix(r.table, "table ip mangle ") || strings.HasPrefix(r.table, "table ip6 mangle ")
 	switch {
@@ -98,12 +99,14 @@ func (r *ruleset) next(line string) (out []string) {
 		r.printed = true
 		out = append(out, "nft "+line)
 	}
+
 	if closes {
 		if r.hidden == r.depth {
 			r.hidden = 0
 		}
 		r.depth--
 	}
+
 	return out
 }
 

@@ -124,9 +124,11 @@ func (s *suite) connect(ctx context.Context) (err error) {
 	if s.wiring.noBare != "" {
 		s.skip("bare WireGuard", "the nodes' kernels cannot: "+s.wiring.noBare)
 	}
+
 	if !s.ground.client().platform.KernelTunnels || !s.ground.server().platform.KernelTunnels {
 		s.skip("ours by the kernel's WireGuard", "a node tunnels in userspace; ours is measured as it is")
 	}
+
 	for _, t := range s.targets() {
 		err := s.reach(ctx, t)
 		switch {
@@ -138,6 +140,7 @@ func (s *suite) connect(ctx context.Context) (err error) {
 			return fmt.Errorf("%s: %w", t.side, err)
 		}
 	}
+
 	return nil
 }
 

@@ -99,6 +99,7 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	if err := s.has(ctx, data, "first"); err != nil {
 		return err
 	}
+
 	node, err := s.kubectl(ctx, "get", "pod", data.Name, "-o", "jsonpath={.spec.nodeName}")
 	if err == nil && node != second {
 		err = fmt.Errorf("the pod is on %s, want %s", node, second)
@@ -113,6 +114,7 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	if _, err := s.on(ctx, second, fmt.Sprintf("echo %s >%s/second && sync -f %[2]s", s.canary, path)); err != nil {
 		return err
 	}
+
 	_, err = s.shell(ctx, done)
 	return err
 }
