@@ -109,16 +109,19 @@ func TestNoFlowsWithoutRoomForCallers(t *testing.T) {
 			coll := called(t)
 			client, vip := at(a.pod2, 40000), at(a.vip, port.service)
 			becomesOf(t, coll, "service_pod_in", segment(client, vip, proto, tcpSYN, ""), 0)
+
 			for c := range callers(t, coll) {
 				if err := coll.Maps["service_callers"].Delete(c); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			for i := range uint32(callersMax) {
 				if err := coll.Maps["service_callers"].Put(caller{Link: 1000 + i}, uint8(1)); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			dropsIt := func(situation string, in []byte) {
 				t.Helper()
 				counts := counted(t, coll, packetPort)
@@ -127,16 +130,19 @@ func TestNoFlowsWithoutRoomForCallers(t *testing.T) {
 					t.Errorf("%s, %s of protocol %d: verdict %d, %v, counted %d times", a.name, situation, proto, int32(verdict), err, counted(t, coll, packetPort)-counts)
 				}
 			}
+
 			age(t, coll, 30)
 			dropsIt("a flow that goes on", segment(client, vip, proto, tcpACK, ""))
 			if _, forward := held(t, coll); forward > 0 {
 				t.Errorf("%s: a flow whose caller is not known is there", a.name)
 			}
+
 			forget(t, coll)
 			dropsIt("a flow that begins", segment(client, vip, proto, tcpSYN, ""))
 			if all := flows(t, coll); len(all) > 0 {
 				t.Errorf("%s: a flow that was refused has entries: %v", a.name, all)
 			}
+
 			// Nobody has to be remembered for the others.
 			becomesOf(t, coll, "service_pod_in", segment(client, at(clusterAddr[a.name], port.service), proto, tcpSYN, ""), 0)
 			becomesOf(t, coll, "service_in", segment(at(a.client, 40000), vip, proto, tcpSYN, ""), 0)

@@ -63,6 +63,7 @@ func newLoaded(t *testing.T) *loaded {
 	kinds := map[schema.GroupVersionResource]string{kubestore.VeilVolumes: kubestore.Kind + "List"}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
 	l := &loaded{client: client, store: kubestore.NewForClient(client, "node-1"), engine: crypttest.New()}
+
 	mounts := &bound{}
 	for i := range loadVolumes {
 		st := ready(i)
@@ -76,6 +77,7 @@ func newLoaded(t *testing.T) *loaded {
 		}
 		mounts.table = append(mounts.table, mount.Mount{Target: at(st.Volume), Device: m.Number, Root: true})
 	}
+
 	set := volume.NewSet(volume.Config{
 		Cluster: "c", Node: "node-1", Store: l.store, Engine: l.engine, Backend: &backend.Files{Dir: t.TempDir()},
 	})
@@ -88,6 +90,7 @@ func newLoaded(t *testing.T) *loaded {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return l
 }
 
@@ -108,6 +111,7 @@ func TestRequestsOfADriverAtRest(t *testing.T) {
 		l.client.ClearActions()
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := l.run(ctx)
+
 		for range 10 {
 			<-time.After(time.Minute)
 			for i := range loadVolumes {
@@ -117,13 +121,16 @@ func TestRequestsOfADriverAtRest(t *testing.T) {
 				}
 			}
 		}
+
 		verbs := map[string]int{}
 		for _, a := range l.client.Actions() {
 			verbs[a.GetVerb()]++
 		}
+
 		if n := len(l.client.Actions()); n > 5 {
 			t.Errorf("%d requests in ten minutes, want at most 5: %v", n, verbs)
 		}
+
 		cancel()
 		if err := wait(); err != nil {
 			t.Error(err)
@@ -145,11 +152,13 @@ func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 					if n := len(l.engine.Live()); n != loadVolumes {
 						t.Errorf("before: %d mappings", n)
 					}
+
 					l.edit(t, node, "spec", "node")
 					<-time.After(time.Minute)
 					if n := len(l.engine.Live()); n != loadVolumes {
 						t.Errorf("given to another node that has not opened it: %d mappings", n)
 					}
+
 					l.edit(t, int64(4), "status", "epoch")
 					l.edit(t, writer, "status", "writer")
 					<-time.After(2 * time.Second)
@@ -157,6 +166,7 @@ func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 					if n := len(l.engine.Live()); n != loadVolumes-1 {
 						t.Errorf("after two seconds: %d mappings can write", n)
 					}
+
 					cancel()
 					if err := wait(); err != nil {
 						t.Error(err)

@@ -40,6 +40,7 @@ func gather(ctx context.Context, cluster *remote.Cluster) preflight.Facts {
 		g.facts.Server.Err = err.Error()
 		return g.facts
 	}
+
 	var group errgroup.Group
 	group.SetLimit(atOnce)
 	for _, part := range []struct {
@@ -65,6 +66,7 @@ func gather(ctx context.Context, cluster *remote.Cluster) preflight.Facts {
 			return nil
 		})
 	}
+
 	_ = group.Wait() // no part returns an error
 	return g.facts
 }

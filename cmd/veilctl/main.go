@@ -75,6 +75,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		overview(out)
 		return nil
 	}
+
 	v, rest, ok := choose(args)
 	if args[0] == "--version" {
 		v, ok = findVerb("version")
@@ -85,12 +86,14 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if !ok {
 		return fmt.Errorf("unknown verb %q: %w", args[0], errUsage)
 	}
+
 	fs := flag.NewFlagSet("veilctl "+v.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the error is printed once, by main
 	format := "table"
 	if !v.ownOutput {
 		fs.StringVar(&format, "o", format, "`format`: table for people, json for programs")
 	}
+
 	do := v.register(fs)
 	named, err := parse(fs, rest)
 	if errors.Is(err, flag.ErrHelp) {
@@ -100,12 +103,14 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	} else if err != nil {
 		return fmt.Errorf("%w: %w", err, errUsage)
 	}
+
 	if len(named) > 0 && v.args == "" {
 		return fmt.Errorf("unexpected argument %q: %w", named[0], errUsage)
 	}
 	if format != "table" && format != "json" {
 		return fmt.Errorf("-o %s: write table or json: %w", format, errUsage)
 	}
+
 	return do(call{ctx: ctx, out: out, progress: progress, json: format == "json", args: named})
 }
 

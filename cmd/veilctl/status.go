@@ -122,9 +122,11 @@ func look(ctx context.Context, cluster *remote.Cluster) ([]nodeSeen, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	seen := make([]nodeSeen, len(nodes.Items))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(asked)
+
 	for i, n := range nodes.Items {
 		seen[i] = nodeSeen{
 			name: n.Name, created: n.CreationTimestamp.Time, kubelet: kubeletProblem(n),
@@ -135,6 +137,7 @@ func look(ctx context.Context, cluster *remote.Cluster) ([]nodeSeen, error) {
 			g.Go(func() error { ask(ctx, cluster, &seen[i]); return nil })
 		}
 	}
+
 	return seen, g.Wait()
 }
 

@@ -80,10 +80,12 @@ func writeDump(c call, cluster *remote.Cluster, file, root string) (err error) {
 			err = errors.Join(err, f.Close(), os.Remove(tmp))
 		}
 	}()
+
 	d, err := newDump(c, cluster, f, root)
 	if err != nil {
 		return err
 	}
+
 	d.run(c.ctx)
 	m, err := d.close()
 	if err != nil {
@@ -96,17 +98,21 @@ func writeDump(c call, cluster *remote.Cluster, file, root string) (err error) {
 	if err := f.Close(); err != nil {
 		return err
 	}
+
 	if err := os.Rename(tmp, file); err != nil {
 		return err
 	}
+
 	redacted := 0
 	for _, e := range m.Files {
 		redacted += e.Redacted
 	}
+
 	fmt.Fprintf(c.out, "%s: %d files, %d KiB; %d secrets taken out; %d things could not be had\n", file, len(m.Files), (info.Size()+1023)/1024, redacted, len(m.Missing))
 	for _, x := range m.Missing {
 		fmt.Fprintf(c.progress, "  without %s: %s\n", x.Path, x.Why)
 	}
+
 	return nil
 }
 
@@ -125,9 +131,11 @@ func newDump(c call, cluster *remote.Cluster, f *os.File, root string) (*dump, e
 	if _, err := cluster.Client.Discovery().ServerVersion(); err != nil {
 		return nil, fmt.Errorf("ask %s: %w", cluster.Server, err)
 	}
+
 	d.say("asking the veild of every node")
 	seen, lookErr := look(c.ctx, cluster)
 	d.seen = seen
+
 	var public []string
 	for _, n := range assess(seen).Nodes {
 		public = append(public, n.PublicKey)
@@ -141,12 +149,14 @@ func newDump(c call, cluster *remote.Cluster, f *os.File, root string) (*dump, e
 			public = append(public, p.PublicKey.String())
 		}
 	}
+
 	d.archive = newArchive(f, root, redact.New(public, ownSecrets(cluster)), manifest{
 		Made: time.Now().UTC().Truncate(time.Second), Version: version.String(), Server: cluster.Server, LeftOut: leftOut,
 	})
 	if lookErr != nil {
 		d.lacks("status.json", lookErr)
 	}
+
 	return d, nil
 }
 

@@ -147,11 +147,12 @@ func showRewrapped(c call, reports []rewrapReport, waited bool) error {
 			result = "re-wrapped: " + r.Before + " → " + r.After
 		case waited:
 			result = fmt.Sprintf("not yet: node %s, which has it, tries again. See the log of its veil-csi (kubectl -n kube-system get pods -o wide "+
-				"-l app.kubernetes.io/component=veil-csi). If that node is gone for good: docs/storage.md, A node that is gone", r.Node)
+				"-l app.kubernetes.io/component=veil-csi). If that node is gone for good: docs/how-to/a-node-that-is-gone.md", r.Node)
 		}
 		wrong = wrong || r.Error != "" || waited && !r.Done
 		rows = append(rows, []string{r.Volume, result})
 	}
+
 	var err error
 	switch {
 	case c.json:
@@ -161,6 +162,7 @@ func showRewrapped(c call, reports []rewrapReport, waited bool) error {
 	default:
 		err = table(c.out, "VOLUME | RESULT", rows)
 	}
+
 	if err == nil && wrong {
 		err = errWrong
 	}

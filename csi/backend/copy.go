@@ -31,15 +31,18 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("volume %s: %w: %w", src, ErrMissing, err)
 	}
+
 	if err != nil {
 		return err
 	}
 	defer from.Close()
 	temporary := f.unfinished(dst)
+
 	// What is there is of a copy that was cut short.
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+
 	to, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -52,6 +55,7 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 			err = ErrExists
 		}
 	}
+
 	if err != nil {
 		return fmt.Errorf("copy volume %s to %s: %w", src, dst, errors.Join(err, os.Remove(temporary)))
 	}

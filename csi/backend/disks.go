@@ -71,6 +71,7 @@ func (d *Disks) Provision(ctx context.Context, volume string, size int64) error 
 	if err != nil {
 		return err
 	}
+
 	free = slices.DeleteFunc(free, func(r room) bool { return r.size < size })
 	slices.SortStableFunc(free, func(a, b room) int { return cmp.Compare(a.size, b.size) })
 	err = d.take(volume, free)
@@ -83,6 +84,7 @@ func (d *Disks) Provision(ctx context.Context, volume string, size int64) error 
 	case errors.Is(err, ErrFull):
 		err = fmt.Errorf("provision %s: %w", volume, errors.Join(fmt.Errorf("%w: no free disk of %d bytes among %v", err, size, d.Paths), dead))
 	}
+
 	return err
 }
 
@@ -171,6 +173,7 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 	if err != nil {
 		return nil, nil, err
 	}
+
 	disks = slices.DeleteFunc(disks, func(c Device) bool {
 		if slices.Contains(used, c.ID) {
 			dead = errors.Join(dead, fmt.Errorf("disk %s (%s) was a deleted volume's and is not overwritten yet", c.Path, c.ID))
@@ -178,10 +181,12 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 		}
 		return claimed(claims, c.ID)
 	})
+
 	looks := make([]*look, len(disks))
 	for i, c := range disks {
 		looks[i] = d.look(question{c.Path, c.Number, true})
 	}
+
 	for i, c := range disks {
 		if err := looks[i].wait(ctx); err != nil {
 			dead = errors.Join(dead, err)
@@ -189,6 +194,7 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 			free = append(free, room{c.ID, looks[i].size})
 		}
 	}
+
 	// What did not answer by then is not known to be dead.
 	return free, dead, ctx.Err()
 }
@@ -221,6 +227,7 @@ func (d *Disks) look(q question) *look {
 	if d.looks == nil {
 		d.looks = map[question]*look{}
 	}
+
 	l := &look{path: q.path, done: make(chan struct{}), late: make(chan struct{})}
 	d.looks[q] = l
 	late := time.AfterFunc(lookPatience, func() { close(l.late) })
@@ -239,6 +246,7 @@ func (d *Disks) look(q question) *look {
 		d.mu.Unlock()
 		close(l.done)
 	}()
+
 	return l
 }
 
@@ -343,6 +351,7 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 	if number == nil {
 		number = blk.Number
 	}
+
 	var looks []*look
 	for _, path := range d.Paths {
 		n, err := number(path)
@@ -357,6 +366,7 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 			looks = append(looks, d.look(question{path, n, false}))
 		}
 	}
+
 	pathByID, twice := map[string]string{}, map[string]bool{}
 	for i, l := range looks {
 		if err := l.wait(ctx); err != nil {
@@ -371,6 +381,7 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 		}
 		pathByID[c.ID] = c.Path
 	}
+
 	// A disk and its own partition hold the same bytes.
 	for id, path := range pathByID {
 		disk, _, ok := strings.Cut(id, blk.PartitionMark)
@@ -379,6 +390,7 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 			dead = errors.Join(dead, fmt.Errorf("%s is a partition of %s: list one of them", path, of))
 		}
 	}
+
 	return slices.DeleteFunc(disks, func(c Device) bool { return c.ID == "" || twice[c.ID] }), dead, nil
 }
 

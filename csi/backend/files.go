@@ -67,6 +67,7 @@ func (f *Files) grow(file *os.File, size int64) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is %s, not a regular file", file.Name(), info.Mode().Type())
 	}
+
 	f.admitting.Lock()
 	defer f.admitting.Unlock()
 	// fallocate takes all there is before it says that it is not enough, and everybody else on that
@@ -74,11 +75,13 @@ func (f *Files) grow(file *os.File, size int64) error {
 	if err := f.admit(size - info.Size()); err != nil {
 		return err
 	}
+
 	if !f.Sparse {
 		err = unix.Fallocate(int(file.Fd()), 0, 0, size)
 	} else if info.Size() < size {
 		err = file.Truncate(size)
 	}
+
 	if errors.Is(err, unix.ENOSPC) {
 		// What fallocate took before it met the end is not given back by itself.
 		if err := file.Truncate(info.Size()); err != nil {
@@ -86,6 +89,7 @@ func (f *Files) grow(file *os.File, size int64) error {
 		}
 		return fmt.Errorf("%w: %d bytes in %s: %w", ErrFull, size, f.Dir, err)
 	}
+
 	if err != nil {
 		return err
 	}

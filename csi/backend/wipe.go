@@ -110,6 +110,7 @@ func (d *Disks) wipe(ctx context.Context, c Device) error {
 	if open == nil {
 		open = blk.Open
 	}
+
 	disk, err := open(c.Path)
 	if err != nil {
 		return err
@@ -122,9 +123,11 @@ func (d *Disks) wipe(ctx context.Context, c Device) error {
 	if err != nil {
 		return err
 	}
+
 	if err := headIsZero(disk, size); err != nil {
 		return err
 	}
+
 	zeros := blk.Buffer(wipeChunk)
 	for at := int64(0); at < size; at += wipeChunk {
 		if err := ctx.Err(); err != nil {
@@ -135,6 +138,7 @@ func (d *Disks) wipe(ctx context.Context, c Device) error {
 			return err
 		}
 	}
+
 	if err := disk.Sync(); err != nil {
 		return err
 	}

@@ -49,6 +49,7 @@ func Run(p Paths, destroy bool, took func(what string)) error {
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	remove := func(what, path string) {
 		gone, err := removed(path)
@@ -57,22 +58,27 @@ func Run(p Paths, destroy bool, took func(what string)) error {
 			took(what + " " + path)
 		}
 	}
+
 	for _, path := range left {
 		remove("ciphertext or claim", path)
 	}
+
 	for what, path := range map[string]string{"registration": p.Registration, "socket": p.Endpoint} {
 		if path != "" {
 			remove(what, path)
 		}
 	}
+
 	if p.Endpoint != "" {
 		remove("folder", filepath.Dir(p.Endpoint))
 	}
+
 	locks, err := entries(p.Run)
 	errs = append(errs, err)
 	for _, path := range locks {
 		remove("lock", path)
 	}
+
 	for _, dir := range p.folders() {
 		remove("folder", dir)
 	}

@@ -58,6 +58,7 @@ func TestFormatCopyCutShort(t *testing.T) {
 	if err := FormatCopy(whole, dataKey(t, 1), id, testPayload, from); err != nil {
 		t.Fatal(err)
 	}
+
 	const step = 37 // Coprime to everything: sectors of all parts.
 	for part := range 3 {
 		d := before.Clone()
@@ -86,6 +87,7 @@ func TestFormatCopyWritesOverNothingElse(t *testing.T) {
 	other := func(change func(*Origin)) func(*testing.T, *blktest.Disk, *Origin) {
 		return func(_ *testing.T, _ *blktest.Disk, from *Origin) { change(from) }
 	}
+
 	flip := func(at int64) func(*testing.T, *blktest.Disk, *Origin) {
 		return func(_ *testing.T, d *blktest.Disk, _ *Origin) { d.Flip(at, 1) }
 	}
@@ -116,6 +118,7 @@ func TestFormatCopyWritesOverNothingElse(t *testing.T) {
 			t.Errorf("%s: %v, %d writes", name, err, d.Writes()-writes)
 		}
 	}
+
 	d, from, id := copied(t)
 	for name, same := range map[string]Identity{"name": {testID.Binding, id.UUID}, "uuid": {id.Binding, testID.UUID}} {
 		writes := d.Writes()
@@ -123,6 +126,7 @@ func TestFormatCopyWritesOverNothingElse(t *testing.T) {
 			t.Errorf("a copy with the %s of its source: %v", name, err)
 		}
 	}
+
 	d.Resize(DeviceSize(testPayload))
 	if err := FormatCopy(d, dataKey(t, 1), id, 2*testPayload, from); !errors.Is(err, Truncated) {
 		t.Errorf("larger than its device: %v", err)

@@ -136,6 +136,7 @@ func (q dmRequest) encode(b []byte) error {
 	if len(q.name) >= dmNameLen || len(q.uuid) >= dmUUIDLen {
 		return fmt.Errorf("mapping %q with uuid %q: name or uuid too long", q.name, q.uuid)
 	}
+
 	ne := binary.NativeEndian
 	ne.PutUint32(b, 4) // Version 4.0.0: what every kernel takes.
 	ne.PutUint32(b[offDataSize:], uint32(len(b)))
@@ -145,6 +146,7 @@ func (q dmRequest) encode(b []byte) error {
 	if q.udev {
 		ne.PutUint32(b[offEventNr:], dmUdevFlags)
 	}
+
 	copy(b[offName:], q.name)
 	copy(b[offUUID:], q.uuid)
 	rest := b[dmIoctlSize:]
@@ -160,6 +162,7 @@ func (q dmRequest) encode(b []byte) error {
 		copy(rest[dmTargetSize:], t.params)
 		rest = rest[next:]
 	}
+
 	return nil
 }
 

@@ -3,9 +3,11 @@
 // it.
 //
 // It promises:
-//   - What is believed of a disk was read once and verified in memory: the record authenticates under a key that only this volume has, and the header
-//     is the one that the record names. Everything else is a *RefusedError that says what was expected and what was found, and nothing is written.
-//     The rest of the disk is encrypted and not authenticated: its owner can put it back to anything that it was.
+//   - What is believed of a disk was read once and verified in memory: the record authenticates
+//     under a key that only this volume has, and the header is the one that the record names.
+//     Everything else is a *RefusedError that says what was expected and what was found, and
+//     nothing is written. The rest of the disk is encrypted and not authenticated: its owner can
+//     put it back to anything that it was.
 //   - A table is made from a verified Record and nothing else. Keys are in no table, argument or
 //     log; the kernel gets them through the keyring of a thread.
 //   - Format overwrites zeros, or what it would write itself, and nothing else; FormatCopy what the

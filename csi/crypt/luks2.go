@@ -139,6 +139,7 @@ func writeHeader(out []byte, stream io.Reader, volume, recovery *keyring.Secret,
 			return err
 		}
 	}
+
 	slotKey, err := stretch(recovery, kdfSalt[:], KeySize)
 	if err != nil {
 		return err
@@ -151,10 +152,12 @@ func writeHeader(out []byte, stream io.Reader, volume, recovery *keyring.Secret,
 	if err != nil {
 		return err
 	}
+
 	text, err := json.Marshal(newJSON(kdfSalt[:], digestSalt[:], digest))
 	if err != nil {
 		return err
 	}
+
 	for i, magic := range []string{luksMagic, luksMagic2} {
 		writeBinary(out[i*luksHeaderSize:][:luksHeaderSize], magic, uint64(i*luksHeaderSize), salts[i], id, text)
 	}

@@ -45,6 +45,7 @@ func TestMemoryOfOneVolume(t *testing.T) {
 			if err != nil {
 				return err
 			}
+
 			return m.Seal(disk, keys, r.Next(2, testPayload))
 		}},
 	} {

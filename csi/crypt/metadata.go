@@ -64,6 +64,7 @@ func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	if keys.record.Len() == 0 {
 		return Record{}, fmt.Errorf("%s: its keys were wiped", id)
 	}
+
 	a, errA := decode(m.bytes[recordA:][:recordSize], keys, id, recordA)
 	b, errB := decode(m.bytes[recordB:][:recordSize], keys, id, recordB)
 	r := a
@@ -75,6 +76,7 @@ func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	case errA != nil || errB == nil && b.Sequence > a.Sequence:
 		r = b
 	}
+
 	if errA == nil && errB == nil && a != b && !w.cut() {
 		return Record{}, refuse(Tampered, "sealed records", "two equal copies", "sequence %d and %d", a.Sequence, b.Sequence)
 	}
@@ -87,6 +89,7 @@ func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	if sum := sha256.Sum256(m.bytes[:headerEnd]); sum != r.HeaderDigest {
 		return Record{}, refuse(Tampered, "LUKS2 header", fmt.Sprintf("SHA-256 %x", r.HeaderDigest), "%x: %s", sum, Describe(m.bytes[:headerEnd]))
 	}
+
 	return r, nil
 }
 
@@ -289,11 +292,13 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 	if err != nil {
 		return err
 	}
+
 	if size, err := d.Size(); err != nil {
 		return err
 	} else if size < DeviceSize(payload) {
 		return refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", DeviceSize(payload)), "%d", size)
 	}
+
 	b := blk.Buffer(chunk)
 	err = scan(d, b, 0, DataOffset, func(at int64, sector []byte) error {
 		for _, known := range [][]byte{image, former} {
@@ -306,6 +311,7 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 	if err != nil {
 		return fmt.Errorf("format %s: %w", id, err)
 	}
+
 	for _, part := range [][2]int64{{0, recordA}, {recordA, recordB}, {recordB, MetadataSize}} {
 		if _, err := d.WriteAt(image[part[0]:part[1]], part[0]); err != nil {
 			return fmt.Errorf("format %s: %w", id, err)
@@ -314,6 +320,7 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 			return fmt.Errorf("format %s: flush: %w", id, err)
 		}
 	}
+
 	if err := compare(d, b, image); err != nil {
 		return fmt.Errorf("format %s: %w", id, err)
 	}
@@ -350,6 +357,7 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 	if err != nil {
 		return err
 	}
+
 	claims, ok := Claims(m.bytes)
 	switch {
 	case !ok && m.shredded():
@@ -359,6 +367,7 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 	case claims != b:
 		return refuse(OtherVolume, "sealed records", "the record of "+b.String(), "one that says %s", claims)
 	}
+
 	// The copy by which we know it goes last, so that a shredding that was cut short is continued.
 	for _, part := range [][2]int64{{0, recordA}, {recordB, MetadataSize}, {recordA, recordB}} {
 		if _, err := d.WriteAt(blk.Buffer(int(part[1]-part[0])), part[0]); err != nil {
@@ -368,6 +377,7 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 			return fmt.Errorf("shred %s: flush: %w", b, err)
 		}
 	}
+
 	return nil
 }
 

@@ -62,10 +62,12 @@ func TestSealingKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	keys.Wipe()
 	if sealing.Volume.Len() != 0 {
 		t.Error("it has the volume's key")
 	}
+
 	m := read(t, d)
 	r, err := m.Verify(sealing, testID, testWant)
 	if err != nil {
@@ -77,10 +79,12 @@ func TestSealingKeys(t *testing.T) {
 	if err := open(d, deriveKeys(t, 1, testID.Binding), Want{Epoch: 2, Payload: testPayload}); err != nil {
 		t.Errorf("after sealing: %v", err)
 	}
+
 	sealing.Wipe()
 	if _, err := keys.Sealing(); err == nil {
 		t.Error("made of keys that were wiped")
 	}
+
 	forged := r.Next(3, testPayload)
 	copy(m.bytes[recordA:], forged.encode(sealing, recordA))
 	copy(m.bytes[recordB:], forged.encode(sealing, recordB))
@@ -103,6 +107,7 @@ func TestRefused(t *testing.T) {
 			}
 		}
 	}
+
 	become := func(c byte, id Identity) func(t *testing.T, d *blktest.Disk) {
 		return func(t *testing.T, d *blktest.Disk) { d.Become(formatted(t, c, id)) }
 	}
@@ -207,6 +212,7 @@ func TestEpochs(t *testing.T) {
 		}
 		return d
 	}
+
 	for name, c := range map[string]struct {
 		a, b  uint64
 		want  Want
@@ -273,12 +279,14 @@ func TestChangedBetweenTwoReads(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+
 	// What was read first is all that counts for Verify.
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	m := read(t, d)
 	if err := m.Reread(d); err != nil {
 		t.Errorf("an honest disk: %v", err)
 	}
+
 	d.Become(blktest.New(DeviceSize(testPayload)))
 	if _, err := m.Verify(keys, testID, testWant); err != nil {
 		t.Errorf("verified something else than was read: %v", err)
@@ -347,6 +355,7 @@ func TestSealIsCut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			n := 0
 			d.Hook = func(string, int64, int) error {
 				if n++; n >= cut {
@@ -357,6 +366,7 @@ func TestSealIsCut(t *testing.T) {
 			done := m.Seal(d, keys, r.Next(2, testPayload)) == nil
 			d.Hook = nil
 			d.PowerCut(rand.New(rand.NewPCG(seed, uint64(cut))))
+
 			m = read(t, d)
 			if r, err = m.Verify(keys, testID, Want{Epoch: 1, PendingEpoch: 2, Payload: testPayload}); err != nil {
 				t.Fatalf("seed %d, cut at %d: %v", seed, cut, err)

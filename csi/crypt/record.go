@@ -115,10 +115,12 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 		}
 		return Record{}, refuse(kind, what, "the record of "+id.String(), "%s", describeRecordless(b))
 	}
+
 	r, version := parse(b)
 	if version != recordVersion {
 		return Record{}, refuse(Unsupported, what, fmt.Sprintf("version %d", recordVersion), "version %d", version)
 	}
+
 	// Claims, not verified yet: they only make a better message.
 	if r.Cluster != id.Cluster {
 		return Record{}, refuse(OtherCluster, what, fmt.Sprintf("cluster %q", id.Cluster), "one that says cluster %q", r.Cluster)
@@ -129,10 +131,12 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 	if !hmac.Equal(keys.tag(b[:tagOffset]), b[tagOffset:]) {
 		return Record{}, refuse(Tampered, what, "one sealed by the key of "+id.String(), "one of that name that the key did not seal, epoch %d", r.Epoch)
 	}
+
 	// Sealed by us, so what follows is another version's or another disk's, or a defect of ours.
 	if !bytes.Equal(r.encode(keys, position), b) {
 		return Record{}, refuse(Tampered, what, "the only encoding of its content", "another encoding")
 	}
+
 	return r, r.check(id, what)
 }
 

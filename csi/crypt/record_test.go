@@ -81,12 +81,14 @@ func TestRecordsOfAnotherFormat(t *testing.T) {
 			}
 		})
 	}
+
 	m := read(t, formatted(t, 1, testID))
 	for _, at := range []int{recordA, recordB} {
 		b := m.bytes[at:][:recordSize]
 		binary.BigEndian.PutUint32(b[len(recordMagic):], recordVersion+1)
 		copy(b[tagOffset:], keys.tag(b[:tagOffset]))
 	}
+
 	if _, err := m.Verify(keys, testID, testWant); !errors.Is(err, Unsupported) {
 		t.Errorf("another version: %v", err)
 	}

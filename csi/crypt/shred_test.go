@@ -49,6 +49,7 @@ func TestShredRefuses(t *testing.T) {
 	foreign.Flip(0, 1)
 	other := testID.Binding
 	other.Volume = "pvc-2"
+
 	for name, c := range map[string]struct {
 		d    *blktest.Disk
 		b    keyring.Binding

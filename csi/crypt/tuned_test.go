@@ -86,6 +86,7 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 			if !errors.Is(err, c.err) || len(c.kernel.asked) != c.asked {
 				t.Errorf("%v after %q; want %v after %d", err, c.kernel.asked, c.err, c.asked)
 			}
+
 			taken := c.kernel.taken
 			if c.want == "" {
 				if taken != "" {
@@ -93,9 +94,11 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 				}
 				return
 			}
+
 			if !strings.HasSuffix(taken, c.want) {
 				t.Errorf("taken: %q, want %q at its end", taken, c.want)
 			}
+
 			// What a mapping is held to when it has been made, and each time that it is found.
 			m := table.Mapping()
 			m.Targets[0].params = taken

@@ -120,15 +120,18 @@ func TestHealthOfADiskThatHangs(t *testing.T) {
 				t.Errorf("%v, %v; want %v", got, err, want)
 			}
 		}
+
 		for range 3 {
 			began := time.Now()
 			if health(reasonDiskDead); time.Since(began) != probePatience {
 				t.Errorf("it took %v", time.Since(began))
 			}
 		}
+
 		if n := h.reads.Load(); n != 1 {
 			t.Errorf("%d reads hang, want 1", n)
 		}
+
 		close(h.goOn)
 		synctest.Wait()
 		health()
@@ -192,11 +195,13 @@ func TestTakenBackAndMadeAfterAll(t *testing.T) {
 		})
 		return err
 	}
+
 	for range 2 {
 		if err := create(); Code(err) != codes.Unavailable || m.state(pvc).Phase != volume.Deleted {
 			t.Errorf("%v: %v, phase %s", Code(err), err, m.state(pvc).Phase)
 		}
 	}
+
 	store.keeps = false
 	if err := create(); Code(err) != codes.ResourceExhausted {
 		t.Errorf("without room: %v: %v", Code(err), err)
@@ -204,6 +209,7 @@ func TestTakenBackAndMadeAfterAll(t *testing.T) {
 	if states, err := m.store.List(t.Context()); len(states) != 0 || err != nil {
 		t.Errorf("left: %+v, %v", states, err)
 	}
+
 	m.room = room
 	if err := errors.Join(create(), staged(m, d)); err != nil {
 		t.Error(err)
@@ -224,11 +230,13 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	if _, err := clone(restored, 0, 0); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
 		VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
 	}); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, c := range []struct {
 		name            string
 		required, limit int64
@@ -247,6 +255,7 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 			t.Errorf("%+v: %v, %v", c, v, err)
 		}
 	}
+
 	shows(m, d)
 }
 
@@ -266,6 +275,7 @@ func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	if _, err := restore(m, d, size); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: snap}); err != nil {
 		t.Fatal(err)
 	}
@@ -275,6 +285,7 @@ func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	if _, err := restore(m, d, 2*size); Code(err) != codes.AlreadyExists {
 		t.Errorf("larger: %v: %v", Code(err), err)
 	}
+
 	for name, r := range map[string]*csi.CreateSnapshotRequest{
 		"of another name":   {Name: "snapshot-2", SourceVolumeId: pvc},
 		"of another source": {Name: restored, SourceVolumeId: pvc},
@@ -283,5 +294,6 @@ func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 			t.Errorf("%s: %v: %v", name, Code(err), err)
 		}
 	}
+
 	shows(m, d)
 }

@@ -61,9 +61,11 @@ func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (
 	if err := noMutable(r.GetMutableParameters()); err != nil {
 		return nil, err
 	}
+
 	if err := d.here(r.GetAccessibilityRequirements()); err != nil {
 		return nil, err
 	}
+
 	unlock, err := d.lock(r.GetName())
 	if err != nil {
 		return nil, err
@@ -75,9 +77,11 @@ func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (
 	} else {
 		st, err = d.create(ctx, r, p, least)
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	v := d.describe(st)
 	v.ContentSource = r.GetVolumeContentSource()
 	return &csi.CreateVolumeResponse{Volume: v}, nil
@@ -90,12 +94,14 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	if err != nil {
 		return volume.State{}, err
 	}
+
 	id, set := r.GetName(), d.Sets[p.Backend]
 	// One that was expanded since it was asked for is the same, if it fits what is asked for.
 	limit := r.GetCapacityRange().GetLimitBytes()
 	if have, err := d.any.Get(ctx, id); err == nil && have.Phase == volume.Ready && have.Payload > size && (limit == 0 || have.Payload <= limit) {
 		size = have.Payload
 	}
+
 	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
 	st, err := set.CreateFor(ctx, id, size, request)
 	if errors.Is(err, volume.ErrDeleted) && st.Request.Node == d.Node {
@@ -104,6 +110,7 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 			st, err = set.CreateFor(ctx, id, size, request)
 		}
 	}
+
 	if err != nil || st.Phase != volume.New {
 		return st, err
 	}
@@ -111,11 +118,13 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	if !errors.Is(err, backend.ErrFull) {
 		return st, err
 	}
+
 	// Where there is a backing all the same the state may be from a backup, and what is there all
 	// there is of the volume.
 	if _, there := set.Backend.Attach(ctx, id); !errors.Is(there, backend.ErrMissing) {
 		return st, errors.Join(err, there, set.Backend.Detach(ctx, id))
 	}
+
 	return st, errors.Join(err, d.remove(ctx, set, id))
 }
 
@@ -195,11 +204,13 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 	if backend.CheckName(r.GetVolumeId()) != nil {
 		return &csi.DeleteVolumeResponse{}, nil // There cannot be such a volume.
 	}
+
 	unlock, err := d.lock(r.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	st, set, err := d.own(ctx, r.GetVolumeId())
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
@@ -209,12 +220,14 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 	case st.Request.Snapshot:
 		return nil, invalid("%s is a snapshot, not a volume", st.Volume)
 	}
+
 	if err := errors.Join(d.mayDelete(ctx, st), d.unused(ctx, set, st)); err != nil {
 		return nil, err
 	}
 	if err := d.remove(ctx, set, st.Volume); err != nil {
 		return nil, err
 	}
+
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
@@ -233,7 +246,7 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 		if from == "" || from != st.Request.Node && from != st.Writer {
 			return st, nil, failed("volume %s is on node %s, this is %s; when that node is gone for good and its disk is here, a person lets this one take the volume over; "+
 				"when it was taken over from here, its PersistentVolume goes on naming this node, and cannot be changed: make another one: "+
-				"docs/storage.md, A node that is gone", id, st.Request.Node, d.Node)
+				"docs/how-to/a-node-that-is-gone.md", id, st.Request.Node, d.Node)
 		}
 	}
 	set, err := d.set(st)
@@ -244,7 +257,7 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 // key. The node that took it may delete it once it is that node's by name.
 func (d *Driver) mayDelete(ctx context.Context, st volume.State) error {
 	if st.Request.Node != "" && st.Request.Node != d.Node {
-		return failed("volume %s was taken over from node %s: say that it is of node %s before it is deleted: docs/storage.md, A node that is gone", st.Volume, st.Request.Node, d.Node)
+		return failed("volume %s was taken over from node %s: say that it is of node %s before it is deleted: docs/how-to/a-node-that-is-gone.md", st.Volume, st.Request.Node, d.Node)
 	}
 	_, err := d.TakeOver(ctx, st.Volume)
 	return err

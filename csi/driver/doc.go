@@ -2,8 +2,8 @@
 // the Container Storage Interface (v1), for the volumes of one node.
 //
 // It promises:
-//   - Every call may be repeated, at any time, by a process that knows nothing of the last one: what is there is read from the state of the volume, the
-//     mappings and the mount table.
+//   - Every call may be repeated, at any time, by a process that knows nothing of the last one:
+//     what is there is read from the state of the volume, the mappings and the mount table.
 //   - A file system is made only on a volume whose state says that nobody has used it. One that is
 //     there and is not the one expected is an error.
 //   - Unstage and unpublish never force anything: what is in use stays, and the error says where.

@@ -84,9 +84,11 @@ func New(c Config) (*Driver, error) {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
+
 	if d.TakeOver == nil {
 		d.TakeOver = func(context.Context, string) (string, error) { return "", nil }
 	}
+
 	for _, name := range backends {
 		set := d.Sets[name]
 		if set == nil {
@@ -97,9 +99,11 @@ func New(c Config) (*Driver, error) {
 			d.any = set
 		}
 	}
+
 	if d.any == nil || d.Node == "" || d.Mounts == nil {
 		return nil, fmt.Errorf("driver: no node, no mounts, or none of the backends %v", backends)
 	}
+
 	var err error
 	d.Defaults, err = d.complete(c.Defaults)
 	return d, err

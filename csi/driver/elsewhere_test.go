@@ -15,9 +15,11 @@ func TestCopyIsMadeOnTheNodeOfItsSource(t *testing.T) {
 	if err := snapshotted(m, d); err != nil {
 		t.Fatal(err)
 	}
+
 	snapshotSource := &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
 		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snap},
 	}}
+
 	cloneSource := &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
 		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: pvc},
 	}}

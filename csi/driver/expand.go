@@ -19,6 +19,7 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	if r.GetVolumePath() == "" {
 		return nil, invalid("no volume path")
 	}
+
 	unlock, err := d.lock(id)
 	if err != nil {
 		return nil, err
@@ -32,6 +33,7 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	if err != nil && r.GetVolumeCapability().GetBlock() == nil {
 		return nil, err
 	}
+
 	// The kubelet has more than one path for a device, and a device has nothing that must be found
 	// there.
 	isFS := err == nil && !m.Node
@@ -45,10 +47,12 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 			return nil, err
 		}
 	}
+
 	keys, giveBack, err := d.provider(p, r.GetSecrets())
 	if err == nil && keys == nil && payload > o.State.Payload {
 		_, _, err = d.needProvider(p, nil, "node-expand-secret")
 	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -61,12 +65,14 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	if err != nil {
 		return nil, err
 	}
+
 	if isFS {
 		err = d.fill(ctx, o.Mapping.Path, m.Target, m.FS, st.Payload)
 	}
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: st.Payload}, nil
 }
 

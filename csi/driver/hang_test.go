@@ -41,12 +41,14 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 			<-time.After(time.Hour)
 			close(s.goOn)
 		}()
+
 		for range 3 {
 			began := time.Now()
 			if _, err := stats(); Code(err) != codes.DeadlineExceeded || time.Since(began) != probePatience {
 				t.Errorf("%v: %v after %v", Code(err), err, time.Since(began))
 			}
 		}
+
 		go func() {
 			_, err := stats()
 			done <- err
@@ -55,6 +57,7 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 		if n := s.asked.Load(); n != 1 {
 			t.Errorf("%d questions hang, want 1", n)
 		}
+
 		<-done
 		<-s.goOn
 		synctest.Wait()

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // loops is an engine whose mappings are loop devices on the devices below, from where the data
@@ -134,6 +134,7 @@ func onLoops(t *testing.T) *machine {
 			Cluster: cluster, Node: m.name, Store: stepStore{m.store, m.step}, Engine: engine, Backend: files, Log: m.log,
 		})}
 	}
+
 	t.Cleanup(func() {
 		ctx := context.Background()
 		names, err := engine.List(ctx, "")
@@ -151,6 +152,7 @@ func onLoops(t *testing.T) *machine {
 			files.Detach(ctx, strings.TrimSuffix(filepath.Base(path), ".img"))
 		}
 	})
+
 	return m
 }
 
@@ -199,6 +201,7 @@ func TestLifeHere(t *testing.T) {
 	if kind == "block" {
 		how = block()
 	}
+
 	m := onLoops(t)
 	d := m.process(0)
 	const bytes = 320 << 20
@@ -207,20 +210,24 @@ func TestLifeHere(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, round := range []string{"first", "second"} {
 		if err := errors.Join(m.stage(d, how), m.stage(d, how), m.publish(d, how, "target", false), m.publish(d, how, "target", false)); err != nil {
 			t.Fatalf("%s: %v", round, err)
 		}
+
 		file := m.path("target")
 		if kind != "block" {
 			file = filepath.Join(file, "file")
 		}
+
 		text := make([]byte, 4096)
 		if round == "second" {
 			if got, err := os.ReadFile(file); kind != "block" && (string(got) != string(append([]byte("kept"), text[4:]...)) || err != nil) {
 				t.Errorf("what was written is gone: %d bytes, %v", len(got), err)
 			}
 		}
+
 		copy(text, "kept")
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
@@ -233,6 +240,7 @@ func TestLifeHere(t *testing.T) {
 			t.Fatalf("%s: %v", round, err)
 		}
 	}
+
 	if grows {
 		expandHere(t, m, d, how, 2*bytes)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount/mounttest"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) {
@@ -151,6 +151,7 @@ func (m *machine) process(kill int) *Driver {
 			return d, m.step("open disk")
 		},
 	})
+
 	set.OpenBelow = m.below
 	c := Config{Node: m.name, Version: "v0", Sets: map[string]*volume.Set{BackendFile: set}, Keys: m.keys, Mounts: m.mounts, Log: m.log}
 	if m.config != nil {
@@ -163,6 +164,7 @@ func (m *machine) process(kill int) *Driver {
 	if err := d.Recover(m.t.Context()); err != nil {
 		m.t.Fatal(err)
 	}
+
 	m.mu.Lock()
 	m.steps, m.kill, m.end = 0, kill, d.End
 	m.mu.Unlock()

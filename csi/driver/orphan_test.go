@@ -44,11 +44,13 @@ func TestMappingOfALostVolumeIsClosedWithoutACall(t *testing.T) {
 				if err := d.Yield(t.Context()); err != nil {
 					t.Fatal(err)
 				}
+
 				mapping := m.engine.Live()[0]
 				m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
 				if c.open {
 					m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
 				}
+
 				m.lose()
 				if c.restarts {
 					d = m.process(0)
@@ -56,12 +58,14 @@ func TestMappingOfALostVolumeIsClosedWithoutACall(t *testing.T) {
 				if err := d.Yield(t.Context()); err != nil || len(m.engine.Live()) != 1 {
 					t.Errorf("a first look closes nothing: %v, %v", err, m.engine.Live())
 				}
+
 				<-time.After(strayConfirm)
 				for range 2 {
 					if err := d.Yield(t.Context()); err != nil {
 						t.Error(err)
 					}
 				}
+
 				if live := m.engine.Live(); len(live) != c.orphans || d.Orphans() != c.orphans {
 					t.Errorf("mappings %v, %d orphans counted, want %d", live, d.Orphans(), c.orphans)
 				}

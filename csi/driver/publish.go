@@ -61,6 +61,7 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 		// elsewhere since, for subPaths of the pod.
 		return nil
 	}
+
 	o, _, err := d.find(ctx, id)
 	if err != nil {
 		return err
@@ -73,12 +74,14 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	if err := otherUse(id, all, device, c); err != nil {
 		return err
 	}
+
 	if !c.block {
 		source = staging
 		if m, ok := mount.At(all, staging); !ok || m.Node || m.Device != device {
 			return failed("volume %s is not mounted at %s: stage it first", id, staging)
 		}
 	}
+
 	m, taken := mount.At(all, target)
 	switch ours := taken && m.Device == device && m.Node == c.block; {
 	case ours && m.ReadOnly == c.readOnly:
@@ -86,15 +89,18 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	case ours:
 		return &coded{codes.AlreadyExists, "volume " + id + " is published at " + target + ", and not with this read-only flag: unpublish it first"}
 	}
+
 	if others := otherPods(targets(all, device, staging, target), target, c); c.single && len(others) > 0 {
 		return failed("volume %s is ReadWriteOncePod, and published at %s", id, others[0])
 	}
+
 	if taken {
 		// Of a mapping that was replaced. What is in use stays.
 		if err := d.Mounts.Unmount(target); err != nil {
 			return err
 		}
 	}
+
 	if err := d.CheckMounts(filepath.Dir(target)); err != nil {
 		return fmt.Errorf("publish volume %s: %w", id, err)
 	}

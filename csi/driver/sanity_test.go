@@ -16,7 +16,7 @@ import (
 	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // hereEnv is set in processes that run one test: csi-sanity's framework can run once a process, and
@@ -103,6 +103,7 @@ func check(t *testing.T, specs types.SpecReports) {
 		if s.LeafNodeType != types.NodeTypeIt {
 			continue
 		}
+
 		name := s.FullText()
 		if s.State == types.SpecStateSkipped {
 			known := false
@@ -116,18 +117,23 @@ func check(t *testing.T, specs types.SpecReports) {
 				t.Errorf("skipped: %s", name)
 			}
 		}
+
 		if s.State.Is(types.SpecStateFailureStates) {
 			t.Errorf("%s: %s: %s", s.State, name, s.Failure.Message)
 		}
+
 		byState[s.State] = append(byState[s.State], name)
 	}
+
 	for _, state := range slices.Sorted(maps.Keys(byState)) {
 		slices.Sort(byState[state])
 		t.Logf("%d %s:\n  %s", len(byState[state]), state, strings.Join(byState[state], "\n  "))
 	}
+
 	for m := range unused {
 		t.Errorf("nothing was skipped by %q", m)
 	}
+
 	const least = 70
 	if len(byState[types.SpecStatePassed]) < least {
 		t.Errorf("%d passed, of at least %d: is this csi-sanity?", len(byState[types.SpecStatePassed]), least)

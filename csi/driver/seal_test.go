@@ -57,6 +57,7 @@ func TestSecretSealsAtUnstage(t *testing.T) {
 			if st := m.state(pvc); (st.Epoch > open) != c.sealed || st.Writer != "" {
 				t.Errorf("epoch %d, %d while it was staged, writer %q; want sealed %v", st.Epoch, open, st.Writer, c.sealed)
 			}
+
 			m.withSecret(d)
 			if st := m.state(pvc); st.Epoch <= open {
 				t.Errorf("staged again with epoch %d, %d before", st.Epoch, open)

@@ -25,11 +25,13 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	if r.GetSourceVolumeId() == "" {
 		return nil, invalid("no source volume id")
 	}
+
 	for name := range r.GetParameters() {
 		if !strings.HasPrefix(name, reserved) {
 			return nil, invalid("unknown parameter %q: a VolumeSnapshotClass has none", name)
 		}
 	}
+
 	unlock, err := d.lock(r.GetName())
 	if err != nil {
 		return nil, err
@@ -43,6 +45,7 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	if err != nil {
 		return nil, err
 	}
+
 	if st.Volume == src && st.Request.Snapshot {
 		return nil, invalid("%s is a snapshot itself", src)
 	}
@@ -50,6 +53,7 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	if err != nil {
 		return nil, err
 	}
+
 	keys, giveBack, err := d.needProvider(p, r.GetSecrets(), "snapshotter-secret")
 	if err != nil {
 		return nil, err
@@ -60,6 +64,7 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.CreateSnapshotResponse{Snapshot: snapshot(snap)}, nil
 }
 
@@ -143,11 +148,13 @@ func (d *Driver) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReques
 	if backend.CheckName(id) != nil {
 		return &csi.DeleteSnapshotResponse{}, nil // There cannot be such a snapshot.
 	}
+
 	unlock, err := d.lock(id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	st, set, err := d.own(ctx, id)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
@@ -157,12 +164,14 @@ func (d *Driver) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReques
 	case !st.Request.Snapshot:
 		return nil, invalid("%s is a volume, not a snapshot", id)
 	}
+
 	if err := d.mayDelete(ctx, st); err != nil {
 		return nil, err
 	}
 	if err := d.remove(ctx, set, id); err != nil {
 		return nil, err
 	}
+
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
@@ -211,6 +220,7 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	if errors.Is(err, volume.ErrNotFound) {
 		from, _, err = d.begun(ctx, r.GetName(), src, err)
 	}
+
 	switch {
 	case err != nil:
 		return from, err
@@ -224,10 +234,12 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	case from.Request.Backend != p.Backend:
 		return from, invalid("parameter %s: %s is on backend %s, and so is a copy of it", paramBackend, src, from.Request.Backend)
 	}
+
 	size, err := d.copySize(ctx, r, max(from.Payload, from.PendingPayload), least)
 	if err != nil {
 		return from, err
 	}
+
 	keys, giveBack, err := d.needProvider(p, r.GetSecrets(), "provisioner-secret")
 	if err != nil {
 		return from, err

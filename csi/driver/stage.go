@@ -51,6 +51,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if st.Request.Snapshot {
 		return invalid("%s is a snapshot: make a volume from it", st.Volume)
 	}
+
 	if now, err := d.look(ctx, st.Volume); err == nil {
 		all, err := d.Mounts.List()
 		if err == nil {
@@ -60,6 +61,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 			return err
 		}
 	}
+
 	p, err := d.kept(st.Request.Parameters)
 	if err != nil {
 		return err
@@ -67,6 +69,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if err := checkContext(st, p, r.GetVolumeContext()); err != nil {
 		return err
 	}
+
 	keys, giveBack, err := d.needProvider(p, r.GetSecrets(), "node-stage-secret")
 	if err != nil {
 		return err
@@ -79,6 +82,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if err != nil {
 		return err
 	}
+
 	opts := d.openOptions(p, keys)
 	opts.TakeOver = from
 	switch {
@@ -93,23 +97,28 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 			return err
 		}
 	}
+
 	o, err := set.Open(ctx, st.Volume, opts)
 	if err != nil {
 		return err
 	}
+
 	if p.Keys == keyring.NameSecret {
 		// The only moment at which its present key and the one before are here together.
 		if _, err := set.Rewrap(ctx, st.Volume, keys); err != nil {
 			d.Log.Warn("key of a volume was not wrapped by the secret's present key; keep the previous one in the secret", "volume", st.Volume, "error", err)
 		}
 	}
+
 	if !c.block {
 		err = d.mount(ctx, o, p, c, r.GetStagingTargetPath())
 	}
+
 	// What a person is to repair stays for him.
 	if err != nil && !errors.Is(err, mount.ErrDamaged) {
 		d.giveBack(ctx, set, o.State, opts.Keys)
 	}
+
 	return err
 }
 
@@ -194,6 +203,7 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	if err != nil {
 		return err
 	}
+
 	path := o.Mapping.Path
 	if m, ok := mount.At(all, target); ok && m.Device == o.Mapping.Number && m.Root && !m.Node {
 		return d.fill(ctx, path, target, m.FS, o.State.Payload)
@@ -203,16 +213,19 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 			return err
 		}
 	}
+
 	kind, err := d.content(ctx, o, c)
 	if err != nil {
 		return err
 	}
+
 	if p.Fsck == FsckPreen && len(targets(all, o.Mapping.Number)) == 0 {
 		// Not ended with the request: a repair that is cut short is worse than one that takes long.
 		if err := d.Mounts.Check(context.WithoutCancel(ctx), path, kind); err != nil {
 			return fmt.Errorf("volume %s: %w", o.State.Volume, err)
 		}
 	}
+
 	options := append(kind.Defaults(), c.options...)
 	if p.Discard == DiscardOnline {
 		options = append(options, "discard")
@@ -223,6 +236,7 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	if err := d.fill(ctx, path, target, kind, o.State.Payload); err != nil {
 		return errors.Join(fmt.Errorf("volume %s: %w", o.State.Volume, err), d.Mounts.Unmount(target))
 	}
+
 	return nil
 }
 
@@ -291,6 +305,7 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	if err := d.unused(ctx, set, st, target); err != nil {
 		return err
 	}
+
 	if err := d.Mounts.Unmount(target); err != nil {
 		return fmt.Errorf("volume %s: %w: see who has files open there", id, err)
 	}
@@ -298,12 +313,14 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	if err != nil {
 		return err
 	}
+
 	// A request to unstage brings no secrets: a volume whose key needs them is sealed by what Open
 	// kept. In a process that did not open it, it is closed without, which Close logs.
 	keys, _, err := d.provider(p, nil)
 	if err != nil {
 		return err
 	}
+
 	_, err = set.Close(ctx, id, d.chain(keys))
 	return err
 }

@@ -72,6 +72,7 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 			if err := staged(other, heir); err != nil {
 				t.Fatal(err)
 			}
+
 			before := m.state(pvc)
 			for range 2 {
 				err := call(m, d)
@@ -82,10 +83,12 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 					t.Errorf("it still writes: %v", live)
 				}
 			}
+
 			other.greets("target")
 			if len(other.engine.Live()) != 1 {
 				t.Errorf("mappings of the node that has it: %v", other.engine.Live())
 			}
+
 			m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
 			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), m.unstage(d)); err != nil {
 				t.Errorf("unstaged: %v", err)
@@ -137,17 +140,20 @@ func TestTakenFromANodeThatNobodyCalls(t *testing.T) {
 			if err := other.stageVolume(heir, pvc); err != nil {
 				t.Fatal(err)
 			}
+
 			if again {
 				if _, err := heir.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: other.path("staging of " + pvc)}); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			before := m.state(pvc)
 			for range 2 {
 				if err := d.Yield(t.Context()); err != nil || len(m.live(pvc)) != 0 || len(m.live(restored)) != 1 {
 					t.Errorf("%v, mappings %v", err, m.engine.Live())
 				}
 			}
+
 			if !sameStates([]volume.State{before}, []volume.State{m.state(pvc)}) {
 				t.Errorf("state %+v", m.state(pvc))
 			}
@@ -224,11 +230,13 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 	m, d := two(t)
 	store := &listed{Store: d.any.Store, refused: volume.ErrState}
 	d.any.Store = store
+
 	for range 3 {
 		if err := d.Yield(t.Context()); err != nil || store.lists != 1 {
 			t.Errorf("%v, %d lists", err, store.lists)
 		}
 	}
+
 	refused := errors.New("this identity may not")
 	for _, c := range []struct {
 		away, want error
@@ -239,6 +247,7 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 			t.Errorf("%v: %v, asked %d times, mappings %v", c.away, err, store.gets, m.engine.Live())
 		}
 	}
+
 	store.away, d.strays = nil, newStrays()
 	if _, err := m.engine.Create(t.Context(), crypt.Expected(crypt.UUID{1}, 1, size, 1, "", false), nil); err != nil {
 		t.Fatal(err)
@@ -250,6 +259,7 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 	if err := d.Yield(t.Context()); !errors.Is(err, volume.ErrState) || len(m.live(pvc)) != 0 {
 		t.Errorf("a mapping of a volume that is not known: %v, mappings %v", err, m.engine.Live())
 	}
+
 	store.refused = nil
 	if err := d.Yield(t.Context()); err != nil {
 		t.Errorf("a mapping of no volume: %v", err)
@@ -340,6 +350,7 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			d.any.Store = &listed{Store: d.any.Store, refused: volume.ErrUnavailable, away: volume.ErrUnavailable}
 			if err := d.CheckDisks(t.Context()); err != nil || len(m.engine.Live()) != 2 {
 				t.Fatalf("before it was taken: %v, mappings %v", err, m.engine.Live())
@@ -348,11 +359,13 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 			if err := other.stageVolume(heir, pvc); err != nil {
 				t.Fatal(err)
 			}
+
 			for range 2 {
 				if err := d.CheckDisks(t.Context()); err != nil || len(m.live(pvc)) != 0 || len(m.live(restored)) != 1 {
 					t.Errorf("%v, mappings %v", err, m.engine.Live())
 				}
 			}
+
 			if err := heir.CheckDisks(t.Context()); err != nil || len(other.engine.Live()) != 1 {
 				t.Errorf("the node that has it: %v, mappings %v", err, other.engine.Live())
 			}
@@ -374,10 +387,12 @@ func TestRecordsOfADiskThatHangs(t *testing.T) {
 			}
 			return m.below(number)
 		}
+
 		other, heir := m.heir()
 		if err := other.stageVolume(heir, pvc); err != nil {
 			t.Fatal(err)
 		}
+
 		for range 2 {
 			began := time.Now()
 			err := d.CheckDisks(t.Context())
@@ -385,6 +400,7 @@ func TestRecordsOfADiskThatHangs(t *testing.T) {
 				t.Errorf("%v after %v, %d reads, mappings %v", err, time.Since(began), n, m.engine.Live())
 			}
 		}
+
 		close(goOn)
 		synctest.Wait()
 	})

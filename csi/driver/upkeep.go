@@ -25,6 +25,7 @@ func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 	var r Rewrapped
 	states, err := d.states(ctx)
 	errs := []error{err}
+
 	// Each provider is asked once, and only when a volume is of it; one that did not answer has no
 	// entry of its name.
 	present, asked := map[string]string{}, map[string]bool{}
@@ -33,6 +34,7 @@ func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 		if err != nil || st.Key.IsZero() || d.Keys[p.Keys] == nil {
 			continue
 		}
+
 		if !asked[p.Keys] {
 			asked[p.Keys] = true
 			if id, err := d.Keys[p.Keys].KeyID(ctx); err != nil {
@@ -41,6 +43,7 @@ func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 				present[p.Keys] = id
 			}
 		}
+
 		switch id, ok := present[p.Keys]; {
 		case !ok:
 			continue
@@ -48,6 +51,7 @@ func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 			r.Current++
 			continue
 		}
+
 		changed, err := d.RewrapVolume(ctx, st.Volume)
 		if changed {
 			r.Changed++
@@ -56,6 +60,7 @@ func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 			errs = append(errs, err)
 		}
 	}
+
 	return r, errors.Join(errs...)
 }
 

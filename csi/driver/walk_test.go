@@ -61,16 +61,19 @@ func (w walk) step(t *testing.T, fate string, at int) bool {
 	if done && err == nil {
 		return false
 	}
+
 	if err == nil {
 		// What it did not do was nothing that the call needs.
 		t.Logf("%s at step %d, and the call says that it is done", fate, at)
 	}
+
 	if fate == rebooted {
 		m.reboot()
 	}
 	if fate != goesOn {
 		d = m.process(0)
 	}
+
 	t.Run(fmt.Sprintf("%s at step %d", fate, at), func(t *testing.T) {
 		m.t = t
 		if err := w.call(m, d); err != nil {

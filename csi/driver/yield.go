@@ -38,12 +38,14 @@ func (d *Driver) Yield(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	volumes, err := d.mapped(ctx, names)
 	errs := []error{err}
 	for _, id := range volumes {
 		if !d.strays.due(id) {
 			continue
 		}
+
 		st, _, err := d.reader().Get(ctx, id)
 		switch {
 		case errors.Is(err, volume.ErrNotFound):
@@ -61,6 +63,7 @@ func (d *Driver) Yield(ctx context.Context) error {
 			return errors.Join(append(errs, err)...) // It would say the same of all others.
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

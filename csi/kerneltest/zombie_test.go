@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // inUse returns a node with an open volume v that begins with the canary, and somebody who has the
@@ -60,10 +60,12 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	if next.Adopted || next.Mapping.Name == o.Mapping.Name {
 		t.Fatalf("a zombie was taken: %+v", next)
 	}
+
 	wantAt(t, next.Mapping.Path, 0, marked(canary))
 	if _, err := held.ReadAt(blk.Buffer(4096), 0); !errors.Is(err, unix.EIO) {
 		t.Errorf("the zombie still reads: %v", err)
 	}
+
 	held.Close()
 	// A live mapping is fenced, with a request of its holder after it.
 	held = hold(t, next.Mapping.Path)
@@ -77,12 +79,15 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, false); !errors.Is(err, crypt.ErrInUse) {
 		t.Errorf("removed while open: %v", err)
 	}
+
 	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, true); err != nil {
 		t.Errorf("deferred: %v", err)
 	}
+
 	third := n.open("v", volume.OpenOptions{})
 	wantAt(t, third.Mapping.Path, 0, marked(canary))
 	held.Close()
+
 	for _, name := range []string{o.Mapping.Name, next.Mapping.Name} {
 		// The kernel does it a moment later (dm_blk_close leaves it to a work queue), and udev may
 		// look at what dmsetup changed until then.
@@ -143,6 +148,7 @@ func TestResizeThatIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	data, err := n.keys.Unwrap(t.Context(), o.State.Binding(), o.State.Key)
 	if err != nil {
 		t.Fatal(err)
@@ -153,6 +159,7 @@ func TestResizeThatIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer keys.Wipe()
+
 	larger := crypt.Expected(o.State.UUID, o.State.Epoch, 2*size, dev.Number, "", false)
 	if err := (crypt.Kernel{}).Resize(t.Context(), larger, keys.Volume); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("larger than its disk: %v", err)

@@ -139,6 +139,7 @@ func open(b Binding, p []byte) (*Secret, error) {
 	if len(p) < len(envelopeMagic) || string(p[:len(envelopeMagic)]) != envelopeMagic {
 		return nil, fmt.Errorf("%w: it does not begin as one of ours", ErrCorrupt)
 	}
+
 	rest := p[len(envelopeMagic):]
 	var parts [3][]byte
 	for i := range parts {
@@ -151,6 +152,7 @@ func open(b Binding, p []byte) (*Secret, error) {
 		}
 		parts[i], rest = rest[:n], rest[n:]
 	}
+
 	if len(rest) != 0 {
 		return nil, fmt.Errorf("%w: %d bytes too many", ErrCorrupt, len(rest))
 	}
@@ -160,5 +162,6 @@ func open(b Binding, p []byte) (*Secret, error) {
 	if found := (Binding{string(parts[0]), string(parts[1])}); found != b {
 		return nil, &BindingError{Expected: b, Found: found}
 	}
+
 	return NewSecret(parts[2])
 }

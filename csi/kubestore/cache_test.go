@@ -112,6 +112,7 @@ func TestCacheAnswers(t *testing.T) {
 		if _, err := s.NewCache(nil).List(t.Context()); !errors.Is(err, volume.ErrUnavailable) {
 			t.Errorf("before it was filled: %v", err)
 		}
+
 		c := watched(t, s)
 		synctest.Wait()
 		for name, want := range map[string]struct {
@@ -124,6 +125,7 @@ func TestCacheAnswers(t *testing.T) {
 				t.Errorf("%s: %s, %v, %d requests", name, st.Volume, err, len(client.Actions()))
 			}
 		}
+
 		if _, err := c.List(t.Context()); !errors.Is(err, volume.ErrState) {
 			t.Errorf("a state that cannot be read: %v", err)
 		}

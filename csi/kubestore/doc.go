@@ -3,10 +3,11 @@
 // Kubernetes clients.
 //
 // It promises:
-//   - A state is replaced only when it is the one that was read: its revision is the object's resourceVersion, and the API server
-//     compares it. Of two that try, one gets volume.ErrConflict.
-//   - Nothing of a state is lost on the way: a field that the resource's schema does not have is refused by the API server, one that
-//     this program does not know is refused when it is read.
+//   - A state is replaced only when it is the one that was read: its revision is the object's
+//     resourceVersion, and the API server compares it. Of two that try, one gets
+//     volume.ErrConflict.
+//   - Nothing of a state is lost on the way: a field that the resource's schema does not have is
+//     refused by the API server, one that this program does not know is refused when it is read.
 //   - "No such volume" is said only when the API server says so of that object, not when the
 //     resource is not installed.
 //

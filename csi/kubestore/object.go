@@ -130,6 +130,7 @@ func parseText(text []byte) (volume.State, Spec, error) {
 	if err := json.Unmarshal(text, &o); err != nil {
 		return s, spec, fmt.Errorf("%w: %w", volume.ErrState, err)
 	}
+
 	if err := decode(o.Spec, &spec); err != nil {
 		return s, spec, fmt.Errorf("%w: spec: %w", volume.ErrState, err)
 	}
@@ -142,6 +143,7 @@ func parseText(text []byte) (volume.State, Spec, error) {
 	if s.Volume != "" || s.Cluster != "" || !s.Request.Created.IsZero() || !same(s.Request, volume.Request{}) {
 		return volume.State{}, spec, fmt.Errorf("%w: status has what belongs into spec", volume.ErrState)
 	}
+
 	s.Volume, s.Cluster, s.Request = o.Metadata.Name, spec.Cluster, spec.Request
 	return s, spec, s.Check()
 }

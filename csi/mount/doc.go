@@ -2,10 +2,10 @@
 // xfs, mounts and binds them, trims and measures them.
 //
 // It promises:
-//   - Make is the only function that formats, and it formats what it is given. Whether that may be formatted is decided elsewhere, never by what is on
-//     the device.
-//   - What is mounted where is read from the mount table each time; no file of its own says so. A dead device below a mount hangs nobody here but
-//     who asks about that mount.
+//   - Make is the only function that formats, and it formats what it is given. Whether that may be
+//     formatted is decided elsewhere, never by what is on the device.
+//   - What is mounted where is read from the mount table each time; no file of its own says so. A
+//     dead device below a mount hangs nobody here but who asks about that mount.
 //   - A read-only bind was never writable: it appears with its flag, in one step.
 //   - Unbind removes an empty folder or file at the most. It never descends.
 //   - No error has anything in it that a file system holds, such as names of files: errors end in

@@ -89,6 +89,7 @@ func silent(ctx context.Context, memory uint64, name string, args ...string) (co
 	if err != nil {
 		return 0, nil, err
 	}
+
 	free, err := running.take(ctx)
 	if err != nil {
 		return 0, nil, fmt.Errorf("%s: %w", name, err)
@@ -99,6 +100,7 @@ func silent(ctx context.Context, memory uint64, name string, args ...string) (co
 	cmd.WaitDelay = patience
 	var out head
 	cmd.Stdout, cmd.Stderr = &out, &out
+
 	if err = cmd.Start(); err == nil {
 		if memory > 0 {
 			// A moment after it began, in which no program takes much. One that has ended has no
@@ -107,6 +109,7 @@ func silent(ctx context.Context, memory uint64, name string, args ...string) (co
 		}
 		err = errors.Join(cmd.Wait(), err)
 	}
+
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
 		return 0, nil, fmt.Errorf("%s: %w", name, errors.Join(err, ctx.Err()))
@@ -114,6 +117,7 @@ func silent(ctx context.Context, memory uint64, name string, args ...string) (co
 	if err == nil {
 		return 0, nil, nil
 	}
+
 	return exit.ExitCode(), out.kept, fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
 }
 

@@ -118,6 +118,7 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOp
 	if payload <= o.Payload {
 		return o.State, nil
 	}
+
 	// The key first, then the room: without either nothing changes.
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
@@ -131,12 +132,14 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOp
 	if err := o.Backend.Expand(ctx, volume, crypt.DeviceSize(payload)); err != nil {
 		return o.State, err
 	}
+
 	next := o.State
 	next.PendingPayload = payload
 	// Also when it does already, see step.
 	if err := o.swap(ctx, next); err != nil {
 		return o.State, err
 	}
+
 	err = o.expand(ctx, dev, keys, opts)
 	return o.State, err
 }

@@ -56,20 +56,24 @@ func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (Stat
 	if err != nil {
 		return State{}, err
 	}
+
 	if err := o.claim(""); err != nil {
 		return o.State, err
 	}
+
 	if o.Phase == New {
 		if err := o.copyFrom(ctx, opts); err != nil {
 			return State{}, err
 		}
 	}
+
 	if o.Phase == Formatting {
 		if _, err := o.ready(ctx, ""); err != nil {
 			return o.State, o.release(ctx, err)
 		}
 		o.log.Info("volume copied", "source", src, "snapshot", opts.Snapshot)
 	}
+
 	if o.Writer != "" {
 		return o.State, nil
 	}
@@ -96,6 +100,7 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	default:
 		return nil
 	}
+
 	from, _, err := s.get(ctx, src)
 	if err != nil {
 		return fmt.Errorf("copy to volume %s: %w", dst, err)
@@ -108,10 +113,12 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	if err := st.Check(); err != nil {
 		return err
 	}
+
 	err = s.Store.Create(ctx, st)
 	if errors.Is(err, ErrExists) && errors.Is(unread, ErrState) {
 		err = unread
 	}
+
 	return err
 }
 
@@ -191,6 +198,7 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	if err != nil {
 		return err
 	}
+
 	data, err := from.dataKey(ctx)
 	if err != nil {
 		return err
@@ -203,6 +211,7 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	if next.Key, err = keyring.WrapChecked(ctx, o.keys, o.Binding(), data); err != nil {
 		return err
 	}
+
 	if err := o.copyStill(ctx, from, open, crypt.DeviceSize(next.Payload), opts); err != nil {
 		return err
 	}
@@ -210,6 +219,7 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	if err != nil {
 		return err
 	}
+
 	keys, err := crypt.DeriveKeys(data, from.Binding())
 	if err != nil {
 		return err
@@ -221,9 +231,11 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	}); err != nil {
 		return fmt.Errorf("copy to volume %s: %w", o.Volume, err)
 	}
+
 	if next.UUID, err = crypt.NewUUID(); err != nil {
 		return err
 	}
+
 	next.Phase, next.Writer, next.Device, next.Content = Formatting, o.Node, dev.ID, from.Content
 	return o.swap(ctx, next)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 const (
@@ -69,6 +69,7 @@ func TestCopiesOfCopies(t *testing.T) {
 			t.Errorf("snapshot: %+v", st)
 		}
 	}
+
 	for name, err := range map[string]error{
 		"open":   func() error { _, err := s.Open(ctx, copyID, OpenOptions{}); return err }(),
 		"mark":   s.MarkMade(ctx, copyID, ""),
@@ -78,6 +79,7 @@ func TestCopiesOfCopies(t *testing.T) {
 			t.Errorf("%s a snapshot: %v", name, err)
 		}
 	}
+
 	// What is written afterwards is not in the snapshot; then the volume goes.
 	n.disks[id].Flip(markAt, 0x77)
 	closeVolume(t, n)
@@ -89,12 +91,14 @@ func TestCopiesOfCopies(t *testing.T) {
 	if restored.Payload != 2*size || restored.Content != Made {
 		t.Errorf("restored: %+v", restored)
 	}
+
 	copyVolume(t, s, "pvc-3", "pvc-2", CopyOptions{Keys: newProvider(t, 9)})
 	for _, gone := range []string{copyID, "pvc-2"} {
 		if r, err := s.Delete(ctx, gone); err != nil || !r.Shredded {
 			t.Errorf("delete %s: %+v, %v", gone, r, err)
 		}
 	}
+
 	if _, err := s.Open(ctx, "pvc-3", OpenOptions{}); !errors.Is(err, keyring.ErrWrongKey) {
 		t.Errorf("with the key of the source: %v", err)
 	}
@@ -116,10 +120,12 @@ func TestSourceStandsStill(t *testing.T) {
 		return hook(op, name)
 	}
 	s := n.process(0)
+
 	copyVolume(t, s, copyID, id, CopyOptions{})
 	if !slices.Equal(trace, []string{"suspend", "resume"}) || len(n.suspended()) != 0 {
 		t.Errorf("an open volume: %v, suspended %v", trace, n.suspended())
 	}
+
 	freeze := func(context.Context) (func() error, error) {
 		trace = append(trace, "freeze")
 		return func() error { trace = append(trace, "thaw"); return nil }, nil
@@ -129,17 +135,20 @@ func TestSourceStandsStill(t *testing.T) {
 	if !slices.Equal(trace, []string{"freeze", "thaw"}) {
 		t.Errorf("frozen by the caller: %v", trace)
 	}
+
 	closeVolume(t, n)
 	trace = nil
 	copyVolume(t, n.process(0), "b", id, CopyOptions{})
 	if len(trace) != 0 {
 		t.Errorf("a closed volume: %v", trace)
 	}
+
 	// One that cannot be frozen is not copied.
 	s = n.process(0)
 	if _, err := s.Copy(t.Context(), "c", id, CopyOptions{Freeze: func(context.Context) (func() error, error) { return nil, errDead }}); !errors.Is(err, errDead) {
 		t.Errorf("cannot be frozen: %v", err)
 	}
+
 	n.nothingOf("c")
 }
 
@@ -181,6 +190,7 @@ func TestCopyRefuses(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
 	copyVolume(t, s, copyID, id, CopyOptions{Snapshot: true})
+
 	for name, c := range map[string]struct {
 		dst, src string
 		opts     CopyOptions
@@ -200,9 +210,11 @@ func TestCopyRefuses(t *testing.T) {
 			t.Errorf("%s: %v; want %v", name, err, c.want)
 		}
 	}
+
 	if _, err := s.Create(t.Context(), copyID, size); !errors.Is(err, ErrExists) {
 		t.Errorf("made a volume where a snapshot is: %v", err)
 	}
+
 	n.nothingOf("a")
 	n.intact()
 }
@@ -279,6 +291,7 @@ func TestLiesWhileCopying(t *testing.T) {
 			if _, err := n.process(0).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, c.want) {
 				t.Errorf("%v; want %v", err, c.want)
 			}
+
 			n.nothingOf(copyID)
 			n.disks[id].Become(honest)
 			if !equal(n.state(), before) || len(n.suspended()) != 0 {

@@ -19,6 +19,7 @@ func TestCopyKilledAtEachStep(t *testing.T) {
 			return n
 		}
 	}
+
 	closed := func(t *testing.T) *node { n := opened(t); closeVolume(t, n); return n }
 	created := func(t *testing.T) *node {
 		n := newNode(t)
@@ -58,6 +59,7 @@ func TestCopyKilledAtEachStep(t *testing.T) {
 					break
 				}
 			}
+
 			t.Logf("%d steps", steps)
 		})
 	}

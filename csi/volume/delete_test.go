@@ -45,6 +45,7 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			n.disks[id], n.disks["pvc-2"] = n.disks["pvc-2"], n.disks[id]
 			before := n.disks["pvc-2"].Writes()
 			for range 2 {
@@ -53,9 +54,11 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
+
 			if st := n.stateOf("pvc-2"); st.Phase != Deleted || !st.Key.IsZero() {
 				t.Errorf("%+v", st)
 			}
+
 			// Somebody exchanges them back.
 			n.disks[id], n.disks["pvc-2"] = n.disks["pvc-2"], n.disks[id]
 			if r, err := n.process(0).Delete(t.Context(), "pvc-2"); err != nil || !r.Shredded || n.disks["pvc-2"] != nil {
@@ -64,6 +67,7 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
 				t.Error(err)
 			}
+
 			n.intact()
 		})
 	}
@@ -97,6 +101,7 @@ func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 			return n
 		}
 	}
+
 	foreign := func(d *blktest.Disk) {
 		d.Become(blktest.New(crypt.DeviceSize(size)))
 		d.Flip(1080, 0x53)
@@ -129,6 +134,7 @@ func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 			if c.elsewhere {
 				s.Backend = renamed{s.Backend}
 			}
+
 			writes := n.disks[id].Writes()
 			r, err := s.Delete(t.Context(), id)
 			if (err != nil) != c.left || !errors.Is(r.Why, c.why) || r.Shredded != (c.why == nil) {
@@ -140,6 +146,7 @@ func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 			if st := n.state(); st.Phase != Deleted || !st.Key.IsZero() {
 				t.Errorf("%+v", st)
 			}
+
 			delete(n.disks, id)
 			if _, err := s.Delete(t.Context(), id); err != nil {
 				t.Errorf("once it was removed: %v", err)

@@ -54,6 +54,7 @@ func (s *Set) mappings(ctx context.Context, st State) (present string, former []
 	if err != nil {
 		return "", nil, err
 	}
+
 	for _, name := range names {
 		epoch, ok := crypt.EpochOf(st.UUID, name)
 		if ok && epoch == st.Epoch {
@@ -72,5 +73,6 @@ func (s *Set) mappings(ctx context.Context, st State) (present string, former []
 		}
 		former = append(former, name)
 	}
+
 	return present, former, nil
 }

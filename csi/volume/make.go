@@ -67,6 +67,7 @@ func (o *op) unmade(ctx context.Context, dev backend.Device, opts OpenOptions) (
 	if err != nil {
 		return m, err
 	}
+
 	if m.Name != "" {
 		if m.Open > 0 {
 			// A mkfs that outlived its process, or somebody of whom the state does not know.
@@ -74,6 +75,7 @@ func (o *op) unmade(ctx context.Context, dev backend.Device, opts OpenOptions) (
 		}
 		return m, nil
 	}
+
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
 		return m, err

@@ -48,6 +48,7 @@ func TestBlankCheckOutlastsItsRequest(t *testing.T) {
 		}
 		return d, nil
 	}
+
 	if err := openAgain(ctx, s); !errors.Is(err, context.Canceled) {
 		t.Errorf("a request that was over: %v", err)
 	}
@@ -110,6 +111,7 @@ func TestMakeKilledAtEachStep(t *testing.T) {
 			if err != nil && !errors.Is(err, errDead) || err == nil && killed {
 				t.Fatalf("%s: %v", when, err)
 			}
+
 			s := n.process(0)
 			if reboot {
 				n.reboot()
@@ -124,6 +126,7 @@ func TestMakeKilledAtEachStep(t *testing.T) {
 			if o, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || o.Adopted || o.State.Epoch <= before.Epoch || o.State.Content != Made {
 				t.Fatalf("%s: open: %+v, %v", when, o, err)
 			}
+
 			n.intact()
 			if !killed {
 				break
@@ -157,6 +160,7 @@ func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
 	if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	store, tried := n.store.(*memoryStore), 0
 	restored := func(when string) {
 		t.Helper()
@@ -175,15 +179,18 @@ func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
 		store.states[id] = now
 		n.intact()
 	}
+
 	restored("while it is open")
 	if tried < 3 {
 		t.Errorf("only %d states", tried)
 	}
+
 	n.reboot()
 	restored("after a reboot")
 	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	closeVolume(t, n)
 	restored("once it was closed")
 }
@@ -198,12 +205,14 @@ func TestMakeRefuses(t *testing.T) {
 			t.Fatal("it was never left with a mapping")
 		}
 	}
+
 	made = 0
 	mapping := n.engine.Live()[0]
 	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); !errors.Is(err, ErrInUse) || made != 0 {
 		t.Errorf("in use: %v, made %d", err, made)
 	}
+
 	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
 	failed := errors.New("no mkfs")
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, func(string) error { return failed }); !errors.Is(err, failed) {
@@ -212,6 +221,7 @@ func TestMakeRefuses(t *testing.T) {
 	if live := n.engine.Live(); len(live) != 0 || n.state().Content != Unmade {
 		t.Errorf("mappings %v, %+v", live, n.state())
 	}
+
 	// udev, for one, may look at the device when mkfs is done.
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, func(device string) error {
 		n.engine.Edit(n.engine.Live()[0], func(m *crypt.Mapping) { m.Open = 1 })
@@ -219,6 +229,7 @@ func TestMakeRefuses(t *testing.T) {
 	}); err != nil || len(n.engine.Live()) != 0 {
 		t.Errorf("held open: %v, mappings %v", err, n.engine.Live())
 	}
+
 	if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil || o.Adopted {
 		t.Errorf("%+v, %v", o, err)
 	}

@@ -54,14 +54,17 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 	if err != nil {
 		return Opened{}, o.release(ctx, err)
 	}
+
 	m, stale, err := o.adopt(ctx, dev, opts)
 	if err != nil {
 		return Opened{}, o.release(ctx, err)
 	}
+
 	if m.Name != "" {
 		o.keepAgain(ctx, opts)
 		return Opened{m, o.State, true}, nil
 	}
+
 	if m, err = o.open(ctx, dev, opts, stale); err != nil {
 		return Opened{}, o.release(ctx, err)
 	}
@@ -106,10 +109,12 @@ func (o *op) format(ctx context.Context, dev backend.Device, writer string) erro
 			return err
 		}
 	}
+
 	if o.Device != dev.ID {
 		return fmt.Errorf("format volume %s: %w", o.Volume, &crypt.RefusedError{
 			Kind: crypt.OtherVolume, What: "device", Expected: o.Device + ", where formatting began", Found: dev.ID})
 	}
+
 	data, err := o.dataKey(ctx)
 	if err != nil {
 		return err
@@ -118,11 +123,13 @@ func (o *op) format(ctx context.Context, dev backend.Device, writer string) erro
 	if err := o.write(ctx, disk, data); err != nil {
 		return err
 	}
+
 	next := o.State
 	next.Phase, next.Epoch, next.Writer = Ready, 1, writer
 	if err := o.swap(ctx, next); err != nil {
 		return err
 	}
+
 	o.log.Info("volume formatted", "device", dev.ID, "bytes", o.Payload)
 	return nil
 }
@@ -185,14 +192,17 @@ func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m
 	if err != nil {
 		return m, "", err
 	}
+
 	for _, name := range former {
 		if err := o.discard(ctx, name); err != nil {
 			return m, "", err
 		}
 	}
+
 	if present == "" {
 		return m, "", nil
 	}
+
 	why := fmt.Sprintf("the state gives it to node %q, pending epoch %d", o.Writer, o.PendingEpoch)
 	if o.Writer == o.Node && o.PendingEpoch == 0 {
 		want := crypt.Expected(o.UUID, o.Epoch, o.Payload, dev.Number, opts.Class, opts.Discard)
@@ -202,9 +212,11 @@ func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m
 			m, why = o.inspect(ctx, want)
 		}
 	}
+
 	if why == "" {
 		return m, "", nil
 	}
+
 	o.log.Warn("mapping is to be replaced: it is not as it should be", "mapping", present, "why", why)
 	return crypt.Mapping{}, present, nil
 }
@@ -275,6 +287,7 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 			return crypt.Mapping{}, err
 		}
 	}
+
 	record, err := verified()
 	if err != nil {
 		return crypt.Mapping{}, err
@@ -286,6 +299,7 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 	if err := o.Engine.Probe(ctx, m.Name); err != nil {
 		return crypt.Mapping{}, errors.Join(err, o.discard(ctx, m.Name))
 	}
+
 	return m, nil
 }
 

@@ -78,11 +78,13 @@ func TestLyingDisks(t *testing.T) {
 			if d.Writes() != writes || !equal(n.state(), before) {
 				t.Error("something was written")
 			}
+
 			d.Tamper = nil
 			d.Become(honest)
 			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
 				t.Errorf("with its own disk: %v", err)
 			}
+
 			n.intact()
 		})
 	}
@@ -98,13 +100,16 @@ func TestOlderImages(t *testing.T) {
 	if _, err := s.Open(ctx, id, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	images["before it was expanded"] = n.disks[id].Clone()
 	if _, err := s.Expand(ctx, id, 2*size, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	// The power fails while it is open, and the disk comes back as it was once.
 	n.reboot()
 	latest := n.disks[id].Clone()
+
 	for name, image := range images {
 		n.disks[id].Become(image)
 		n.disks[id].Resize(crypt.DeviceSize(2 * size))
@@ -112,10 +117,12 @@ func TestOlderImages(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+
 	n.disks[id].Become(latest)
 	if _, err := n.process(0).Open(ctx, id, OpenOptions{}); err != nil {
 		t.Error(err)
 	}
+
 	n.intact()
 }
 
@@ -184,11 +191,13 @@ func TestStateFromABackupWhileOpen(t *testing.T) {
 			}
 		})
 	}
+
 	// One that was fenced already keeps nothing: the disk says the rest.
 	n, mapping := restoredWhileOpen(t)
 	if err := n.engine.Fence(t.Context(), mapping); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := openAgain(t.Context(), n.process(0)); !errors.Is(err, crypt.NewerThanState) {
 		t.Errorf("with a dead one: %v", err)
 	}
@@ -211,12 +220,14 @@ func TestFormattingElsewhere(t *testing.T) {
 			}
 		}
 	}
+
 	n := interrupted(t)
 	n.disks[id].Flip(100<<10, 1)
 	writes := n.disks[id].Writes()
 	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err, crypt.NotEmpty) || n.disks[id].Writes() != writes {
 		t.Errorf("somebody wrote there: %v", err)
 	}
+
 	n = interrupted(t)
 	s := n.process(0)
 	s.Backend = renamed{s.Backend}

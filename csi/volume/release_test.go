@@ -55,6 +55,7 @@ func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 			if !c.open {
 				closeVolume(t, n)
 			}
+
 			s := n.process(0)
 			on := attached{s.Backend, map[string]bool{}}
 			s.Backend = on
@@ -122,6 +123,7 @@ func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 				if err != nil && !errors.Is(err, errDead) {
 					t.Fatal(err)
 				}
+
 				when := last(n.trace)
 				kept := n.disks[id].Clone()
 				n.process(0)
@@ -129,6 +131,7 @@ func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 				if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
 					t.Fatalf("step %d after %v: %v", kill, when, err)
 				}
+
 				// What a pod writes now would be lost with the image that was kept.
 				n.reboot()
 				n.disks[id].Become(kept)

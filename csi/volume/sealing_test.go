@@ -69,6 +69,7 @@ func TestKeptSealing(t *testing.T) {
 			if len(s.sealing) != 0 {
 				t.Error("the key is still there")
 			}
+
 			closed := n.disks[id].Clone()
 			n.disks[id].Become(open)
 			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); errors.Is(err, crypt.OlderImage) != c.sealed {
@@ -80,6 +81,7 @@ func TestKeptSealing(t *testing.T) {
 			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
 				t.Error(err)
 			}
+
 			n.intact()
 		})
 	}

@@ -216,12 +216,14 @@ func (s *Set) lock(volume string) (func(), error) {
 	if err := backend.CheckName(volume); err != nil {
 		return nil, err
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	inProgress := fmt.Errorf("volume %s: %w", volume, ErrInProgress)
 	if s.busy[volume] {
 		return nil, inProgress
 	}
+
 	release := func() {}
 	if s.Locks != "" {
 		path := filepath.Join(s.Locks, volume+".lock")
@@ -237,6 +239,7 @@ func (s *Set) lock(volume string) (func(), error) {
 			return nil, err
 		}
 	}
+
 	s.busy[volume] = true
 	return func() {
 		s.mu.Lock()

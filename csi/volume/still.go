@@ -114,15 +114,18 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var suspended []string
 	for _, name := range names {
 		if m, err := s.Engine.Lookup(ctx, name); err == nil && m.Suspended {
 			suspended = append(suspended, name)
 		}
 	}
+
 	if len(suspended) == 0 {
 		return nil
 	}
+
 	states, unread := s.Store.List(ctx)
 	volumeByName := map[string]string{}
 	for _, st := range states {
@@ -131,6 +134,7 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 			volumeByName[crypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
 		}
 	}
+
 	var errs []error
 	for _, name := range suspended {
 		volume, ok := volumeByName[name]
@@ -144,6 +148,7 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 		}
 		errs = append(errs, s.resume(ctx, volume, name))
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -70,6 +70,7 @@ func TestSourceThatStandsStill(t *testing.T) {
 			if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) || !errors.Is(err, unix.ENOMEM) || *asked != attempts {
 				t.Errorf("%v after %d attempts, want %d", err, *asked, attempts)
 			}
+
 			n.nothingOf(copyID)
 			if len(n.suspended()) != 1 {
 				t.Errorf("suspended %v", n.suspended())
@@ -77,14 +78,17 @@ func TestSourceThatStandsStill(t *testing.T) {
 			if err := goOn(n, s); !errors.Is(err, unix.ENOMEM) || len(n.suspended()) != 1 {
 				t.Errorf("it fails once more: %v, suspended %v", err, n.suspended())
 			}
+
 			for range 2 {
 				if err := goOn(n, s); err != nil || len(n.suspended()) != 0 {
 					t.Errorf("%v, suspended %v", err, n.suspended())
 				}
 			}
+
 			copyVolume(t, n.process(0), copyID, id, CopyOptions{})
 		})
 	}
+
 	n := opened(t)
 	closeVolume(t, n)
 	for _, v := range []string{id, "none"} {
@@ -229,6 +233,7 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 		n := opened(t)
 		closeVolume(t, n)
 		s := n.process(0)
+
 		var hung []func()
 		for range readers {
 			done, err := (&op{Set: s}).turn(t.Context())
@@ -237,16 +242,20 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 			}
 			hung = append(hung, done)
 		}
+
 		began := time.Now()
 		if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || time.Since(began) != turnPatience {
 			t.Errorf("%v after %v, want %v", err, time.Since(began), turnPatience)
 		}
+
 		for range readers {
 			s.reading <- struct{}{}
 		}
+
 		for _, done := range hung {
 			done()
 		}
+
 		if len(s.reading) != readers {
 			t.Errorf("%d turns are taken, want %d", len(s.reading), readers)
 		}

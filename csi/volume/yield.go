@@ -27,6 +27,7 @@ func (s *Set) Yield(ctx context.Context, volume string) error {
 	if present != "" && o.Busy(o.Node) != nil {
 		names = append(names, present)
 	}
+
 	for _, name := range names {
 		m, err := o.Engine.Lookup(ctx, name)
 		if errors.Is(err, crypt.ErrNoMapping) || err == nil && m.Dead() {
@@ -41,6 +42,7 @@ func (s *Set) Yield(ctx context.Context, volume string) error {
 		o.happened(Fenced)
 		o.log.Warn("mapping fenced: another node has taken its volume over; what was written here since is lost", "mapping", name, "node", o.Writer)
 	}
+
 	if o.Writer != o.Node {
 		o.drop()
 	}

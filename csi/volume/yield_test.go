@@ -49,6 +49,7 @@ func TestYield(t *testing.T) {
 			if err := n.process(0).Yield(t.Context(), id); err != nil || len(n.engine.Live()) != 1 {
 				t.Fatalf("what it has itself: %v, mappings %v", err, n.engine.Live())
 			}
+
 			take(n)
 			before, writes := n.state(), n.disks[id].Writes()
 			s := n.process(0)
@@ -57,10 +58,12 @@ func TestYield(t *testing.T) {
 					t.Errorf("%v, mappings %v", err, n.engine.Live())
 				}
 			}
+
 			_, err := s.Open(t.Context(), id, OpenOptions{})
 			if !errors.As(err, new(*BusyError)) || !strings.Contains(err.Error(), "taken over from this node, node-1, by node node-2") || !strings.Contains(err.Error(), "PersistentVolume") {
 				t.Errorf("opened again: %v", err)
 			}
+
 			n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
 			if _, err := s.Close(t.Context(), id, nil); err != nil {
 				t.Errorf("closed: %v", err)
@@ -68,6 +71,7 @@ func TestYield(t *testing.T) {
 			if _, err := n.engine.Lookup(t.Context(), mapping); !errors.Is(err, crypt.ErrNoMapping) || !equal(n.state(), before) || n.disks[id].Writes() != writes {
 				t.Errorf("%v, state %+v, %d writes", err, n.state(), n.disks[id].Writes()-writes)
 			}
+
 			n.intact()
 		})
 	}

@@ -71,6 +71,7 @@ func TestZombiesThatCannotBeReplaced(t *testing.T) {
 				}
 				return hook(op, name)
 			}
+
 			before := n.state()
 			if _, err := s.Open(t.Context(), id, OpenOptions{}); !errors.Is(err, c.want) {
 				t.Errorf("%v; want %v", err, c.want)

@@ -216,11 +216,13 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	// In the order given: what is begun last is what a limit leaves out.
 	queue, results := make(chan int, len(batches)), make(chan result, len(batches))
 	for i := range batches {
 		queue <- i
 	}
+
 	close(queue)
 	for range parallel {
 		go func() {
@@ -234,6 +236,7 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 			}
 		}()
 	}
+
 	tick := time.NewTicker(alive)
 	defer tick.Stop()
 	var first error
@@ -255,6 +258,7 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 			o.Log.Info(string(outcome.Status), "spec", outcome.Name, "took", outcome.Elapsed.Round(time.Second), "message", outcome.Message, "left", r.left())
 		}
 	}
+
 	return first
 }
 
@@ -268,6 +272,7 @@ func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
+
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		return nil, err
@@ -278,9 +283,11 @@ func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts
 	defer cancel()
 	cmd := exec.CommandContext(bounded, o.Program, o.arguments(dir, specs, facts, limit)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+
 	if o.Registry != "" {
 		cmd.Env = append(os.Environ(), RepoListEnv+"="+o.repoList())
 	}
+
 	// Interrupted, it deletes its namespaces and writes its report.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = grace
@@ -289,6 +296,7 @@ func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts
 	if err := ctx.Err(); err != nil {
 		return passed(path, specs), context.Cause(ctx)
 	}
+
 	return collect(path, specs, ended)
 }
 
@@ -322,6 +330,7 @@ func collect(path string, specs []string, ended error) ([]upstream.Outcome, erro
 	if err != nil {
 		missing += ": " + err.Error()
 	}
+
 	byName := map[string]upstream.Outcome{}
 	var step error
 	for _, outcome := range reported {
@@ -332,9 +341,11 @@ func collect(path string, specs []string, ended error) ([]upstream.Outcome, erro
 			step = fmt.Errorf("no spec could be run: %s: %s (its log is beside %s)", outcome.Step, outcome.Message, path)
 		}
 	}
+
 	if len(byName) == 0 && step != nil {
 		return nil, step
 	}
+
 	outcomes := make([]upstream.Outcome, len(specs))
 	for i, spec := range specs {
 		outcome, found := byName[spec]
@@ -343,6 +354,7 @@ func collect(path string, specs []string, ended error) ([]upstream.Outcome, erro
 		}
 		outcomes[i] = outcome
 	}
+
 	return outcomes, nil
 }
 

@@ -33,6 +33,7 @@ func TestBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const works, fails, absent = upstream.Group + " Services should work [Conformance]", upstream.Group + " Services should fail", upstream.Group + " Services are absent"
 	for name, tt := range map[string]struct {
 		script string
@@ -53,11 +54,13 @@ func TestBatch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var got []upstream.Status
 			var names []string
 			for _, outcome := range outcomes {
 				got, names = append(got, outcome.Status), append(names, outcome.Name)
 			}
+
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
 			}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/vm"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 const (
@@ -37,12 +37,14 @@ func TestKernel(t *testing.T) {
 	if os.Getenv(vmEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+vmEnv+"=1 to start virtual machines")
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if _, err := c.Close(); err != nil {
 			t.Error(err)
@@ -50,6 +52,7 @@ func TestKernel(t *testing.T) {
 	})
 	m := c.Machines[0]
 	t.Run("networkd", func(t *testing.T) { keepsForeignRoutes(ctx, t, m) })
+
 	for _, pkg := range packages {
 		run := os.Getenv(runEnv)
 		if pkg.only != "" {
@@ -60,6 +63,7 @@ func TestKernel(t *testing.T) {
 			}
 			run = "^" + pkg.only + "$"
 		}
+
 		t.Run(path.Base(pkg.path), func(t *testing.T) {
 			binary := filepath.Join(t.TempDir(), "tests")
 			build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary, "../../"+pkg.path)

@@ -43,6 +43,7 @@ func (h *Host) makeCgroup() error {
 	if err != nil {
 		return err
 	}
+
 	for _, e := range entries {
 		if m := groupName.FindStringSubmatch(e.Name()); m != nil {
 			if pid, err := strconv.Atoi(m[1]); err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
@@ -50,6 +51,7 @@ func (h *Host) makeCgroup() error {
 			}
 		}
 	}
+
 	for i := 1; ; i++ {
 		path := filepath.Join(tree, fmt.Sprintf("kubeveil-lab-%d-%d", os.Getpid(), i))
 		err := os.Mkdir(path, 0o755)

@@ -28,6 +28,7 @@ func giveServiceRights(root string, objects []*unstructured.Unstructured) error 
 	if err != nil {
 		return err
 	}
+
 	for _, o := range objects {
 		if o.GetKind() != "ClusterRole" || o.GetName() != "kubeveil-veild" {
 			continue
@@ -42,6 +43,7 @@ func giveServiceRights(root string, objects []*unstructured.Unstructured) error 
 		}
 		return json.Unmarshal(now, o)
 	}
+
 	return fmt.Errorf("rights of the component services: there is no ClusterRole kubeveil-veild")
 }
 

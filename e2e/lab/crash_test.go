@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // makerEnv names the environment variable by which TestMaker is the process that crashes; its value
@@ -62,6 +62,7 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	maker := exec.CommandContext(ctx, self, "-test.run=^TestMaker$")
 	maker.Env = append(os.Environ(), makerEnv+"="+filepath.Join(t.TempDir(), "lab"))
 	var stderr bytes.Buffer
@@ -76,12 +77,14 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 	if err := maker.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	var sleeper, holder int
 	var said []string
 	for lines := bufio.NewScanner(stdout); holder == 0 && lines.Scan(); {
 		said = append(said, lines.Text())
 		_, _ = fmt.Sscanf(lines.Text(), "made %d in /proc/%d/ns/net", &sleeper, &holder)
 	}
+
 	t.Cleanup(func() {
 		if holder != 0 && runs(holder) {
 			_ = syscall.Kill(holder, syscall.SIGKILL) // the init of all that is in the host
@@ -93,6 +96,7 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 			}
 		}
 	})
+
 	if holder == 0 {
 		t.Fatalf("no lab was made: %v: %q %s", maker.Wait(), said, &stderr)
 	}
@@ -102,6 +106,7 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 	if err := maker.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
+
 	_ = maker.Wait() // killed
 	err = lab.Until(ctx, time.Minute, func() error {
 		if runs(sleeper) || runs(holder) {

@@ -61,6 +61,7 @@ func installChecks(ctx context.Context, t *testing.T, l *lab.Lab) {
 			}
 		}
 	}
+
 	out, _ := installCheck(ctx, t, l, admin, "-o", "json")
 	var report struct {
 		Fit      bool

@@ -90,10 +90,12 @@ func tryState(ctx context.Context, n *lab.Node) (state, error) {
 		text = routeMTU.ReplaceAllString(text, "$1")
 		s[c.name] = lines(text, func(line string) bool { return strings.Contains(line, c.keep) })
 	}
+
 	var err error
 	if s["programs"], err = programs(n); err != nil {
 		return nil, err
 	}
+
 	s["peers"], err = peers(n)
 	return s, err
 }
@@ -329,13 +331,16 @@ func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
 			t.Fatal(err)
 		}
 	}
+
 	if err := x.run(ctx, f.node); err != nil {
 		t.Fatal(err)
 	}
+
 	if f.dead {
 		f.strangers(ctx)
 		startVeild(ctx, t, f.node, "")
 	}
+
 	began := time.Now()
 	err := lab.Until(ctx, f.within, func() error {
 		now, err := tryState(ctx, f.node)
@@ -352,9 +357,11 @@ func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
 	} else {
 		t.Logf("repaired after %v", time.Since(began).Round(10*time.Millisecond))
 	}
+
 	for _, name := range x.renews {
 		f.before[name] = readState(ctx, t, f.node)[name]
 	}
+
 	running.flowing(ctx, t, 20*time.Second)
 	running.end(ctx, t, limits{gap: f.within, lossy: true})
 	if seen := f.lab.Oracle.Seen(); seen.Findings() > 0 {

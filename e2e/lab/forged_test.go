@@ -68,6 +68,7 @@ func (f forgery) create(ctx context.Context, c *lab.Control) error {
 	for _, p := range f.prefixes {
 		node.Spec.PodCIDRs = append(node.Spec.PodCIDRs, p.String())
 	}
+
 	if len(f.prefixes) > 0 {
 		node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
 	}
@@ -75,19 +76,24 @@ func (f forgery) create(ctx context.Context, c *lab.Control) error {
 	if err != nil {
 		return err
 	}
+
 	for _, a := range f.addrs {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
+
 	if node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil || f.key == "" {
 		return err
 	}
+
 	var endpoints, claims []any
 	for _, a := range f.addrs {
 		endpoints = append(endpoints, netip.AddrPortFrom(a, config.TunnelPort).String())
 	}
+
 	for _, p := range f.claims {
 		claims = append(claims, p.String())
 	}
+
 	v := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "kubeveil.io/v1alpha1", "kind": "VeilNode",
 		"metadata": map[string]any{"name": f.name, "ownerReferences": []any{map[string]any{
@@ -123,6 +129,7 @@ func TestForgedObjects(t *testing.T) {
 	if _, err := lab.Echo(ctx, l.Outside); err != nil {
 		t.Fatal(err)
 	}
+
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	reachable(ctx, t, l, pods[0])
 	before := nodeStatus(ctx, t, n1).Peers
@@ -130,6 +137,7 @@ func TestForgedObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	all := forgeries(l, nodeStatus(ctx, t, n2).Devices[0].PublicKey.String())
 	for _, f := range all {
 		t.Run(f.name, func(t *testing.T) {
@@ -147,6 +155,7 @@ func TestForgedObjects(t *testing.T) {
 			reachable(ctx, t, l, pods[0])
 		})
 	}
+
 	for _, snapshot := range []string{"kept", "lost"} {
 		t.Run("restart, last good table "+snapshot, func(t *testing.T) {
 			if snapshot == "lost" {
@@ -154,6 +163,7 @@ func TestForgedObjects(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			restartVeild(ctx, t, n1)
 			want := before
 			if snapshot == "lost" {
@@ -161,16 +171,19 @@ func TestForgedObjects(t *testing.T) {
 				// without them.
 				want = withoutAddrs(before, n2.Addrs)
 			}
+
 			for _, f := range all {
 				if snapshot == "lost" && slices.Equal(f.addrs, n2.Addrs) {
 					f.incumbent, f.because = "", "nobody's"
 				}
 				incumbents(t, want, waitStatus(ctx, t, n1, 10*time.Second, f.refused).Peers)
 			}
+
 			talk(ctx, t, pods[0], pods[1])
 			reachable(ctx, t, l, pods[0])
 		})
 	}
+
 	t.Run("deleted", func(t *testing.T) {
 		for _, f := range all {
 			if err := f.delete(ctx, l.Control); err != nil {
@@ -185,10 +198,12 @@ func TestForgedObjects(t *testing.T) {
 			return nil
 		})
 	})
+
 	var h lab.Held
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("the incumbent's traffic was disturbed: %v", err)
 	}
+
 	t.Logf("one connection through it all: %d records, longest gap %.0f ms", h.Records, h.MaxGapMillis)
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)

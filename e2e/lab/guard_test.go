@@ -31,12 +31,14 @@ func TestGuardOnLinks(t *testing.T) {
 		guarded(ctx, t, n1, "eth1")
 		t.Logf("guarded within %v", time.Since(began).Round(time.Millisecond))
 	})
+
 	t.Run("a hostile neighbour", func(t *testing.T) { injectFromOutside(ctx, t, l, pods) })
 	for _, link := range []string{"eth0", "eth1"} {
 		t.Run("routes past the tunnel by "+link, func(t *testing.T) {
 			routePast(ctx, t, l, pods, pastRoutes(pods[1], link))
 		})
 	}
+
 	// The kernel encapsulates behind the last hook of netfilter.
 	t.Run("segment routes past the tunnel", func(t *testing.T) {
 		if err := n1.IP(ctx, "sr tunsrc set "+n1.Addrs[1].String()); err != nil {
@@ -48,10 +50,12 @@ func TestGuardOnLinks(t *testing.T) {
 			t.Error("no packet inside another was stopped")
 		}
 	})
+
 	t.Run("without veild", func(t *testing.T) {
 		if err := n1.Program("veild").Kill(ctx); err != nil {
 			t.Fatal(err)
 		}
+
 		// Nobody is there to attach a program: nft has to do.
 		if _, err := n1.AddLink(ctx, "eth2"); err != nil {
 			t.Fatal(err)
@@ -60,6 +64,7 @@ func TestGuardOnLinks(t *testing.T) {
 		if err := n1.IP(ctx, routes...); err != nil {
 			t.Fatal(err)
 		}
+
 		before := droppedByNFT(ctx, t, n1)
 		nobodyAnswers(ctx, t, pods[1], pods[0], n1)
 		if now := droppedByNFT(ctx, t, n1); now == before {
@@ -68,11 +73,13 @@ func TestGuardOnLinks(t *testing.T) {
 		if _, err := n1.StartProgram(ctx, "veild"); err != nil {
 			t.Fatal(err)
 		}
+
 		guarded(ctx, t, n1, "eth2")
 		nobodyAnswers(ctx, t, pods[1], pods[0], n1)
 		removeRoutes(ctx, t, n1, routes)
 		talk(ctx, t, pods[0], pods[1])
 	})
+
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)
 }
@@ -111,10 +118,12 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	from, _ := linkOf(ctx, t, l.Outside, "hostile")
 	packet := func(src, dst netip.Addr) []byte {
 		return datagram{from: from, to: hw, src: src, dst: dst, srcPort: 4000, dstPort: lab.SinkPort, payload: []byte("01234567" + l.Canary)}.frame()
 	}
+
 	var inside, source, toPod [][]byte
 	for i, six := range []bool{false, true} {
 		remote, here, node := pods[1].Addr(six), pods[0].Addr(six), n1.Addrs[i]
@@ -122,6 +131,7 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 		inside = append(inside, packet(remote, here))
 		toPod = append(toPod, packet(l.OutsideAddrs()[i], here), packet(l.Nodes()[1].Addrs[i], here))
 	}
+
 	// A VLAN tag or two do not hide it.
 	tagged := func(f []byte) []byte { return slices.Concat(f[:12], []byte{0x81, 0, 0, 7}, f[12:]) }
 	source = append(source, tagged(source[0]), tagged(tagged(source[0])))
@@ -132,9 +142,11 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 		gotSource, gotTo = dropped(ctx, t, n1, "src_in_range")-beforeSource, dropped(ctx, t, n1, "dst_in_range")-beforeTo
 		return gotSource + gotTo
 	})
+
 	if gotTo < uint64(len(toPod)) {
 		t.Errorf("dropped %d by source and %d by destination, of %d to the pod", gotSource, gotTo, len(toPod))
 	}
+
 	for _, bad := range []struct {
 		reason string
 		frame  []byte
@@ -147,10 +159,12 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 		inject(ctx, t, l.Outside, "hostile", bad.frame)
 		counted(ctx, t, 1, func() uint64 { return dropped(ctx, t, n1, bad.reason) - before })
 	}
+
 	var got lab.Drained
 	if err := sink.Result(ctx, &got); err != nil || got.Received > 0 {
 		t.Errorf("the pod got %+v, %v", got, err)
 	}
+
 	t.Logf("dropped %d by source and %d by destination", gotSource, gotTo)
 }
 

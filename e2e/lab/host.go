@@ -91,6 +91,7 @@ func (h *Host) start(ctx context.Context) error {
 	if err := h.makeCgroup(); err != nil {
 		return err
 	}
+
 	cmd := exec.Command(h.lab.program("veil-tools"), "holder", "-etc", filepath.Join(h.Disk(), "etc"), "-name", h.Name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
@@ -103,6 +104,7 @@ func (h *Host) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -110,12 +112,14 @@ func (h *Host) start(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start holder: %w", err)
 	}
+
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil || line != "ready\n" {
 		_ = stdin.Close()
 		_ = cmd.Wait()
 		return fmt.Errorf("start holder: %w: %s", err, stderr.String())
 	}
+
 	h.holder, h.stdin, h.exited = cmd, stdin, make(chan struct{})
 	go func(exited chan struct{}) {
 		_ = cmd.Wait()

@@ -39,9 +39,11 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 	a, b, c := l.Nodes()[0], l.Nodes()[1], l.Nodes()[2]
 	foreign(ctx, t, b, "foreign_own", published(portToOwn, a.Addrs))
 	foreign(ctx, t, b, "foreign_third", published(portToThird, c.Addrs))
+
 	for _, at := range []lab.Place{a, c, pods[2]} {
 		noteSources(ctx, t, at)
 	}
+
 	var asked []behind
 	for i, addr := range b.Addrs {
 		asked = append(asked,
@@ -51,6 +53,7 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 			behind{"the node's pod to a third host", pods[1], addr, portToThird, c, pods[1].Addrs[i]},
 			behind{"a pod to a host", pods[0], c.Addrs[i], lab.EchoPort, c, pods[0].Addrs[i]})
 	}
+
 	for _, q := range asked {
 		for _, proto := range []string{"tcp", "udp"} {
 			before := l.Oracle.Seen().Kinds[oracle.Tunnel]
@@ -63,6 +66,7 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 			tunnelled(ctx, t, l, before)
 		}
 	}
+
 	hostsUnreached(ctx, t, l, pods[0])
 }
 
@@ -79,10 +83,12 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 			}
 		}
 	}
+
 	before := dropped(ctx, t, b, "source_translated")
 	if err := b.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, taken := range []string{"flush map inet %[1]s self4; flush map inet %[1]s self6", "flush chain inet %[1]s keep_source"} {
 		taken = fmt.Sprintf(taken, config.NFTGuardTable)
 		run(ctx, t, b, "nft", taken)
@@ -92,13 +98,16 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 			}
 		})
 	}
+
 	if _, err := b.StartProgram(ctx, "veild"); err != nil {
 		t.Fatal(err)
 	}
+
 	settled(ctx, t, b)
 	if dropped(ctx, t, b, "source_translated") == before {
 		t.Error("nothing was counted: without the rule the sources were not translated")
 	}
+
 	ask(5*time.Second, func(addr netip.Addr, proto string, err error) {
 		if err != nil {
 			t.Errorf("after the repair: %s over %s: %v", addr, proto, err)

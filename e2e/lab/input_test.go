@@ -43,11 +43,13 @@ func TestBadInput(t *testing.T) {
 	if _, err := n.StartProgram(ctx, "veil-wg"); err != nil {
 		t.Fatal(err)
 	}
+
 	path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
 	good, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	// First: nothing has been made on the node yet.
 	t.Run("another network plugin", func(t *testing.T) { otherPlugin(ctx, t, n) })
 	for name, c := range refusals() {
@@ -56,6 +58,7 @@ func TestBadInput(t *testing.T) {
 			if c.before != nil {
 				c.before(t, n)
 			}
+
 			out := c.start(ctx, t, n)
 			t.Log(out)
 			for _, word := range c.says {
@@ -63,15 +66,18 @@ func TestBadInput(t *testing.T) {
 					t.Errorf("the message lacks %q: %s", word, out)
 				}
 			}
+
 			if strings.Contains(out, "goroutine ") {
 				t.Errorf("it panicked: %s", out)
 			}
+
 			nothingStays(ctx, t, n)
 			if c.after != nil {
 				c.after(t, n)
 			}
 		})
 	}
+
 	writeConfig(t, path, good, refusal{})
 	t.Run("a corrupt snapshot", func(t *testing.T) {
 		const corrupt = "{\"revision\": 1, \"peers\": [{]}"
@@ -89,6 +95,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s holds %q (%v), want what was corrupt", aside, kept, err)
 		}
 	})
+
 	t.Run("another veild runs", func(t *testing.T) {
 		out := refusal{}.start(ctx, t, n)
 		if !strings.Contains(out, "another veild is running") {
@@ -98,6 +105,7 @@ func TestBadInput(t *testing.T) {
 			t.Error("the first one was disturbed")
 		}
 	})
+
 	t.Run("the tunnel's port in use", func(t *testing.T) { portInUse(ctx, t, n) })
 	t.Run("a read-only CNI folder", func(t *testing.T) { readOnlyCNI(ctx, t, n) })
 	noSecrets(ctx, t, l, nil)
@@ -115,6 +123,7 @@ func refusals() map[string]refusal {
 			}
 		}
 	}
+
 	remove := func(path string) func(t *testing.T, n *lab.Node) {
 		return func(t *testing.T, n *lab.Node) {
 			if err := os.Remove(n.Path(path)); err != nil {
@@ -263,11 +272,13 @@ func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	if err := taken.WaitLine(ctx, "listening", 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, name := range []string{"veil-wg", "veild"} {
 		if _, err := n.StartProgram(ctx, name); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	s := waitProblem(ctx, t, n, "51820")
 	t.Logf("problems: %q", s.Problems)
 	if _, err := n.AddPod(ctx, "early", lab.PodOptions{}); err == nil {

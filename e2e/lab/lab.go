@@ -170,25 +170,30 @@ func (l *Lab) make(ctx context.Context) error {
 	if err := l.plug(ctx, l.Outside, "outside", "eth0", l.opts.Family.Underlay(outsideHost)); err != nil {
 		return err
 	}
+
 	if l.opts.Network == Veil && !l.opts.NoAPIServer {
 		if l.Control, err = l.newControl(ctx); err != nil {
 			return fmt.Errorf("control plane: %w", err)
 		}
 		l.log.Info("API server is ready", "after", time.Since(start).Round(time.Millisecond))
 	}
+
 	for range max(l.opts.Nodes, 0) {
 		if _, err := l.AddNode(ctx); err != nil {
 			return err
 		}
 	}
+
 	if l.opts.NoBoot {
 		return nil
 	}
+
 	for _, n := range l.Nodes() {
 		if err := n.WaitReady(ctx); err != nil {
 			return err
 		}
 	}
+
 	l.log.Info("lab is ready", "after", time.Since(start).Round(time.Millisecond), "dir", l.Dir)
 	return nil
 }

@@ -95,6 +95,7 @@ func everyManifest(t *testing.T) (objects, patches []manifest) {
 		if err != nil {
 			return err
 		}
+
 		// Definitions of others are generated.
 		if d.IsDir() && strings.HasSuffix(path, "snapshots/crd") {
 			return fs.SkipDir
@@ -106,16 +107,19 @@ func everyManifest(t *testing.T) (objects, patches []manifest) {
 		if err != nil {
 			return err
 		}
+
 		if aPatch.Match(text) {
 			patches = append(patches, manifest{path: path, text: string(text), object: &unstructured.Unstructured{}})
 		} else {
 			objects = append(objects, readManifest(t, path))
 		}
+
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(objects) == 0 || len(patches) == 0 {
 		t.Fatalf("%d objects and %d lists of patches under manifests/", len(objects), len(patches))
 	}
@@ -262,6 +266,7 @@ func withComponent(t *testing.T, name string) (was, is map[string]*unstructured.
 	for _, m := range kustomized(t, filepath.Join(root(t), "manifests")) {
 		was[m.object.GetKind()+" "+m.object.GetName()] = m.object
 	}
+
 	dir := filepath.Join(root(t), "manifests/components", name)
 	text := readManifest(t, filepath.Join(dir, "kustomization.yaml")).text
 	var k struct {
@@ -274,6 +279,7 @@ func withComponent(t *testing.T, name string) (was, is map[string]*unstructured.
 	if err := yaml.UnmarshalStrict([]byte(text), &k); err != nil {
 		t.Fatalf("kustomization of %s: %v", name, err)
 	}
+
 	for _, p := range k.Patches {
 		key := p.Target.Kind + " " + p.Target.Name
 		o := is[key]
@@ -285,6 +291,7 @@ func withComponent(t *testing.T, name string) (was, is map[string]*unstructured.
 		}
 		is[key] = patched(t, filepath.Join(dir, p.Path), o)
 	}
+
 	return was, is
 }
 

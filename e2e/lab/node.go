@@ -61,11 +61,13 @@ func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node
 	if podPrefixes != nil {
 		n.PodPrefixes = podPrefixes
 	}
+
 	l.Oracle.Update(func(r *oracle.Rules) { r.Nodes = append(r.Nodes, n.Addrs...) })
 	h, err := l.newHost(ctx, fmt.Sprintf("node-%d", number))
 	if err != nil {
 		return nil, err
 	}
+
 	n.Host = h
 	l.mu.Lock()
 	l.nodes = append(l.nodes, n)
@@ -75,6 +77,7 @@ func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node
 			return nil, err
 		}
 	}
+
 	if err := n.writeDisk(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", n.Name, err)
 	}
@@ -84,6 +87,7 @@ func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node
 	if l.opts.Network == Clear {
 		return n, l.clearRoutes(ctx)
 	}
+
 	return n, nil
 }
 
@@ -97,6 +101,7 @@ func (n *Node) writeDisk(ctx context.Context) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+
 	source := map[string]any{"kind": "snapshot", "file": "/etc/kubeveil/snapshot.json"}
 	if l.Control != nil {
 		kubeconfig, err := l.Control.kubeconfig(ctx, n)
@@ -113,6 +118,7 @@ func (n *Node) writeDisk(ctx context.Context) error {
 		}
 		source = map[string]any{"kind": "kubernetes", "kubeconfig": "/etc/kubeveil/kubeconfig"}
 	}
+
 	settings := map[string]any{
 		"node":          n.Name,
 		"clusterRanges": l.opts.Family.ClusterRanges(),
@@ -122,9 +128,11 @@ func (n *Node) writeDisk(ctx context.Context) error {
 		"cni":           map[string]any{"confDir": "/etc/cni/net.d", "portmap": true, "bandwidth": true},
 		"logLevel":      "debug",
 	}
+
 	for key, value := range l.opts.VeildConfig {
 		settings[key] = value
 	}
+
 	if l.opts.translates() {
 		placeServices(settings)
 	}
@@ -132,6 +140,7 @@ func (n *Node) writeDisk(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	return os.WriteFile(filepath.Join(dir, filepath.Base(configFile)), b, 0o644)
 }
 
@@ -143,39 +152,47 @@ func (n *Node) boot(ctx context.Context, programs bool) error {
 		"net/ipv6/conf/default/accept_dad", "0"); err != nil {
 		return err
 	}
+
 	if n.lab.opts.BootUnit {
 		if _, err := n.Exec(ctx, n.lab.program("veild"), "close", "--config", configFile); err != nil {
 			return err
 		}
 	}
+
 	if n.lab.opts.MoreAddresses {
 		if err := n.addMore(ctx); err != nil {
 			return err
 		}
 	}
+
 	if err := n.lab.plug(ctx, n.Host, n.Name, "eth0", n.underlay()); err != nil {
 		return err
 	}
+
 	if n.lab.opts.MoreAddresses && n.lab.opts.Family.v6() {
 		second := at(underlay6, byte(secondHost+n.Number))
 		if err := n.IP(ctx, addrLines("eth0", []netip.Prefix{second})...); err != nil {
 			return err
 		}
 	}
+
 	// A default route, as every node has one; what takes it reaches nobody but the outside host.
 	for _, a := range n.lab.OutsideAddrs() {
 		if err := n.IP(ctx, fmt.Sprintf("route add default via %s dev eth0", a)); err != nil {
 			return err
 		}
 	}
+
 	if !programs || n.lab.opts.Network != Veil {
 		return nil
 	}
+
 	for _, name := range []string{"veil-wg", "veild"} {
 		if _, err := n.StartProgram(ctx, name); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 

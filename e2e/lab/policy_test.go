@@ -103,6 +103,7 @@ func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	own, other := l.Nodes()[0].Name, l.Nodes()[1].Name
 	admin := l.Control.Dynamic.Resource(veilNodes)
 	policyInForce(ctx, t, as(t, l, stolenToken(t, l.Nodes()[0])), other)
+
 	for name, token := range map[string]string{
 		"bound to the Node":          stolenToken(t, l.Nodes()[0]),
 		"bound to a pod on the Node": newToken(ctx, t, l, daemonPod(ctx, t, l, own)),
@@ -121,6 +122,7 @@ func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 					refused(t, "create with owner: "+what, dry(ctx, c, o), "owned by its Node")
 				}
 			})
+
 			t.Run("a name that the server makes", func(t *testing.T) {
 				o := veilNode("", "Node", own)
 				o.SetGenerateName(own)
@@ -131,6 +133,7 @@ func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 			})
 		})
 	}
+
 	t.Run("bound to nothing", func(t *testing.T) {
 		c := as(t, l, newToken(ctx, t, l, nil))
 		othersRefused(ctx, t, c, admin, other, "names no node")
@@ -247,6 +250,7 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 	if err := n.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	// Somebody else's change to a claim is written over by its node, which is an update.
 	admin := l.Control.Dynamic.Resource(veilNodes)
 	err = lab.Until(ctx, 20*time.Second, func() error {
@@ -256,9 +260,11 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := admin.Patch(ctx, n.Name, "application/merge-patch+json", []byte(`{"spec":{"mtu":1234}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	err = lab.Until(ctx, 20*time.Second, func() error {
 		o, err := admin.Get(ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
@@ -272,6 +278,7 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+
 	if err := n.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}

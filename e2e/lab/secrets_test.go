@@ -25,6 +25,7 @@ func noSecrets(ctx context.Context, t *testing.T, l *lab.Lab, earlier map[string
 	t.Helper()
 	keys := map[string][]byte{}
 	maps.Copy(keys, earlier)
+
 	for _, n := range l.Nodes() {
 		key, err := readKey(n)
 		if err != nil {
@@ -42,16 +43,20 @@ func noSecrets(ctx context.Context, t *testing.T, l *lab.Lab, earlier map[string
 			}
 		}
 	}
+
 	files, found, err := findSecrets(l.Dir, keys)
 	if err != nil {
 		t.Errorf("secrets: %v", err)
 	}
+
 	for _, f := range found {
 		t.Errorf("secret: %s", f)
 	}
+
 	if files < 3*len(keys) {
 		t.Errorf("secrets: only %d files were searched", files)
 	}
+
 	t.Logf("no trace of %d private keys in %d files", len(keys), files)
 }
 

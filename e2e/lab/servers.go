@@ -28,6 +28,7 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
+
 	c.lab.mu.Lock()
 	c.lab.hosts = append(c.lab.hosts, h)
 	c.lab.mu.Unlock()
@@ -35,11 +36,13 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 	if err := c.lab.plug(ctx, h, name, "eth0", c.lab.opts.Family.Underlay(controlHost+byte(i))); err != nil {
 		return err
 	}
+
 	addr := c.serverAddrs(i)[0]
 	p, err := c.runAPIServer(ctx, h, c.etcdURL(), addr)
 	if err != nil {
 		return err
 	}
+
 	err = Until(ctx, 90*time.Second, func() error {
 		if !p.Running() {
 			return Stop(fmt.Errorf("it has ended: %s", p.tail()))
@@ -49,6 +52,7 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 	if err != nil {
 		return fmt.Errorf("wait for the API server on %s: %w", name, err)
 	}
+
 	return nil
 }
 

@@ -127,12 +127,14 @@ func selected(t *testing.T, monitor, service *unstructured.Unstructured) string 
 	if !texts(monitor, "spec", "selector", "matchLabels").AsSelector().Matches(labels.Set(service.GetLabels())) {
 		t.Error("the monitor does not select the service")
 	}
+
 	for file, want := range map[string]bool{"cni/daemonset-veild.yaml": true, "cni/daemonset-veil-wg.yaml": false, "uninstall/daemonset.yaml": false} {
 		pod := texts(daemonSet(t, file), "spec", "template", "metadata", "labels")
 		if texts(service, "spec", "selector").AsSelector().Matches(pod) != want {
 			t.Errorf("the service selects the pods of %s: %t, want %t", file, !want, want)
 		}
 	}
+
 	ports, _, _ := unstructured.NestedSlice(service.Object, "spec", "ports")
 	endpoints, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
 	if len(ports) != 1 || len(endpoints) != 1 {
@@ -142,6 +144,7 @@ func selected(t *testing.T, monitor, service *unstructured.Unstructured) string 
 	if port["name"] != endpoint["port"] {
 		t.Errorf("the monitor asks for port %v, the service has %v", endpoint["port"], port["name"])
 	}
+
 	return fmt.Sprint(port["targetPort"])
 }
 

@@ -183,9 +183,11 @@ func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cu
 		t.Errorf("%s: %v", what, err)
 		return
 	}
+
 	if r.Opened != heldToAPI || len(r.Closed) == 0 || len(r.Closed) == r.Opened {
 		t.Errorf("%s: %d of %d held connections were closed, want those to one of two servers", what, len(r.Closed), r.Opened)
 	}
+
 	var lastClosed, lastFailed time.Duration
 	for _, at := range r.Closed {
 		if d := time.UnixMilli(at).Sub(cut); d < 0 {
@@ -194,9 +196,11 @@ func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cu
 			lastClosed = max(lastClosed, d)
 		}
 	}
+
 	for _, at := range r.Failed {
 		lastFailed = max(lastFailed, time.UnixMilli(at).Sub(cut))
 	}
+
 	if lastClosed > closedWithin {
 		t.Errorf("%s: the last connection to a dead server was closed after %v", what, lastClosed)
 	}
@@ -206,6 +210,7 @@ func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cu
 	if r.Asked < 100 {
 		t.Errorf("%s: only %d new connections", what, r.Asked)
 	}
+
 	t.Logf("%s: %d of %d closed, the last after %v; of %d new ones %d of no use, the last began after %v",
 		what, len(r.Closed), r.Opened, lastClosed, r.Asked, len(r.Failed), lastFailed)
 }

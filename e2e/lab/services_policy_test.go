@@ -87,6 +87,7 @@ func localBetween(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 			}
 		})
 	})
+
 	t.Run("terminating endpoints", func(t *testing.T) {
 		end := func(p *lab.Pod) endpoint { return endpoint{p, false, true, true} }
 		ask := func(from *lab.Pod, at *lab.Node, wanted func(lab.Census) error) {

@@ -128,6 +128,7 @@ func serviceScenarios(t *testing.T, routing string) {
 		}
 		many = append(many, p)
 	}
+
 	var waits sync.WaitGroup // beside the others
 	for i, s := range scenarios {
 		run := func() {
@@ -145,6 +146,7 @@ func serviceScenarios(t *testing.T, routing string) {
 			run()
 		}
 	}
+
 	waits.Wait()
 	noLeaksBetween(t, l)
 }
@@ -161,6 +163,7 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 		}
 		return out
 	}
+
 	spec := s.spec
 	spec.Type = corev1.ServiceTypeLoadBalancer
 	name := fmt.Sprintf("scenario-%d", number)
@@ -168,12 +171,14 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 	if s.ports > 1 {
 		putBackends(ctx, t, l, name, ready(of(s.before)...), s.ports)
 	}
+
 	addr := netip.AddrFrom4([4]byte{198, 18, 65, byte(number + 1)})
 	if s.six {
 		a := netip.MustParseAddr("fd42:65::").As16()
 		a[15] = byte(number + 1)
 		addr = netip.AddrFrom16(a)
 	}
+
 	balance(ctx, t, l, web, l.Nodes()[0], addr)
 	s.ask(ctx, t, l, web, addr, client, s.before)
 	if s.itself {
@@ -181,9 +186,11 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 			s.askAs(ctx, t, p, lab.Question{To: netip.AddrPortFrom(addr, servicePort)}, s.before)
 		}
 	}
+
 	if s.clients > 0 {
 		s.persist(ctx, t, l, netip.AddrPortFrom(addr, servicePort))
 	}
+
 	if s.after != nil {
 		putBackends(ctx, t, l, name, ready(of(s.after)...), 1)
 		s.ask(ctx, t, l, web, addr, client, s.after)
@@ -225,6 +232,7 @@ func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to neti
 	t.Helper()
 	six := to.Addr().Is6()
 	via := nodeAddr(l.Nodes()[0], six)
+
 	var clients []netip.Addr
 	for i := range s.clients {
 		for _, p := range l.Family().Underlay(moreClients + 1 + i) {
@@ -238,6 +246,7 @@ func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to neti
 			}
 		}
 	}
+
 	had := map[netip.Addr]string{}
 	used := map[string]int{}
 	for round := range 2 {
@@ -255,8 +264,10 @@ func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to neti
 			}
 		}
 	}
+
 	if len(used) < 2 {
 		t.Errorf("%d clients all had the same server: %v", len(clients), used)
 	}
+
 	t.Logf("servers of %d clients: %v", len(clients), had)
 }

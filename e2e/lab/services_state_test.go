@@ -61,6 +61,7 @@ func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client
 	b, c := pods[1], pods[2]
 	web := publish(ctx, t, l, "moving", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, b)
 	n := l.Nodes()[0]
+
 	var keepers []*keeper
 	for _, six := range []bool{false, true} {
 		inside, outside := clusterIP(t, web, six), nodePort(t, web, n, "udp", six)
@@ -72,6 +73,7 @@ func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client
 			&keeper{what: "a connection from outside, " + family(six), from: l.Outside, q: lab.Question{Proto: "tcp", To: nodePort(t, web, n, "tcp", six), Egress: true}},
 		)
 	}
+
 	for _, k := range keepers {
 		answers(ctx, t, k.from, k.q, everyone("b"))
 		var err error
@@ -79,10 +81,12 @@ func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client
 			t.Fatalf("%s: %v", k.what, err)
 		}
 	}
+
 	putBackends(ctx, t, l, web.Name, append(ready(c), endpoint{b, false, true, true}), 1)
 	for _, k := range keepers {
 		answers(ctx, t, k.from, k.q, everyone("c"))
 	}
+
 	putBackends(ctx, t, l, web.Name, ready(c), 1)
 	for _, k := range keepers {
 		if k.q.Proto == "udp" {
@@ -91,6 +95,7 @@ func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client
 			}
 		}
 	}
+
 	for _, k := range keepers {
 		k.end(ctx, t)
 	}

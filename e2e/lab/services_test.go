@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -277,6 +277,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 	client, pods := namedPods(ctx, t, l, 1, "a", "b")
 	web := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, pods[1])
 	n := l.Nodes()[0]
+
 	// The backend is on the other node.
 	var ways []*keeper
 	for _, six := range []bool{false, true} {
@@ -284,6 +285,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 			&keeper{what: "a pod, " + family(six), from: client, q: lab.Question{To: clusterIP(t, web, six)}},
 			&keeper{what: "outside, " + family(six), from: l.Outside, q: lab.Question{To: nodePort(t, web, n, "tcp", six), Egress: true}})
 	}
+
 	for _, w := range ways {
 		answers(ctx, t, w.from, w.q, everyone("b"))
 		var err error
@@ -291,6 +293,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 			t.Fatalf("%s: %v", w.what, err)
 		}
 	}
+
 	once := func(when string) {
 		t.Helper()
 		for _, w := range ways {
@@ -305,9 +308,11 @@ func TestServicesOutliveVeild(t *testing.T) {
 			}
 		}
 	}
+
 	if err := n.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	once("while veild is dead")
 	if err := l.Control.StopAPIServer(ctx); err != nil {
 		t.Fatal(err)
@@ -315,6 +320,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 	if _, err := n.StartProgram(ctx, "veild"); err != nil {
 		t.Fatal(err)
 	}
+
 	listed := func(wanted bool) {
 		t.Helper()
 		waitStatus(ctx, t, n, 30*time.Second, func(s telemetry.Status) error {
@@ -324,24 +330,29 @@ func TestServicesOutliveVeild(t *testing.T) {
 			return nil
 		})
 	}
+
 	listed(false)
 	once("after a start without an API server")
 	if err := l.Control.StartAPIServer(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	listed(true)
 	once("after the lists have come")
 	for _, w := range ways {
 		w.lived(ctx, t)
 	}
+
 	if err := l.Control.Client.CoreV1().Services("default").Delete(ctx, web.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, w := range ways {
 		q := w.q
 		q.Count, q.Timeout = 1, 300*time.Millisecond
 		answers(ctx, t, w.from, q, unanswered)
 	}
+
 	if err := n.Program("veild").Term(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -351,6 +362,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 	if left, err := filepath.Glob(n.Path("/sys/fs/bpf/kubeveil/*")); err != nil || len(left) > 0 {
 		t.Errorf("after cleanup there are %v (%v)", left, err)
 	}
+
 	noLeaksBetween(t, l)
 }
 

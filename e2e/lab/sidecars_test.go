@@ -31,7 +31,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount/mounttest"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // sidecarsEnv names the environment variable that, when set, runs the test of the side-cars: the
@@ -54,6 +54,7 @@ func TestSidecars(t *testing.T) {
 	if bin == "" {
 		nettest.Skip(t, nettest.Short, "the side-cars take minutes to build; `make image-csi`, then "+sidecarsEnv+"=$PWD/out/images/root-amd64/usr/local/bin runs it")
 	}
+
 	ctx, l := newLab(t, lab.Options{NoBoot: true, Nodes: 1})
 	installCSI(ctx, t, l)
 	snapshots := filepath.Join(root(t), "manifests/components/snapshots")
@@ -62,12 +63,14 @@ func TestSidecars(t *testing.T) {
 			t.Fatalf("%s: %v", m.path, err)
 		}
 	}
+
 	s := &sidecars{Lab: l, t: t, node: l.Nodes()[0].Name, bin: bin, socket: filepath.Join(l.Control.Host().Dir, "csi.sock")}
 	// As the kubelet does when the driver registers.
 	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, driver.TopologyKey, s.node)
 	if _, err := l.Control.Client.CoreV1().Nodes().Patch(ctx, s.node, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	s.serveDriver(ctx)
 	s.start(ctx, filepath.Join(root(t), csiManifests, "driver/daemonset.yaml"), csiAccount)
 	s.start(ctx, filepath.Join(snapshots, "daemonset.yaml"), csiAccount)
@@ -78,6 +81,7 @@ func TestSidecars(t *testing.T) {
 	t.Run("veilctl volume", func(t *testing.T) { s.veilctl(ctx, t, pv.Name) })
 	t.Run("expand", func(t *testing.T) { s.expand(ctx, t, pv) })
 	t.Run("snapshot", func(t *testing.T) { s.snapshot(ctx, t) })
+
 	t.Run("delete", func(t *testing.T) { s.remove(ctx, t, pv) })
 }
 
@@ -97,10 +101,12 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 	if err := keyring.CreateFile(key); err != nil {
 		s.t.Fatal(err)
 	}
+
 	keys, err := keyring.File(key)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	log := slog.New(slog.NewTextHandler(s.t.Output(), nil))
 	files := &backend.Files{Dir: s.t.TempDir(), Sparse: true}
 	s.t.Cleanup(func() { // What a test that failed leaves is on loop devices.
@@ -111,16 +117,19 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 			}
 		}
 	})
+
 	set := volume.NewSet(volume.Config{Cluster: cluster, Node: s.node, Store: store, Engine: crypttest.New(), Backend: files, Log: log})
 	d, err := driver.New(driver.Config{Node: s.node, Version: "v0", Sets: map[string]*volume.Set{driver.BackendFile: set},
 		Keys: map[string]keyring.Provider{keyring.NameKMS: keys}, Mounts: &mounttest.System{}, Log: log})
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	listener, err := driver.Listen(s.socket)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	server := driver.NewServer(log, func(driver.Call) {})
 	d.Register(server)
 	// Not the test's, which ends before what is cleaned up: side-cars end when they lose their
@@ -144,6 +153,7 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(readManifest(s.t, path).object.Object, &set); err != nil {
 		s.t.Fatal(err)
 	}
+
 	token, pod := s.token(ctx, account)
 	for _, c := range set.Spec.Template.Spec.Containers {
 		if len(c.Command) == 0 {
@@ -153,6 +163,7 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 		if err := os.WriteFile(config, s.kubeconfig(token), 0o600); err != nil {
 			s.t.Fatal(err)
 		}
+
 		args := []string{"NODE_NAME=" + s.node, "NAMESPACE=kube-system", "POD_NAME=" + pod, filepath.Join(s.bin, filepath.Base(c.Command[0])), "--kubeconfig=" + config, "--v=4"}
 		for _, a := range c.Args {
 			args = append(args, strings.ReplaceAll(a, "/csi/csi.sock", s.socket))
@@ -160,10 +171,12 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 				args = append(args, "--leader-election-namespace=kube-system")
 			}
 		}
+
 		p, err := s.Control.Host().Start(ctx, "/usr/bin/env", args...)
 		if err != nil {
 			s.t.Fatal(err)
 		}
+
 		s.t.Cleanup(func() {
 			if !p.Running() {
 				s.t.Errorf("%s has ended by itself: its output is in %s", c.Name, s.Control.Host().Dir)
@@ -236,10 +249,12 @@ func (s *sidecars) provision(ctx context.Context, name string, from *corev1.Type
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("128Mi")}},
 		},
 	}
+
 	claim, err := s.Control.Client.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim, metav1.CreateOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	var pv *corev1.PersistentVolume
 	s.within(ctx, s.t, "a volume for the claim", func() error {
 		pv, err = s.Control.Client.CoreV1().PersistentVolumes().Get(ctx, "pvc-"+string(claim.UID), metav1.GetOptions{})
@@ -252,6 +267,7 @@ func (s *sidecars) provision(ctx context.Context, name string, from *corev1.Type
 	if node, _, _ := unstructured.NestedString(o.Object, "spec", "node"); node != s.node || pv.Spec.CSI.VolumeHandle != pv.Name {
 		s.t.Errorf("the volume is of node %q, handle %q", node, pv.Spec.CSI.VolumeHandle)
 	}
+
 	return pv
 }
 
@@ -346,6 +362,7 @@ func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	s.within(ctx, t, "the snapshot is ready", func() error {
 		o, err := snapshots.Get(ctx, "first", metav1.GetOptions{})
 		if err != nil {
@@ -356,6 +373,7 @@ func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
 		}
 		return nil
 	})
+
 	group := "snapshot.storage.k8s.io"
 	restored := s.provision(ctx, "restored", &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "first"})
 	if o, err := s.Control.Dynamic.Resource(kubestore.VeilVolumes).Get(ctx, restored.Name, metav1.GetOptions{}); err != nil {
@@ -363,11 +381,13 @@ func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
 	} else if source, _, _ := unstructured.NestedString(o.Object, "spec", "source"); !strings.HasPrefix(source, "snap-") {
 		t.Errorf("the volume was made from %q", source)
 	}
+
 	s.bind(ctx, restored) // While a claim waits for its volume, the snapshot is kept.
 	s.remove(ctx, t, restored)
 	if err := snapshots.Delete(ctx, "first", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	s.within(ctx, t, "the snapshot goes, with its state", func() error {
 		_, err := snapshots.Get(ctx, "first", metav1.GetOptions{})
 		left, listed := s.Control.Dynamic.Resource(kubestore.VeilVolumes).List(ctx, metav1.ListOptions{})

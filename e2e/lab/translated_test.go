@@ -72,6 +72,7 @@ func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	if err := p.Node.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	run(ctx, t, p.Node, "nft", "flush", "chain", "inet", config.NFTGuardTable, "keep_source")
 	ask := func(timeout time.Duration) (answered, refused error) {
 		for _, addr := range l.Nodes()[1].Addrs {
@@ -89,9 +90,11 @@ func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	if err, _ := ask(300 * time.Millisecond); err != nil {
 		t.Error(err)
 	}
+
 	if _, err := p.Node.StartProgram(ctx, "veild"); err != nil {
 		t.Fatal(err)
 	}
+
 	settled(ctx, t, p.Node)
 	if dropped(ctx, t, p.Node, "source_translated") == 0 {
 		t.Error("nothing was counted: the sources were not translated")

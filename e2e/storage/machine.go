@@ -51,6 +51,7 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	if _, err := os.Stat(program); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is missing: run `CGO_ENABLED=0 go build -o %s ./e2e/storage/volumetool` first", program, tool)
 	}
+
 	m := &Machine{}
 	var qemu []string
 	for _, d := range o.Disks {
@@ -60,9 +61,11 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 		m.disks = append(m.disks, d)
 		qemu = append(qemu, d.Arguments()...)
 	}
+
 	if m.cluster, err = vm.New(ctx, vm.Options{Nodes: 1, Bare: true, QEMU: qemu, Dir: o.Dir, Log: o.Log}); err != nil {
 		return nil, errors.Join(err, m.removeDisks())
 	}
+
 	m.Machine = m.cluster.Machines[0]
 	err = m.PutFile(ctx, remote, program)
 	if err == nil {
@@ -71,6 +74,7 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare the machine: %w", err), m.Close())
 	}
+
 	return m, nil
 }
 

@@ -31,9 +31,11 @@ func aggregated(ctx context.Context, s *Session) error {
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
+
 	if err := n.Serve(ctx, &remote.Service{Name: "api", Port: webhookPort}); err != nil {
 		return err
 	}
+
 	group := n.Name + ".e2e.kubeveil.io"
 	object, err := json.Marshal(apiService(n.Name, group, cert))
 	if err != nil {
@@ -43,6 +45,7 @@ func aggregated(ctx context.Context, s *Session) error {
 	if err := api.Post().AbsPath(apiServices).SetHeader("Content-Type", "application/json").Body(object).Do(ctx).Error(); err != nil {
 		return fmt.Errorf("register the API %s: %w", group, err)
 	}
+
 	s.note("API on %s", p.Node)
 	err = remote.Until(ctx, "an object of an API that a pod serves", meeting, func(ctx context.Context) error {
 		got, err := api.Get().AbsPath("/apis/"+group+"/v1/canary").SetHeader("Accept", "application/json").DoRaw(ctx)
@@ -51,6 +54,7 @@ func aggregated(ctx context.Context, s *Session) error {
 		}
 		return err
 	})
+
 	// Before its pod goes: no namespace is removed while an API does not answer.
 	return errors.Join(err, api.Delete().AbsPath(apiServices+"/v1."+group).Do(context.WithoutCancel(ctx)).Error())
 }

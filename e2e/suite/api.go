@@ -46,11 +46,13 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	if err != nil {
 		return err
 	}
+
 	again, anew := &victim{Pod: &remote.Pod{Name: "again", Node: b.Node}}, &victim{Pod: &remote.Pod{Name: "anew", Node: b.Node}}
 	client := &victim{Pod: a}
 	if err := atOnce(func() error { return n.Run(ctx, again.Pod) }, func() error { return n.Run(ctx, anew.Pod) }); err != nil {
 		return err
 	}
+
 	for _, v := range []*victim{again, anew, client} {
 		got, err := s.Client.CoreV1().Pods(v.Namespace.Name).Get(ctx, v.Name, metav1.GetOptions{})
 		if err != nil {
@@ -61,14 +63,17 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 			v.container = strings.TrimPrefix(c.ContainerID, "containerd://")
 		}
 	}
+
 	all, err := s.load(ctx)
 	if err != nil {
 		return err
 	}
+
 	began := time.Now()
 	if err := s.Lab.StopAPI(ctx); err != nil {
 		return err
 	}
+
 	err = s.killAndReach(ctx, client, again, anew)
 	// What is long about the outage is that leases end, watches break and retries are far apart.
 	err = errors.Join(err, waitUntil(ctx, began.Add(away)))
@@ -80,6 +85,7 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	if err != nil {
 		return err
 	}
+
 	old := anew.Addrs
 	err = remote.Until(ctx, "the new address in the pod's status", remote.PodPatience, func(ctx context.Context) error {
 		if err := anew.WaitReady(ctx, remote.PodPatience); err != nil {
@@ -93,6 +99,7 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	if err != nil {
 		return err
 	}
+
 	return talk(ctx, a, remote.EchoPort, append(again.Addrs, anew.Addrs...)...)
 }
 
@@ -104,11 +111,13 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 	if err != nil {
 		return err
 	}
+
 	for _, task := range []string{again.container, "$(" + fmt.Sprintf(sandboxOf, anew.uid) + ")"} {
 		if _, err := s.Lab.Exec(ctx, node, "ctr -n k8s.io tasks kill -s SIGKILL "+task); err != nil {
 			return err
 		}
 	}
+
 	began := time.Now()
 	targets := echoes(remote.EchoPort, again.Addrs)
 	err = remote.Until(ctx, "another address of the pod whose sandbox was killed", remote.PodPatience, func(ctx context.Context) error {
@@ -128,10 +137,12 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 	if err != nil {
 		return err
 	}
+
 	line := fmt.Sprintf("ctr -n k8s.io tasks exec --exec-id meet-$$ %s veil-tools meet -timeout %s %s", from.container, 2*meeting, strings.Join(targets, " "))
 	if _, err := s.Lab.Exec(ctx, from.Node, line); err != nil {
 		return err
 	}
+
 	s.note("without API server: %v met after %.0f s", targets, time.Since(began).Seconds())
 	return nil
 }

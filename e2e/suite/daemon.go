@@ -31,6 +31,7 @@ func (s *Session) load(ctx context.Context) ([]*flows, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	at := func(lists ...[]netip.Addr) (out []netip.AddrPort) {
 		for _, list := range lists {
 			for _, addr := range list {
@@ -39,14 +40,17 @@ func (s *Session) load(ctx context.Context) ([]*flows, error) {
 		}
 		return out
 	}
+
 	// A name is learned by proxies when they like.
 	if err := talk(ctx, a, service.Port, service.Addrs...); err != nil {
 		return nil, err
 	}
+
 	// Made before, since two at once would make two.
 	if _, err := s.namespace(ctx); err != nil {
 		return nil, err
 	}
+
 	var there, back *flows
 	err = atOnce(
 		func() (err error) {
@@ -55,6 +59,7 @@ func (s *Session) load(ctx context.Context) ([]*flows, error) {
 		},
 		func() (err error) { back, err = s.startFlows(ctx, "flows-back", b.Node, at(a.Addrs)...); return err },
 	)
+
 	return []*flows{there, back}, err
 }
 
@@ -82,19 +87,23 @@ func daemonRolled(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	began := time.Now()
 	if err := s.restart(ctx, veildSet); err != nil {
 		return err
 	}
+
 	s.note("%d pods of veild replaced in %s", len(old), time.Since(began).Round(time.Second))
 	errs := []error{s.held(ctx, all, gapOfNothing)}
 	after, err := s.podsOf(ctx, veildSet)
+
 	errs = append(errs, err)
 	for node, uid := range after {
 		if old[node] == uid {
 			errs = append(errs, fmt.Errorf("veild of %s was not replaced", node))
 		}
 	}
+
 	after, err = s.podsOf(ctx, wgSet)
 	errs = append(errs, err)
 	for node, uid := range after {
@@ -102,6 +111,7 @@ func daemonRolled(ctx context.Context, s *Session) error {
 			errs = append(errs, fmt.Errorf("veil-wg of %s was replaced", node))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

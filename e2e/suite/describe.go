@@ -28,6 +28,7 @@ func (s *Session) describe(ctx context.Context, dir string) {
 		s.Log.Warn("no artefacts", "err", err)
 		return
 	}
+
 	write := func(name string, content []byte, err error) {
 		if err != nil {
 			content = fmt.Appendf(content, "\nincomplete: %v\n", err)
@@ -36,6 +37,7 @@ func (s *Session) describe(ctx context.Context, dir string) {
 			s.Log.Warn("no artefact", "name", name, "err", err)
 		}
 	}
+
 	nodes, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if nodes != nil {
 		content, _ := yaml.Marshal(nodes.Items)
@@ -47,15 +49,18 @@ func (s *Session) describe(ctx context.Context, dir string) {
 			}
 		}
 	}
+
 	spaces := []string{metav1.NamespaceSystem}
 	for _, n := range []*remote.Namespace{s.shared, s.own} {
 		if n != nil {
 			spaces = append(spaces, n.Name)
 		}
 	}
+
 	for _, space := range spaces {
 		s.describeNamespace(ctx, space, write)
 	}
+
 	if s.Lab != nil {
 		seen := s.Lab.Oracle().Seen()
 		text := fmt.Sprintf("%d frames, %d plaintext: %v\n", seen.Frames, seen.Plaintext, seen.Kinds)

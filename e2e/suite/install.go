@@ -164,6 +164,7 @@ func (s *Session) asPlanned(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	var runtimes []string
 	for _, n := range nodes {
@@ -181,11 +182,13 @@ func (s *Session) asPlanned(ctx context.Context) error {
 		}
 		errs = append(errs, s.tunnelOf(ctx, n.Name, linux))
 	}
+
 	for _, generation := range []string{"containerd://1.6.", "containerd://2."} {
 		if !slices.ContainsFunc(runtimes, func(r string) bool { return strings.HasPrefix(r, generation) }) {
 			errs = append(errs, fmt.Errorf("no node has %s: they have %v", generation, runtimes))
 		}
 	}
+
 	s.note("runtimes %v", runtimes)
 	return errors.Join(errs...)
 }
@@ -261,7 +264,7 @@ func (s *Session) applySome(ctx context.Context, wanted func(kind string) bool) 
 	return err
 }
 
-// uninstall takes Kubeveil away as docs/install.md says, pods first. Nodes must be as before it was
+// uninstall takes Kubeveil away as docs/how-to/uninstall.md says, pods first. Nodes must be as before it was
 // installed.
 func uninstall(ctx context.Context, s *Session) error {
 	if s.before == nil {
@@ -273,6 +276,7 @@ func uninstall(ctx context.Context, s *Session) error {
 	if err := s.drain(ctx); err != nil {
 		return err
 	}
+
 	began := time.Now()
 	for _, words := range [][]string{
 		{"-n", metav1.NamespaceSystem, "delete", "daemonset", veildSet, wgSet},
@@ -285,10 +289,12 @@ func uninstall(ctx context.Context, s *Session) error {
 			return err
 		}
 	}
+
 	s.note("taken away in %.0f s", time.Since(began).Seconds())
 	if err := s.waitNotReady(ctx); err != nil {
 		return err
 	}
+
 	return remote.Until(ctx, "nodes as before the installation", meeting, func(ctx context.Context) error {
 		after, err := s.inventories(ctx)
 		if err != nil {
@@ -362,6 +368,7 @@ func reinstall(ctx context.Context, s *Session) error {
 	if err := s.applySome(ctx, func(kind string) bool { return slices.Contains(last, kind) }); err != nil {
 		return err
 	}
+
 	// Until they run and are refused.
 	err := remote.Until(ctx, "daemons without rights run", installing, func(ctx context.Context) error {
 		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + veildSet})
@@ -384,6 +391,7 @@ func reinstall(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	if err := s.notReady(ctx); err != nil {
 		return fmt.Errorf("while the daemons have no rights: %w", err)
 	}
@@ -394,5 +402,6 @@ func reinstall(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	return talkBoth(ctx, a, b)
 }

@@ -87,6 +87,7 @@ func (r *ruleset) next(line string) (out []string) {
 			r.hidden = r.depth
 		}
 	}
+
 	iptables := strings.HasPrefix(r.table, "table ip filter ") || strings.HasPrefix(r.table, "table ip6 filter ") ||
 		strings.HasPrefix(r.table, "table ip mangle ") || strings.HasPrefix(r.table, "table ip6 mangle ")
 	switch {
@@ -98,17 +99,19 @@ func (r *ruleset) next(line string) (out []string) {
 		r.printed = true
 		out = append(out, "nft "+line)
 	}
+
 	if closes {
 		if r.hidden == r.depth {
 			r.hidden = 0
 		}
 		r.depth--
 	}
+
 	return out
 }
 
 // changing says that a line is of what comes and goes by itself, or stays by intention
-// (docs/install.md): forwarding and the empty qdisc clsact, which others may rely on by now, and
+// (docs/how-to/uninstall.md): forwarding and the empty qdisc clsact, which others may rely on by now, and
 // empty directories where there were none.
 func changing(line string) bool {
 	switch {

@@ -29,23 +29,28 @@ func reboot(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	// What is sent to it while it is away and boots must not show either.
 	if _, err := s.load(ctx); err != nil {
 		return err
 	}
+
 	began := time.Now()
 	if err := s.Lab.Reboot(ctx, b.Node); err != nil {
 		return err
 	}
+
 	s.note("%s answers after %.0f s", b.Node, time.Since(began).Seconds())
 	// The API server thinks that the node is Ready until it hears from it: what a new boot writes
 	// is waited for.
 	if _, err := s.newKey(ctx, b.Node, old, returning); err != nil {
 		return err
 	}
+
 	if err := s.WaitNodesReady(ctx, returning, b.Node); err != nil {
 		return err
 	}
+
 	// What the API server says of pods is what it heard before, until the kubelet has looked at
 	// them.
 	err = remote.Until(ctx, "pods talk again", returning, func(ctx context.Context) error {
@@ -58,6 +63,7 @@ func reboot(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	s.note("its pods talk after %.0f s", time.Since(began).Seconds())
 	return nil
 }
@@ -120,6 +126,7 @@ func keyReplaced(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	if _, err := s.Lab.Exec(ctx, b.Node, "rm /run/kubeveil/key"); err != nil {
 		return err
 	}
@@ -134,6 +141,7 @@ func keyReplaced(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	err = remote.Until(ctx, "the new key at "+a.Node, meeting, func(ctx context.Context) error {
 		out, err := s.Lab.Exec(ctx, a.Node, "wg show veil0 peers")
 		if err != nil {
@@ -147,6 +155,7 @@ func keyReplaced(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	return s.held(ctx, all, gapOfKey)
 }
 
@@ -157,6 +166,7 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	began := time.Now()
 	name, err := s.Lab.Join(ctx)
 	if err != nil {
@@ -165,6 +175,7 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 	if err := s.WaitNodesReady(ctx, returning, name); err != nil {
 		return err
 	}
+
 	s.note("%s is Ready after %.0f s", name, time.Since(began).Seconds())
 	n, err := s.namespace(ctx)
 	if err != nil {
@@ -177,6 +188,7 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 	if err := talkBoth(ctx, a, c); err != nil {
 		return err
 	}
+
 	if s.Lab != nil {
 		// The lab's third machine has no module wireguard.
 		if err := s.tunnelOf(ctx, name, false); err != nil {
@@ -184,6 +196,7 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 		}
 		s.note("its tunnel is in userspace")
 	}
+
 	key, err := s.keyOf(ctx, name)
 	if err != nil {
 		return err
@@ -191,6 +204,7 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 	if err := s.Lab.Leave(ctx, name); err != nil {
 		return err
 	}
+
 	return remote.Until(ctx, name+" is forgotten", meeting, func(ctx context.Context) error { return s.forgotten(ctx, a.Node, name, key, c) })
 }
 

@@ -34,16 +34,19 @@ func mtuChanged(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	node := workers[0].Name
 	before, err := s.mtus(ctx, node)
 	if err != nil {
 		return err
 	}
+
 	configs := s.Client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
 	original, err := configs.Get(ctx, veilConfig, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
+
 	write := func(ctx context.Context, text string) error {
 		now, err := configs.Get(ctx, veilConfig, metav1.GetOptions{})
 		if err != nil {
@@ -55,6 +58,7 @@ func mtuChanged(ctx context.Context, s *Session) error {
 		}
 		return s.nudge(ctx)
 	}
+
 	text := original.Data["veild.yaml"]
 	began := time.Now()
 	err = write(ctx, text+fmt.Sprintf("\nmtu: %d\n", narrower))
@@ -62,6 +66,7 @@ func mtuChanged(ctx context.Context, s *Session) error {
 		err = s.followMTU(ctx, func(mtu int) bool { return mtu < narrower })
 		s.note("MTU of %s and its pods: %v, then below %d within %.0f s", node, before, narrower, time.Since(began).Seconds())
 	}
+
 	err = errors.Join(err, write(context.WithoutCancel(ctx), text))
 	if err != nil {
 		return err
@@ -69,6 +74,7 @@ func mtuChanged(ctx context.Context, s *Session) error {
 	if err := s.followMTU(ctx, func(mtu int) bool { return mtu == before[0] }); err != nil {
 		return err
 	}
+
 	return s.held(ctx, all, gapOfNothing)
 }
 

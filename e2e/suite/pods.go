@@ -74,6 +74,7 @@ func names(ctx context.Context, s *Session) error {
 	if err := s.waitDNS(ctx); err != nil {
 		return err
 	}
+
 	service, err := s.serve(ctx, "b", corev1.ServiceTypeClusterIP)
 	if err != nil {
 		return err
@@ -82,12 +83,14 @@ func names(ctx context.Context, s *Session) error {
 	if err := s.shared.Serve(ctx, headless); err != nil {
 		return err
 	}
+
 	var targets []string
 	for _, family := range familiesOf(b.Addrs) {
 		for _, name := range []string{service.Name, service.Name + "." + s.shared.Name + ".svc.cluster.local.", headless.Name} {
 			targets = append(targets, by(family, name)...)
 		}
 	}
+
 	for _, addr := range b.Addrs {
 		targets = append(targets, by("", dashed(addr)+"."+s.shared.Name+".pod.cluster.local.")...)
 	}
@@ -171,6 +174,7 @@ func nodePort(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	near, err := s.nodeAddrs(ctx, a.Node)
 	if err != nil {
 		return err
@@ -179,6 +183,7 @@ func nodePort(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	all := append(near[:len(near):len(near)], far...)
 	err = atOnce(
 		func() error { return meet(ctx, a, nodePorts(service, all)...) },
@@ -188,6 +193,7 @@ func nodePort(ctx context.Context, s *Session) error {
 		s.note("not from outside: this run has no host there")
 		return err
 	}
+
 	for _, addr := range all {
 		for _, proto := range protocols {
 			to := netip.AddrPortFrom(addr, uint16(service.NodePorts[proto]))
@@ -196,6 +202,7 @@ func nodePort(ctx context.Context, s *Session) error {
 			}))
 		}
 	}
+
 	return err
 }
 

@@ -45,9 +45,11 @@ func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	r := &Report{Kernel: kernels(nodes)}
 	var pace remote.Pace
 	ctx = remote.WithPace(ctx, &pace)
+
 	have := s.have(nodes)
 	for i, c := range cases {
 		if reason := s.reasonToSkip(c, have); reason != "" {
@@ -68,6 +70,7 @@ func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
 			s.broken = c.Name
 		}
 	}
+
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
 	defer cancel()
 	r.parts, r.Pace = s.parts, pace.Factor()
@@ -144,6 +147,7 @@ func (s *Session) one(ctx context.Context, c Case) Outcome {
 	if cause := context.Cause(limit); err != nil && cause != nil {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
+
 	cancel()
 	if reason, ok := skipped(err); ok {
 		outcome.Skipped, err = reason, nil
@@ -154,6 +158,7 @@ func (s *Session) one(ctx context.Context, c Case) Outcome {
 	if err != nil && ctx.Err() != nil {
 		outcome.Skipped, err = ended(ctx), nil
 	}
+
 	outcome.Err, outcome.Notes, outcome.Took = err, s.notes, time.Since(began)
 	if err != nil {
 		dir := filepath.Join(s.Dir, c.Name)
@@ -162,6 +167,7 @@ func (s *Session) one(ctx context.Context, c Case) Outcome {
 		cancel()
 		outcome.Artefacts = dir
 	}
+
 	s.leave(ctx)
 	s.Log.Info("case ends", "case", c.Name, "took", outcome.Took.Round(time.Millisecond), "err", outcome.Err, "notes", strings.Join(s.notes, "; "))
 	return outcome

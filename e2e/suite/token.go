@@ -63,17 +63,20 @@ func stolenToken(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	victim, thief := workers[0].Name, workers[1].Name
 	pod, err := s.daemon(ctx, veildSet, thief)
 	if err != nil {
 		return err
 	}
+
 	token, err := s.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx, pod.Spec.ServiceAccountName, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
+
 	admin, err := s.claims("")
 	if err != nil {
 		return err
@@ -86,11 +89,13 @@ func stolenToken(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	errs := []error{tryOthers(ctx, stolen, before, thief), tryOwn(ctx, stolen, thief)}
 	after, err := admin.Get(ctx, victim, metav1.GetOptions{})
 	if err != nil || after.GetUID() != before.GetUID() || after.GetGeneration() != before.GetGeneration() {
 		errs = append(errs, errors.Join(fmt.Errorf("VeilNode %s is not as it was before the tries", victim), err))
 	}
+
 	s.note("token of %s against VeilNode %s", thief, victim)
 	return errors.Join(errs...)
 }

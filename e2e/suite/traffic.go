@@ -190,9 +190,11 @@ func (f *flows) held(ctx context.Context, s *Session, limit time.Duration) error
 	if err := f.live(ctx); err != nil {
 		return err
 	}
+
 	var errs []error
 	var longest time.Duration
 	var lost, sent uint64
+
 	var whose []string
 	for _, flow := range f.last {
 		took := time.Duration(flow.MaxGapMillis * float64(time.Millisecond))
@@ -209,9 +211,11 @@ func (f *flows) held(ctx context.Context, s *Session, limit time.Duration) error
 			whose = append(whose, fmt.Sprintf("%s to %s: %d of %d not answered, of these %v", flow.Proto, flow.To, lost, flow.Sent, flow.Lost))
 		}
 	}
+
 	s.note("%d flows of %s live; longest gap %s; UDP %d of %d not answered", len(f.last), f.pod.Name, longest.Round(time.Millisecond), lost, sent)
 	for _, w := range whose {
 		s.note("%s", w)
 	}
+
 	return errors.Join(errs...)
 }

@@ -43,6 +43,7 @@ func (c *Cluster) probeAccel(ctx context.Context) (Accel, error) {
 	if err != nil {
 		return TCG, nil //nolint:nilerr // No KVM is an answer, not an error.
 	}
+
 	f.Close()
 	console := filepath.Join(c.Dir, "probe-kvm.log")
 	args := append(accelerator(KVM), "-nodefaults", "-display", "none", "-m", "512", "-no-reboot",
@@ -52,6 +53,7 @@ func (c *Cluster) probeAccel(ctx context.Context) (Accel, error) {
 	if err != nil {
 		return "", fmt.Errorf("probe KVM: %w", err)
 	}
+
 	err = lab.Until(ctx, probePatience, func() error {
 		if b, _ := os.ReadFile(console); bytes.Contains(b, []byte("Run /init as init process")) {
 			return nil
@@ -61,12 +63,15 @@ func (c *Cluster) probeAccel(ctx context.Context) (Accel, error) {
 		}
 		return fmt.Errorf("nothing of a running kernel on the console")
 	})
+
 	if kill := p.Kill(ctx); kill != nil {
 		return "", kill
 	}
+
 	if err != nil {
 		c.log.Info("KVM does not run a stock kernel: emulating", "reason", err)
 		return TCG, nil
 	}
+
 	return KVM, nil
 }

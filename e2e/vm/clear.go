@@ -29,6 +29,7 @@ func (c *Cluster) InstallClear(ctx context.Context) error {
 				return err
 			}
 		}
+
 		prefixes, err := c.podPrefixes(ctx, m)
 		if err != nil {
 			return err
@@ -40,15 +41,18 @@ func (c *Cluster) InstallClear(ctx context.Context) error {
 		if err := m.Put(ctx, clearConflist, 0o644, bytes.NewReader(conflist)); err != nil {
 			return err
 		}
+
 		// The control plane's host is a node without pods: it needs routes, and a file that makes
 		// it Ready.
 		if err := c.host.writeFile(clearConflist, conflist); err != nil {
 			return err
 		}
+
 		if err := c.routes(ctx, "replace", m, prefixes); err != nil {
 			return err
 		}
 	}
+
 	_, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+readyPatience.String())
 	return err
 }

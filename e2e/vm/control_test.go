@@ -89,12 +89,14 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := c.Apply(ctx, objects.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/webhook", "--timeout=300s"); err != nil {
 		t.Fatal(err)
 	}
+
 	// The API server reads the configuration, and who translates the endpoint, when they like.
 	err = lab.Until(ctx, time.Minute, func() error {
 		err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: bad, namespace: default, labels: {refuse: because}}}"))
@@ -106,6 +108,7 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 	if err != nil {
 		t.Error(err)
 	}
+
 	if err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: good, namespace: default}}")); err != nil {
 		t.Error(err)
 	}

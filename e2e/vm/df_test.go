@@ -116,6 +116,7 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	file := filepath.Join(t.TempDir(), "table.json")
 	w, err := source.NewWriter(file, true)
 	if err != nil {
@@ -124,9 +125,11 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 	if err := w.Write(n.table); err != nil {
 		t.Fatal(err)
 	}
+
 	key := n.key.Bytes()
 	configuration := fmt.Sprintf("node: %s\nclusterRanges: [%s]\nserviceRanges: [%s]\nsource: {kind: snapshot, file: /run/kubeveil/table.json}\n",
 		m.Name, f.ClusterRanges()[0], f.ServiceRanges()[0])
+
 	unit := "[Service]\nExecStart=/usr/local/bin/veild -config /etc/kubeveil/veild.yaml\n"
 	for path, content := range map[string]string{
 		"/etc/kubeveil/veild.yaml": configuration, "/run/kubeveil/key": base64.StdEncoding.EncodeToString(key[:]) + "\n",
@@ -136,6 +139,7 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 			t.Fatal(err)
 		}
 	}
+
 	table, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -146,6 +150,7 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 	if err := m.PutFile(ctx, "/usr/local/bin/veild", filepath.Join(root, "out/bin/veild")); err != nil {
 		t.Fatal(err)
 	}
+
 	shell(ctx, t, m, fmt.Sprintf("chmod 700 /run/kubeveil; ip addr add %s/32 dev lo; systemctl daemon-reload; systemctl start veild",
 		n.table.Self.PodPrefixes[0].Addr().Next()))
 }

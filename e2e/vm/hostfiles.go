@@ -77,6 +77,7 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 	if t := h.tokens[name]; t != nil && t.account == account.UID && time.Now().Before(t.renew) {
 		return nil
 	}
+
 	life := int64(tokenLife)
 	got, err := accounts.CreateToken(ctx, name, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &life,
@@ -85,6 +86,7 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("token of %s: %w", name, err)
 	}
+
 	ca, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -95,6 +97,7 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 	if err := h.writeFile("/run/lab/"+name+"/token", []byte(got.Status.Token)); err != nil {
 		return err
 	}
+
 	h.tokens[name] = &token{account.UID, time.Now().Add(tokenLife * time.Second * 4 / 5)}
 	return nil
 }
@@ -123,21 +126,26 @@ func (h *hostNode) heartbeat(ctx context.Context, ready bool) error {
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}}},
 		}, metav1.CreateOptions{})
 	}
+
 	if err != nil {
 		return err
 	}
+
 	h.node = node.UID
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: hostName}}
 	for _, p := range h.cluster.controlAddrs() {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.String()})
 	}
+
 	if node.Status.NodeInfo, err = nodeInfo(); err != nil {
 		return err
 	}
+
 	node.Status.Conditions = []corev1.NodeCondition{readyCondition(ready, node.Status.Conditions)}
 	if _, err := nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
+
 	return h.renewLease(ctx)
 }
 

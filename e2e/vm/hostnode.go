@@ -173,6 +173,7 @@ func (h *hostNode) follow(ctx context.Context, d *daemon) error {
 			wanted, generation = set.UID, set.Generation
 		}
 	}
+
 	running := d.process != nil && d.process.Running()
 	if running && (d.uid != wanted || d.rolls && d.generation != generation) {
 		if err := d.end(ctx); err != nil {
@@ -180,6 +181,7 @@ func (h *hostNode) follow(ctx context.Context, d *daemon) error {
 		}
 		running = false
 	}
+
 	if d.set != "" && wanted == "" {
 		return nil
 	}
@@ -190,6 +192,7 @@ func (h *hostNode) follow(ctx context.Context, d *daemon) error {
 	if err != nil {
 		return err
 	}
+
 	d.process, d.uid, d.generation = p, wanted, generation
 	return nil
 }

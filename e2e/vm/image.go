@@ -72,6 +72,7 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 	if err := addProgram(ctx, proxy, "nft"); err != nil {
 		return err
 	}
+
 	images := map[name.Reference]v1.Image{}
 	for _, i := range []struct {
 		ref   string
@@ -92,6 +93,7 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 			return fmt.Errorf("image %s: %w", i.ref, err)
 		}
 	}
+
 	if err := tarball.MultiRefWriteToFile(path, images); err != nil {
 		return fmt.Errorf("write images: %w", err)
 	}
@@ -107,19 +109,23 @@ func newImage(files map[string]string, entry []string) (v1.Image, error) {
 			return nil, err
 		}
 	}
+
 	for path, from := range files {
 		if err := (file{from: from, mode: 0o755}).add(w, path); err != nil {
 			return nil, err
 		}
 	}
+
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
+
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
 		tarball.WithCompressionLevel(gzip.BestSpeed))
 	if err != nil {
 		return nil, err
 	}
+
 	img, err := mutate.AppendLayers(empty.Image, layer)
 	if err != nil {
 		return nil, err
@@ -128,6 +134,7 @@ func newImage(files map[string]string, entry []string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", "amd64"
 	config.Config.Entrypoint = entry

@@ -101,6 +101,7 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err := c.forwardAPI(ctx); err != nil {
 		return err
 	}
+
 	c.step("control plane is ready")
 	hash, err := c.caHash()
 	if err != nil {
@@ -109,12 +110,14 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err := c.startHostNode(ctx); err != nil {
 		return err
 	}
+
 	if !c.opts.NoVeil {
 		// Before there are nodes: its DaemonSets reach each as it joins.
 		if err := c.applyVeil(ctx); err != nil {
 			return err
 		}
 	}
+
 	err = c.each(func(m *Machine) error {
 		if err := m.WaitSSH(ctx); err != nil {
 			return err
@@ -124,6 +127,7 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err != nil || c.opts.NoVeil {
 		return err
 	}
+
 	return c.waitNodes(ctx)
 }
 
@@ -140,18 +144,22 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	for _, phase := range []string{"certs all", "kubeconfig all"} {
 		if err := c.phase(ctx, phase); err != nil {
 			return err
 		}
 	}
+
 	if err := c.startControl(ctx); err != nil {
 		return err
 	}
+
 	phases := []string{"upload-config all", "bootstrap-token", "addon coredns"}
 	if !c.opts.translates() {
 		phases = append(phases, "addon kube-proxy")
 	}
+
 	for _, phase := range phases {
 		// The hooks of the API server have still to make RBAC and priority levels in the first
 		// seconds.
@@ -160,6 +168,7 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -202,6 +211,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	c.api, err = c.Control.Start(ctx, c.program("kube-apiserver"),
 		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=::", fmt.Sprintf("--secure-port=%d", lab.APIPort),
 		"--advertise-address="+c.apiAddr().String(), "--service-cluster-ip-range="+commas(family.ServiceRanges()),
@@ -219,9 +229,11 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if err := c.waitAPI(ctx); err != nil {
 		return err
 	}
+
 	manager := "--kubeconfig=/etc/kubernetes/controller-manager.conf"
 	_, err = c.Control.Start(ctx, c.program("kube-controller-manager"), manager,
 		"--authentication-kubeconfig=/etc/kubernetes/controller-manager.conf", "--authorization-kubeconfig=/etc/kubernetes/controller-manager.conf",
@@ -235,6 +247,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	scheduler := "/etc/kubernetes/scheduler.conf"
 	_, err = c.Control.Start(ctx, c.program("kube-scheduler"), "--kubeconfig="+scheduler, "--authentication-kubeconfig="+scheduler,
 		"--authorization-kubeconfig="+scheduler, "--bind-address=127.0.0.1", "--leader-elect=false")
@@ -247,6 +260,7 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	for _, a := range m.Addrs {
 		addrs = append(addrs, a.String())
 	}
+
 	var config bytes.Buffer
 	err := joinConfig.Execute(&config, map[string]any{
 		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Hash": hash, "Name": m.Name, "NodeIP": strings.Join(addrs, ","),
@@ -255,9 +269,11 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	if err != nil {
 		return err
 	}
+
 	if err := m.Put(ctx, "/etc/kubernetes/join.yaml", 0o600, &config); err != nil {
 		return err
 	}
+
 	// kubeadm allows containerd two seconds to answer, too few for one that is just starting on a
 	// busy machine. Its checks change nothing.
 	err = lab.Until(ctx, 3*time.Minute, func() error {
@@ -274,6 +290,7 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	if err != nil {
 		return fmt.Errorf("join %s: %w", m.Name, err)
 	}
+
 	// kubeadm is content when the kubelet is healthy; its Node object comes when it likes.
 	err = lab.Until(ctx, time.Minute, func() error {
 		_, err := c.Kubectl(ctx, "get", "node", m.Name)
@@ -282,6 +299,7 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	if err != nil {
 		return fmt.Errorf("join %s: %w", m.Name, err)
 	}
+
 	c.step("machine has joined", "machine", m.Name)
 	return nil
 }

@@ -50,12 +50,15 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	number := c.made
 	m := &Machine{Name: fmt.Sprintf("node-%d", number), Number: number, cluster: c}
 	m.Dir = filepath.Join(c.Dir, m.Name)
+
 	for _, p := range c.Lab.Family().Underlay(lab.NodeByte(number)) {
 		m.Addrs = append(m.Addrs, p.Addr())
 	}
+
 	if err := os.MkdirAll(m.Dir, 0o755); err != nil {
 		return nil, err
 	}
+
 	c.Lab.Oracle.Update(func(r *oracle.Rules) {
 		r.Nodes = append(r.Nodes, m.Addrs...)
 		for _, a := range m.Addrs {
@@ -69,6 +72,7 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", m.Name, err)
 	}
+
 	if err := c.Lab.Oracle.Watch(m.Name); err != nil {
 		return nil, err
 	}
@@ -78,16 +82,19 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	if err := c.seed(m).write(filepath.Join(m.Dir, "seed.tar")); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.Name, err)
 	}
+
 	disks := map[string]string{"disk.qcow2": c.image("root.ext4")}
 	if !c.opts.Bare {
 		disks["shared.qcow2"] = c.file(sharedDisk)
 	}
+
 	for name, base := range disks {
 		overlay := exec.CommandContext(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, filepath.Join(m.Dir, name))
 		if out, err := overlay.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%s: make its disk: %w: %s", m.Name, err, out)
 		}
 	}
+
 	return m, nil
 }
 

@@ -51,10 +51,12 @@ func (e file) add(w *tar.Writer, name string) error {
 	if h.Mode == 0 {
 		h.Mode = 0o644
 	}
+
 	if e.link != "" {
 		h.Typeflag, h.Linkname = tar.TypeSymlink, e.link
 		return w.WriteHeader(h)
 	}
+
 	if e.from == "" {
 		if err := w.WriteHeader(h); err != nil {
 			return err
@@ -62,6 +64,7 @@ func (e file) add(w *tar.Writer, name string) error {
 		_, err := io.WriteString(w, e.content)
 		return err
 	}
+
 	f, err := os.Open(e.from)
 	if err != nil {
 		return err
@@ -71,6 +74,7 @@ func (e file) add(w *tar.Writer, name string) error {
 	if err != nil {
 		return err
 	}
+
 	h.Size = info.Size()
 	if e.mode == 0 {
 		h.Mode = int64(info.Mode().Perm())
@@ -78,6 +82,7 @@ func (e file) add(w *tar.Writer, name string) error {
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
+
 	_, err = io.Copy(w, f)
 	return err
 }

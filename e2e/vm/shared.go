@@ -72,11 +72,13 @@ func (c *Cluster) fillStore(ctx context.Context, dir string) error {
 	if err := os.WriteFile(config, fmt.Appendf(nil, storeConfig, dir, storeSocket), 0o644); err != nil {
 		return err
 	}
+
 	host := c.Lab.Bridge()
 	p, err := host.Start(ctx, c.program("containerd"), "--config", config)
 	if err != nil {
 		return err
 	}
+
 	ctr := func(args ...string) error {
 		_, err := host.Exec(ctx, c.program("ctr"), append([]string{"--address", storeSocket, "--namespace", "k8s.io"}, args...)...)
 		return err
@@ -87,11 +89,13 @@ func (c *Cluster) fillStore(ctx context.Context, dir string) error {
 		}
 		return ctr("version")
 	})
+
 	for _, path := range c.images {
 		if err == nil {
 			err = ctr("images", "import", path)
 		}
 	}
+
 	// As asked, so that its database is closed.
 	return errors.Join(err, p.Term(ctx))
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
@@ -63,10 +63,12 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 			break // The others need it.
 		}
 	}
+
 	result, err := c.Close()
 	if err != nil {
 		t.Error(err)
 	}
+
 	t.Logf("%d frames, %d plaintext: %v", result.Frames, result.Plaintext, result.Kinds)
 	if err := result.Err(); err != nil {
 		t.Error(err)

@@ -56,6 +56,7 @@ func run(ctx context.Context, root, bin, porter, out string) error {
 	if err != nil {
 		return err
 	}
+
 	images := map[name.Reference]v1.Image{}
 	for _, image := range wanted {
 		ref, err := name.ParseReference(image)
@@ -72,6 +73,7 @@ func run(ctx context.Context, root, bin, porter, out string) error {
 		}
 		fmt.Printf("made:     %s\n", image)
 	}
+
 	if err := tarball.MultiRefWriteToFile(out+".new", images); err != nil {
 		return errors.Join(fmt.Errorf("write %s: %w", out, err), os.Remove(out+".new"))
 	}
@@ -92,6 +94,7 @@ func wantedImages(ctx context.Context, program string) (images []string, err err
 	if err := list.Close(); err != nil {
 		return nil, err
 	}
+
 	cmd := exec.CommandContext(ctx, program, "--list-images")
 	cmd.Env = append(os.Environ(), conformance.RepoListEnv+"="+list.Name())
 	var stderr bytes.Buffer
@@ -100,14 +103,17 @@ func wantedImages(ctx context.Context, program string) (images []string, err err
 	if err != nil {
 		return nil, fmt.Errorf("%s --list-images: %w: %s", program, err, bytes.TrimSpace(stderr.Bytes()))
 	}
+
 	for lines := bufio.NewScanner(bytes.NewReader(printed)); lines.Scan(); {
 		if line := strings.TrimSpace(lines.Text()); strings.HasPrefix(line, conformance.Registry+"/") {
 			images = append(images, line)
 		}
 	}
+
 	slices.Sort(images)
 	if images = slices.Compact(images); len(images) == 0 {
 		return nil, fmt.Errorf("%s --list-images printed none of %s", program, conformance.Registry)
 	}
+
 	return images, nil
 }

@@ -194,23 +194,27 @@ func debianLayer(path string) (v1.Layer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
+
 	links := missingLinks(names)
 	for _, e := range links {
 		if to := filepath.Join(filepath.Dir(e.name), e.link); !names[to] {
 			return nil, fmt.Errorf("%s has no %s, to which %s is a link: look at the list of packages", path, to, e.name)
 		}
 	}
+
 	for _, e := range append(links, accounts...) {
 		names[e.name] = true
 		if err := e.add(w); err != nil {
 			return nil, err
 		}
 	}
+
 	for _, program := range called {
 		if !found(names, program) {
 			return nil, fmt.Errorf("%s has no %s, which specs call: look at the list of packages", path, program)
 		}
 	}
+
 	if err := w.Close(); err != nil {
 		return nil, err
 	}

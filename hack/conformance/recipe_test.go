@@ -132,11 +132,13 @@ func TestRecipes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	for _, name := range []string{"localhost.crt", "localhost.key"} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(name), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	root := archive(t, debian...)
 	digests := [2]map[string]string{{}, {}}
 	for i := range digests {
@@ -144,6 +146,7 @@ func TestRecipes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for name, cook := range recipes {
 			img, err := cook(k)
 			if err != nil {
@@ -163,6 +166,7 @@ func TestRecipes(t *testing.T) {
 			digests[i][name] = hash.String()
 		}
 	}
+
 	if diff := cmp.Diff(digests[0], digests[1]); diff != "" {
 		t.Error(diff)
 	}

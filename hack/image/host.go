@@ -18,6 +18,7 @@ func addHost(ctx context.Context, files map[string][]byte, arch string, programs
 	if len(programs) > 0 && arch != runtime.GOARCH {
 		return fmt.Errorf("-arch %s: the image holds %v of this machine, which is %s", arch, programs, runtime.GOARCH)
 	}
+
 	for _, program := range programs {
 		path, err := exec.LookPath(program)
 		if err != nil {
@@ -31,15 +32,18 @@ func addHost(ctx context.Context, files map[string][]byte, arch string, programs
 		if err != nil {
 			return fmt.Errorf("libraries of %s: %w", path, err)
 		}
+
 		if files["usr/bin/"+program], err = os.ReadFile(path); err != nil {
 			return err
 		}
+
 		for _, l := range libraries {
 			if files[strings.TrimPrefix(l, "/")], err = os.ReadFile(l); err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }
 

@@ -29,6 +29,7 @@ func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image
 	if err != nil {
 		return nil, err
 	}
+
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	img, err = mutate.Append(img, mutate.Addendum{
 		Layer: layer, MediaType: types.OCILayer,
@@ -37,10 +38,12 @@ func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image
 	if err != nil {
 		return nil, fmt.Errorf("add the layer: %w", err)
 	}
+
 	config, err := img.ConfigFile()
 	if err != nil {
 		return nil, fmt.Errorf("configuration of the image: %w", err)
 	}
+
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Created = "linux", arch, v1.Time{Time: epoch}
 	config.Config = v1.Config{
@@ -55,6 +58,7 @@ func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image
 			"org.opencontainers.image.licenses": cmp.Or(r.licenses, "Apache-2.0"),
 		},
 	}
+
 	return mutate.ConfigFile(img, config)
 }
 

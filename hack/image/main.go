@@ -101,6 +101,7 @@ func run(ctx context.Context, o order) (digest string, err error) {
 	if err != nil {
 		return "", err
 	}
+
 	if o.version == "" {
 		said, err := exec.CommandContext(ctx, "hack/version.sh").Output()
 		if err != nil {
@@ -108,6 +109,7 @@ func run(ctx context.Context, o order) (digest string, err error) {
 		}
 		o.version = strings.TrimSpace(string(said))
 	}
+
 	root := filepath.Join(filepath.Dir(o.out), "root-"+o.arch)
 	if err := compile(ctx, r, o.arch, o.version, root); err != nil {
 		return "", err
@@ -122,6 +124,7 @@ func run(ctx context.Context, o order) (digest string, err error) {
 	if err := addHostFiles(files, r); err != nil {
 		return "", err
 	}
+
 	img, err := newImage(r, o.arch, o.version, files)
 	if err != nil {
 		return "", err
@@ -130,6 +133,7 @@ func run(ctx context.Context, o order) (digest string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("digest of the image: %w", err)
 	}
+
 	return hash.String(), writeArchive(o.out, o.tag, img)
 }
 
@@ -193,15 +197,18 @@ func readFiles(r recipe, root string) (map[string][]byte, error) {
 		}
 		return nil
 	}
+
 	for dir, packages := range r.programs {
 		if err := read(dir, packages); err != nil {
 			return nil, err
 		}
 	}
+
 	for _, r := range r.released {
 		if err := read(r.dir, r.packages); err != nil {
 			return nil, err
 		}
 	}
+
 	return files, nil
 }

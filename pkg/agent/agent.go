@@ -136,6 +136,7 @@ func New(o Options) (*Agent, error) {
 	a.showGuard = a.guardStatus
 	a.metrics = telemetry.NewMetrics(a.Status, o.Config.MetricsPeers)
 	a.pods = newPodKeeper(pod.DefaultPaths(), o.Log, a.metrics.ObserveAdd)
+
 	// What only looks comes first: a machine that is not fit is left as it is, without a key.
 	if err := errors.Join(CheckHost(o.Config), a.openSource(), a.openTunnels()); err != nil {
 		return nil, err
@@ -146,6 +147,7 @@ func New(o Options) (*Agent, error) {
 	if a.kube != nil && a.lastGood != nil {
 		a.kube.Recall(*a.lastGood)
 	}
+
 	// Before the guard is touched: a second veild on the node ends here.
 	if err := a.listen(); err != nil {
 		return nil, err
@@ -157,10 +159,12 @@ func New(o Options) (*Agent, error) {
 	if a.host, err = hostnet.Open(); err != nil {
 		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
 	}
+
 	if err := a.openServices(); err != nil {
 		a.host.Close()
 		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
 	}
+
 	return a, nil
 }
 

@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/cniplugin"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
-	"github.com/kubeveil/kubeveil/pkg/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/passage"
 	"github.com/kubeveil/kubeveil/pkg/pod"
@@ -41,6 +41,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 	if err := checkStopped(ctx, config.AdminSocket); err != nil {
 		return err
 	}
+
 	var errs []error
 	step := func(f func() ([]string, error)) {
 		what, err := f()
@@ -51,6 +52,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 	}
 	step(func() ([]string, error) { return removeConflist(cfg.CNI.ConfDir) })
 	step(func() ([]string, error) { return removeFile("marker", config.ReadyFile) })
+
 	step(removePods)
 	step(func() ([]string, error) { return nil, passage.Remove() })
 	step(removeServices)
@@ -59,21 +61,26 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 		// The rest is what keeps pods' packets from leaving in clear.
 		return fmt.Errorf("routing and guard stay in force, because before them: %w", err)
 	}
+
 	step(removeRouting)
 	step(func() ([]string, error) { return closeToPods(log) })
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("the guard stays in force, because before it: %w", err)
 	}
+
 	step(func() ([]string, error) { return guard.Remove(config.BPFDir) })
 	step(func() ([]string, error) { return removePlugins(config.CNIBinDir) })
 	step(func() ([]string, error) { return removeClaim(ctx, cfg, log) })
+
 	for what, path := range map[string]string{"private key": cfg.KeyFile, "snapshot": cfg.SnapshotFile, "corrupt snapshot": cfg.SnapshotFile + source.CorruptSuffix} {
 		step(func() ([]string, error) { return removeFile(what, path) })
 	}
+
 	if errors.Join(errs...) == nil {
 		step(func() ([]string, error) { return removeRunFiles(config.RunDir, log) })
 		step(removeSocketDir)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -218,6 +225,7 @@ func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
+
 	var taken []string
 	for _, f := range runFiles {
 		name := filepath.Base(f)
@@ -237,6 +245,7 @@ func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 			taken = append(taken, path)
 		}
 	}
+
 	switch err := os.Remove(dir); {
 	case errors.Is(err, syscall.ENOTEMPTY):
 		log.Info("what others keep stays", "folder", dir, "names", names(dir))
@@ -244,6 +253,7 @@ func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 	case err != nil && !errors.Is(err, os.ErrNotExist):
 		return taken, fmt.Errorf("remove %s: %w", dir, err)
 	}
+
 	return append(taken, dir), nil
 }
 

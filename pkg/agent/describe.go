@@ -9,9 +9,9 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // describedRoutes bounds the routes that Describe writes, of each family.
@@ -27,6 +27,7 @@ func Describe(w io.Writer, confDir string) error {
 		return err
 	}
 	defer h.Close()
+
 	var errs []error
 	for _, part := range []struct {
 		heading string
@@ -48,6 +49,7 @@ func Describe(w io.Writer, confDir string) error {
 		}
 		fmt.Fprintln(w)
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -106,6 +106,7 @@ func decide(in inputs) decision {
 			TunnelPort: in.cfg.Tunnel.Port,
 		},
 	}
+
 	self := in.table.Self
 	if self == nil {
 		d.problems = append(d.problems, absent(in))
@@ -113,21 +114,25 @@ func decide(in inputs) decision {
 			return d
 		}
 	}
+
 	if len(self.PodPrefixes) == 0 {
 		d.problems = append(d.problems, fmt.Sprintf("node %q has no pod prefix (Node.spec.podCIDRs): let the controller manager allocate node CIDRs, or set them", in.cfg.Node))
 		return d
 	}
+
 	d.podPrefixes = self.PodPrefixes
 	d.guard.PodPrefixes = self.PodPrefixes
 	own := among(self.Addresses, in.localAddrs)
 	if len(own) == 0 {
 		own = among(self.Addresses, in.otherAddrs)
 	}
+
 	if len(own) == 0 {
 		d.linkProblem = fmt.Sprintf("none of the addresses of node %q (%v) is on a link of this machine: correct the Node's addresses (kubelet --node-ip)", in.cfg.Node, self.Addresses)
 		d.problems = append(d.problems, d.linkProblem)
 		return d
 	}
+
 	d.host.SelfAddrs, d.guard.SelfAddrs = own, own
 	d.guard.Datagrams, d.tunnelSources = datagrams(in)
 	underlay := cluster.Node{Addresses: own}.AddressFamilies()
@@ -139,6 +144,7 @@ func decide(in inputs) decision {
 			return d
 		}
 	}
+
 	d.self, d.podMTU = self, mtu
 	d.host.Devices = []hostnet.TunnelDevice{{Name: deviceName, MTU: mtu}}
 	d.host.Peers, d.notes = hostPeers(in, underlay, mtu)
@@ -146,6 +152,7 @@ func decide(in inputs) decision {
 	if in.wideMTU != "" {
 		d.notes = append(d.notes, in.wideMTU)
 	}
+
 	d.tunnel = tunnel.Plan(tunnel.Inputs{
 		Devices:   []tunnel.Local{{Name: deviceName, ListenPort: in.cfg.Tunnel.Port, PrivateKey: in.key}},
 		Mark:      config.TunnelMark,
@@ -156,6 +163,7 @@ func decide(in inputs) decision {
 		Roaming:   d.guard.Datagrams.Sources == nil || d.guard.Datagrams.Add,
 		Prune:     in.complete,
 	})
+
 	if len(d.problems) == 0 {
 		d.claim = ownClaim(in, own)
 	}

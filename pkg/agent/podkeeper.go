@@ -158,10 +158,12 @@ func (k *podKeeper) keep(ctx context.Context, work podWork, mtu int) (again podW
 	} else {
 		repaired, err = k.paths.RepairNamed(ctx, slices.Sorted(maps.Keys(work.links)))
 	}
+
 	if err != nil {
 		errs = append(errs, err)
 		again = work
 	}
+
 	for _, r := range repaired {
 		for _, c := range r.Changed {
 			k.log.Warn("repaired a pod's link; something flushed it", "pod", r.Record.ContainerID, "link", r.Record.HostLink, "what", c)
@@ -171,12 +173,14 @@ func (k *podKeeper) keep(ctx context.Context, work podWork, mtu int) (again podW
 			again.add(r.Record.HostLink)
 		}
 	}
+
 	for _, r := range records {
 		if err := ofPod(r, k.keepMTU(ctx, r, mtu)); err != nil {
 			errs = append(errs, err)
 			again.all = true
 		}
 	}
+
 	k.show(count, errs)
 	return again
 }

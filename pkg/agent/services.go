@@ -117,6 +117,7 @@ func (a *Agent) openServices() error {
 	if err != nil {
 		return err
 	}
+
 	a.leftVIPs = have.VIPs
 	if a.cfg.ServiceProxy != config.ServiceProxyEBPF {
 		taken, err := removeServices()
@@ -125,16 +126,19 @@ func (a *Agent) openServices() error {
 		}
 		return err
 	}
+
 	cgroup, err := serviceCgroup(a.cfg)
 	if err != nil {
 		return err
 	}
+
 	limits := serviceLimits(a.cfg.Services.Limits)
 	t, err := table.Open(table.Config{Dir: config.BPFDir, Limits: limits, Links: true, TunnelPort: uint16(a.cfg.Tunnel.Port),
 		HostRouting: a.cfg.Services.HostRouting == config.HostRoutingEBPF, Log: a.log})
 	if err != nil {
 		return err
 	}
+
 	known := apiServers(a.cfg, a.kube.Server(), serviceOfPod(os.Getenv), a.lastAPIServers())
 	a.log.Info("services are translated by eBPF", "hostRouting", a.cfg.Services.HostRouting, "cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
 	p, err := proxy.New(proxy.Options{
@@ -145,6 +149,7 @@ func (a *Agent) openServices() error {
 	if err != nil {
 		return errors.Join(err, t.Close())
 	}
+
 	a.services = &services{table: t, proxy: p}
 	a.services.vips.Left(a.leftVIPs, time.Now())
 	return nil
@@ -296,6 +301,7 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 	if a.services == nil {
 		return nil, nil
 	}
+
 	s := a.services.proxy.Status()
 	out := &telemetry.Services{
 		Listed: s.Listed, HostRouting: hostRouting, Known: s.Services, Failures: s.Failures, Problems: len(s.Problems),
@@ -306,9 +312,11 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 			{Limit: "sources", Used: s.Used.Sources, Size: s.Limits.Sources},
 		},
 	}
+
 	for _, api := range s.APIServers {
 		out.APIServers = append(out.APIServers, telemetry.APIServer(api))
 	}
+
 	problems := s.Problems
 	if s.Failed != "" {
 		problems = append(problems, "the table of services cannot be written and stays as it is: "+s.Failed)
@@ -317,12 +325,14 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("the table of services cannot be read: %v", err))
 	}
+
 	callers, room, err := a.services.table.Callers()
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("the callers of services cannot be counted: %v", err))
 	} else {
 		out.Tables = append(out.Tables, telemetry.ServiceTable{Limit: "callers", Used: callers, Size: room})
 	}
+
 	const socket, packet = "socket", "packet"
 	out.Chosen = []telemetry.ServiceCount{
 		{Where: socket, What: "tcp", Count: c.Sockets.TCP}, {Where: socket, What: "udp", Count: c.Sockets.UDP},
@@ -334,6 +344,7 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 		{Where: packet, What: "not_here", Count: c.NotHere}, {Where: packet, What: "source", Count: c.SourceRefused},
 		{Where: packet, What: "no_address", Count: c.NoAddress}, {Where: packet, What: "no_port", Count: c.NoPort},
 	}
+
 	return out, problems
 }
 

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
@@ -37,6 +37,7 @@ func TestAddressesOfServicesStayClosed(t *testing.T) {
 			a.services.vips.Put(service.Service{Name: service.Name{Name: "web"}, LoadBalancerIPs: known}, time.Now())
 			a.services.listed.Store(c.listed)
 		}
+
 		var in inputs
 		a.gatherVIPs(&in)
 		if got := decide(in).guard.VIPs; !slices.Equal(got, c.want) {

@@ -134,13 +134,16 @@ func (r *Result) Validate() error {
 	if r.CPUs < 1 {
 		bad("cpus %d: want at least 1", r.CPUs)
 	}
+
 	if r.Started.IsZero() {
 		bad("started is not set")
 	}
+
 	type id struct {
 		name string
 		mtu  int
 	}
+
 	seen := map[id]bool{}
 	for _, c := range r.Cases {
 		if err := c.validate(); err != nil {
@@ -151,24 +154,29 @@ func (r *Result) Validate() error {
 		}
 		seen[id{c.Name, c.MTU}] = true
 	}
+
 	for _, g := range r.Gates {
 		if g.Name == "" || g.Want == "" || g.Got == "" {
 			bad("gate %q: name, want and got must be set", g.Name)
 		}
 	}
+
 	for _, s := range r.Tests.Skipped {
 		if s.Name == "" || s.Reason == "" {
 			bad("skipped test %q: name and reason must be set", s.Name)
 		}
 	}
+
 	if len(r.Tests.Failures) > r.Tests.Failed {
 		bad("%d failures of %d failed tests", len(r.Tests.Failures), r.Tests.Failed)
 	}
+
 	for _, f := range r.Tests.Failures {
 		if f.Name == "" || f.Reason == "" {
 			bad("failed test %q: name and reason must be set", f.Name)
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

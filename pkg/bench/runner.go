@@ -245,17 +245,21 @@ func (s series) cases(g *Group, p Pair) ([]Case, error) {
 	if p.BaseName == "" {
 		p.BaseName = p.Base
 	}
+
 	var ours, base []float64
 	for _, sample := range s[p.Ours] {
 		ours = append(ours, sample.Value)
 	}
+
 	for _, sample := range s[p.Base] {
 		base = append(base, sample.Value)
 	}
+
 	first, err := newCase(p.Name, g.MTU, g.Unit, ours, base, p.BaseName)
 	if err != nil {
 		return nil, err
 	}
+
 	out := []Case{first}
 	for _, also := range []struct {
 		suffix string
@@ -275,6 +279,7 @@ func (s series) cases(g *Group, p Pair) ([]Case, error) {
 		}
 		out = append(out, c)
 	}
+
 	return out, nil
 }
 

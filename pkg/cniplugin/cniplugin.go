@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // RecordName is the name of the record, in the directory of the plugins.
@@ -62,12 +62,14 @@ func install(r record, from, to, name string) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+
 	target := filepath.Join(to, name)
 	want := digest(program)
 	have, err := digestOf(target)
 	if err != nil || have == want {
 		return false, err
 	}
+
 	if have != "" && !slices.Contains(r.Plugins[name], have) {
 		// A link beside it: the name leads to something at every moment.
 		saved := filepath.Join(to, savedPrefix+name)
@@ -75,6 +77,7 @@ func install(r record, from, to, name string) (changed bool, err error) {
 			return false, fmt.Errorf("keep what stands there: %w", err)
 		}
 	}
+
 	r.Plugins[name] = append(slices.Clone(r.Plugins[name]), want)
 	if err := writeRecord(to, r); err != nil {
 		return false, err
@@ -82,6 +85,7 @@ func install(r record, from, to, name string) (changed bool, err error) {
 	if err := atomicfile.Write(target, program, 0o755); err != nil {
 		return false, err
 	}
+
 	r.Plugins[name] = []string{want}
 	return true, nil
 }

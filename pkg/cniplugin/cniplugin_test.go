@@ -90,12 +90,14 @@ func TestInstallAndRemove(t *testing.T) {
 			if _, err := Install(from, to); err != nil {
 				t.Fatal(err)
 			}
+
 			got := content(t, to)
 			for name, text := range release {
 				if got[name] != text {
 					t.Errorf("%s holds %q", name, got[name])
 				}
 			}
+
 			if wrote, err := Install(from, to); err != nil || len(wrote) > 0 {
 				t.Errorf("again: wrote %v, %v", wrote, err)
 			}
@@ -108,6 +110,7 @@ func TestInstallAndRemove(t *testing.T) {
 			if _, err := Remove(to); err != nil {
 				t.Fatal(err)
 			}
+
 			want := c.after
 			if want == nil {
 				want = map[string]string{}

@@ -119,18 +119,22 @@ func assemble(name string, text []byte, given []givenFlag, read func(path string
 	if unreadable != nil {
 		return c, fmt.Errorf("%s: %w", name, unreadable)
 	}
+
 	var problems []error
 	for _, err := range bad {
 		problems = append(problems, fmt.Errorf("%s: %w", name, err))
 	}
+
 	for _, g := range given {
 		problems = append(problems, g.apply(&c)...)
 	}
+
 	if c.KubeadmConfig != "" {
 		if err := c.fillFromKubeadm(read); err != nil {
 			problems = append(problems, err)
 		}
 	}
+
 	// What could not be read is zero now; do not complain of it twice.
 	unread := map[string]bool{}
 	for _, err := range problems {
@@ -139,12 +143,14 @@ func assemble(name string, text []byte, given []givenFlag, read func(path string
 			unread[p.key] = true
 		}
 	}
+
 	for _, err := range c.problems() {
 		var p *problem
 		if !errors.As(err, &p) || !unread[p.key] {
 			problems = append(problems, err)
 		}
 	}
+
 	return c, errors.Join(problems...)
 }
 

@@ -48,6 +48,7 @@ func chooseNodes(all []remote.Node, names []string) ([]remote.Node, error) {
 		}
 		list = append(list, n.Name+" ("+condition(n)+")")
 	}
+
 	there := "there are: " + strings.Join(list, ", ")
 	if len(names) == 0 {
 		if len(have) < 2 {
@@ -55,9 +56,11 @@ func chooseNodes(all []remote.Node, names []string) ([]remote.Node, error) {
 		}
 		return have[:2], nil
 	}
+
 	if len(names) != 2 || names[0] == names[1] {
 		return nil, fmt.Errorf("nodes %s: name two; %s", strings.Join(names, ","), there)
 	}
+
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(n remote.Node) bool { return n.Name == name })
 		if i < 0 {
@@ -69,6 +72,7 @@ func chooseNodes(all []remote.Node, names []string) ([]remote.Node, error) {
 		}
 		chosen = append(chosen, all[i])
 	}
+
 	return chosen, nil
 }
 
@@ -200,6 +204,7 @@ func (s *stage) apiClass(ctx context.Context) (*class, error) {
 	if err != nil {
 		return nil, fmt.Errorf("endpoints of the API server: %w", err)
 	}
+
 	var endpoints, addrs []netip.Addr
 	for _, slice := range list.Items {
 		for _, e := range slice.Endpoints {
@@ -210,20 +215,24 @@ func (s *stage) apiClass(ctx context.Context) (*class, error) {
 			}
 		}
 	}
+
 	for _, text := range service.Spec.ClusterIPs {
 		if addr, err := netip.ParseAddr(text); err == nil {
 			addrs = append(addrs, addr)
 		}
 	}
+
 	promise, err := apiPromise(endpoints, s.nodes[0], s.all)
 	if err != nil {
 		s.skip(apiName, err.Error())
 		return nil, nil
 	}
+
 	var to []netip.AddrPort
 	for _, a := range addrs {
 		to = append(to, netip.AddrPortFrom(a, uint16(service.Spec.Ports[0].Port)))
 	}
+
 	return &class{name: apiName, promise: promise, from: client, to: toAddr(to), knock: true}, nil
 }
 

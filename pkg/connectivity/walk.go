@@ -65,6 +65,7 @@ func Walk(ctx context.Context, c *remote.Cluster, opts Options) (report Report, 
 	if s.nodes, err = chooseNodes(s.all, opts.Nodes); err != nil {
 		return report, err
 	}
+
 	report.Nodes = []string{s.nodes[0].Name, s.nodes[1].Name}
 	defer func() {
 		if s.namespace != nil {
@@ -75,16 +76,19 @@ func Walk(ctx context.Context, c *remote.Cluster, opts Options) (report Report, 
 		defer cancel()
 		err = errors.Join(err, s.clear(ctx))
 	}()
+
 	opts.Step(fmt.Sprintf("starting pods on %s (A) and %s (B)", s.nodes[0].Name, s.nodes[1].Name))
 	if err := s.set(ctx); err != nil {
 		return report, err
 	}
+
 	report.Skipped = s.skipped
 	for _, w := range s.watchers {
 		if _, err := w.part(ctx, remote.NewCanary()); err != nil {
 			return report, err
 		}
 	}
+
 	opts.Step("walking; the first flow must be seen in clear, else nothing could be")
 	flows, err := s.walk(ctx, control)
 	report.add(flows)
@@ -94,6 +98,7 @@ func Walk(ctx context.Context, c *remote.Cluster, opts Options) (report Report, 
 	if err := judgeControl(flows); err != nil {
 		return report, err
 	}
+
 	for _, class := range s.classes {
 		flows, err := s.walk(ctx, class)
 		report.add(flows)
@@ -101,6 +106,7 @@ func Walk(ctx context.Context, c *remote.Cluster, opts Options) (report Report, 
 			return report, err
 		}
 	}
+
 	return report, nil
 }
 
@@ -172,16 +178,19 @@ func (s *stage) flow(ctx context.Context, c class, way Way, from *remote.Pod, to
 			return Flow{}, err
 		}
 	}
+
 	answered, sendErr := s.send(ctx, c, way, from, to, canary)
 	f := Flow{Class: c.name, Way: way, From: from.Name + " on " + from.Node, To: to, Promised: c.promise, Delivered: sendErr == nil, Seen: map[string]Seen{}}
 	if err := ctx.Err(); err != nil {
 		return f, err
 	}
+
 	if sendErr != nil {
 		if f.Error = sendErr.Error(); !errors.Is(sendErr, errUnanswered) {
 			return f, sendErr
 		}
 	}
+
 	o := observation{answered: answered, delivered: sendErr == nil}
 	for i, w := range s.watchers {
 		seen, err := w.part(ctx, remote.NewCanary())
@@ -195,6 +204,7 @@ func (s *stage) flow(ctx context.Context, c class, way Way, from *remote.Pod, to
 			o.far = &seen
 		}
 	}
+
 	f.Verdict = judge(c.promise, o)
 	f.OK = f.Verdict == f.Promised
 	return f, nil

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // TestRoutesThatEncapsulateCarryNothingOut: such a route takes a packet past netfilter's last hook,
@@ -37,6 +37,7 @@ func TestRoutesThatEncapsulateCarryNothingOut(t *testing.T) {
 				if strings.Contains(c.to, ".") {
 					to = "198.18.2.9"
 				}
+
 				n.loses(t, "a host's packet", c.reason, n, to, 0)
 				n.loses(t, "a pod's packet", "pod_to_node", n, to, config.PodMark)
 			})

@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/bpf"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // Errors that callers may tell apart. Each comes wrapped in a message that says
@@ -117,6 +117,7 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.settings = &s
@@ -129,6 +130,7 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	want := Plan(s, have.Links)
 	if s.PodPrefixes == nil {
 		want.Table.keep(have.Table, setSelf4, setSelf6)
@@ -136,6 +138,7 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if s.SelfAddrs == nil {
 		want.Table.keep(have.Table, setOwn4, setOwn6, setSource4, setSource6)
 	}
+
 	want.Table.keepDatagrams(have.Table, s.Datagrams)
 	done, odd, err := g.do(h, Diff(have, want))
 	g.unguarded = unguarded(have.Links, odd)

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // A pod goes on with a connection that others had translated to another node's pod, after
@@ -30,6 +30,7 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 		n.forget(t)
 		return c
 	}
+
 	for _, e := range leavingEnds {
 		t.Run(e.name, func(t *testing.T) {
 			c := forgotten(e)
@@ -41,6 +42,7 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 			if onWire(secret) {
 				t.Error("the segment left in clear")
 			}
+
 			// Without the two chains it leaves: the capture shows what there is.
 			n.Run(t, func() error {
 				return nft("flush chain inet kubeveil_guard midstream; flush chain inet kubeveil_guard refuse_midstream")
@@ -185,6 +187,7 @@ func TestLostSYNsAreSentAgain(t *testing.T) {
 					return err
 				})
 			}()
+
 			port := binary.BigEndian.AppendUint16(nil, 7780)
 			nettest.Until(t, patience, "the first SYN arrives", func() bool {
 				return slices.ContainsFunc(syns.Frames(), func(f nettest.Frame) bool { return bytes.Contains(f.Data, port) })
@@ -196,6 +199,7 @@ func TestLostSYNsAreSentAgain(t *testing.T) {
 			} else {
 				(<-n.accepted).Close()
 			}
+
 			n.wantNone(t, "a SYN that is sent again")
 		})
 	}

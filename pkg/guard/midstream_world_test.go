@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // leaving is a node with a pod, a tunnel to another node's pod, and the network outside:
@@ -51,6 +51,7 @@ func newLeaving(t *testing.T) leaving {
 	n.pod = n.addPod(t)
 	nettest.Veth(t, nettest.End{NS: n.NS, Name: "t0", Addrs: prefixes("198.19.9.1/24", "fd42:99::1/64")},
 		nettest.End{NS: n.far, Name: "t0", Addrs: prefixes("198.19.9.2/24", "fd42:99::2/64", "198.18.9.9/32", "fd42:1:0:9::9/128")})
+
 	for i, e := range leavingEnds {
 		gw := addrs("198.19.9.1", "fd42:99::1")[i]
 		nettest.AddRoute(t, n.NS, host(e.far), addrs("198.19.9.2", "fd42:99::2")[i], "t0")
@@ -59,6 +60,7 @@ func newLeaving(t *testing.T) leaving {
 		nettest.AddRoute(t, n.far, host(e.service), gw, "t0")
 		nettest.AddAddr(t, n.peer, "u0", host(e.outside), host(e.service))
 	}
+
 	n.Run(t, func() error {
 		if err := setGroup("t0", config.TunnelGroup); err != nil {
 			return err
@@ -66,6 +68,7 @@ func newLeaving(t *testing.T) leaving {
 		return nft(masqueradePods)
 	})
 	n.apply(t)
+
 	for _, ns := range []*nettest.NS{n.peer, n.far} {
 		n.listen(t, ns)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // chunk bounds the elements of one message, which is at most 64 KiB.
@@ -60,6 +60,7 @@ func readTable() (table, error) {
 	if err != nil || t == nil {
 		return table{}, err
 	}
+
 	got := table{sets: make(map[string][]element)}
 	var lines shapeLines
 	if err := readChains(c, t, &lines); err != nil {
@@ -69,6 +70,7 @@ func readTable() (table, error) {
 	if err != nil {
 		return table{}, fmt.Errorf("list sets: %w", err)
 	}
+
 	for _, s := range sets {
 		lines.add("set %s", s.Name)
 		elements, err := c.GetSetElements(s)
@@ -77,9 +79,11 @@ func readTable() (table, error) {
 		}
 		got.sets[s.Name] = fromKernel(s, elements)
 	}
+
 	if err := readCounterNames(c, t, &lines); err != nil {
 		return table{}, err
 	}
+
 	got.shape = lines.String()
 	got.sort()
 	return got, nil
@@ -148,6 +152,7 @@ func fromKernel(s *nftables.Set, elements []nftables.SetElement) []element {
 			starts = append(starts, a)
 		}
 	}
+
 	for _, start := range starts {
 		e := element{first: start}
 		for _, end := range ends {
@@ -157,6 +162,7 @@ func fromKernel(s *nftables.Set, elements []nftables.SetElement) []element {
 		}
 		out = append(out, e)
 	}
+
 	return out
 }
 
@@ -211,12 +217,15 @@ func opTable(want table) Op {
 		if err != nil {
 			return err
 		}
+
 		t := c.AddTable(ourTable()) // so that there is one to delete
 		c.DelTable(t)
 		c.AddTable(t)
+
 		for _, name := range tableCounters {
 			c.AddObj(&nftables.CounterObj{Table: t, Name: name, Packets: counts[name]})
 		}
+
 		for _, name := range setNames {
 			s := ourSet(t, name)
 			if err := c.AddSet(s, nil); err != nil {
@@ -226,6 +235,7 @@ func opTable(want table) Op {
 				return err
 			}
 		}
+
 		for _, ch := range chains() {
 			addChain(c, t, ch)
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // What a pod sends is known by the group of its link, from the moment the link
@@ -141,6 +141,7 @@ func opPods(have string) Op {
 		if err != nil {
 			return err
 		}
+
 		t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPodTable})
 		_, counted := counts[spoofed]
 		if foreignToPods(have) {
@@ -148,12 +149,14 @@ func opPods(have string) Op {
 			c.AddTable(t)
 			counted = false
 		}
+
 		if !counted {
 			c.AddObj(&nftables.CounterObj{Table: t, Name: spoofed, Packets: counts[spoofed]})
 		}
 		if err := addPodSets(c, t); err != nil {
 			return err
 		}
+
 		// Whatever hook an old one has, it can be deleted once there is one.
 		ch := podChain()
 		c.DelChain(c.AddChain(&nftables.Chain{Name: ch.name, Table: t}))

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // addPod returns the node a pod behind p0, of which the sets know the addresses:
@@ -135,6 +135,7 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 					}
 					return nft(fmt.Sprintf("table inet before { chain c { type filter hook prerouting priority -320; iifname p0 meta mark set %#x; }; }", config.TunnelMark|1))
 				})
+
 				seen := n.seen(t, config.PodMark|1)
 				for i, to := range []string{"198.19.0.1", "fd42:9::1"} {
 					if err := udp(pod, "", to, 0); err != nil {
@@ -142,6 +143,7 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 					}
 					nettest.Until(t, patience, "packet to "+to+" is marked", func() bool { return seen() == i+1 })
 				}
+
 				n.forge(t, pod, spoofed)
 				if got := seen(); got != 2 {
 					t.Errorf("%d packets passed, want 2", got)
@@ -233,6 +235,7 @@ func TestWithoutAnyTableNothingOfPodsIsInClear(t *testing.T) {
 		pod := n.addPod(t)
 		n.cable(t, "v0", "198.18.9.1/24", "198.18.9.9/24", "fd42:1:0:9::1/64", "fd42:1:0:9::9/64")
 		n.Run(t, func() error { return setGroup("v0", config.TunnelGroup) })
+
 		for _, to := range prefixes("198.19.77.0/24", "fd42:77::/64") {
 			gw := addrs("198.19.0.2")[0]
 			if to.Addr().Is6() {
@@ -240,22 +243,27 @@ func TestWithoutAnyTableNothingOfPodsIsInClear(t *testing.T) {
 			}
 			nettest.AddRoute(t, n.NS, to, gw, "u0")
 		}
+
 		nettest.AddRoute(t, pod, prefixes("fd42:77::/64")[0], addrs("fd42:1::1")[0], "p0")
 		n.apply(t)
 		n.Run(t, func() error { return nft("flush ruleset") })
 		sniffer := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
+
 		for to, reason := range map[string]string{
 			"198.19.0.2": "pod_mark_lost", "fd42:9::2": "pod_mark_lost",
 			"198.19.77.1": "src_in_range", "fd42:77::1": "src_in_range",
 		} {
 			n.loses(t, "a packet to "+to, reason, pod, to, 0)
 		}
+
 		if received(sniffer, []byte("kubeveil")) {
 			t.Error("a packet of the pod left in clear")
 		}
+
 		for _, to := range []string{"198.18.9.9", "fd42:1:0:9::9"} {
 			wantReceived(t, n, pod, to)
 		}
+
 		if received(sniffer, []byte("kubeveil")) {
 			t.Error("a packet for another node's pod left in clear")
 		}

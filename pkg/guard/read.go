@@ -10,9 +10,9 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 func (g *Guard) read(h *nl.Handle) (*State, error) {
@@ -124,6 +124,7 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
+
 	if err != nil {
 		return "", err
 	}
@@ -136,6 +137,7 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 	if i < 0 || info.Type != ebpf.SchedCLS {
 		return "", nil
 	}
+
 	maps, _ := info.MapIDs()
 	for _, mapID := range maps {
 		m, err := ebpf.NewMapFromID(mapID)
@@ -148,6 +150,7 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 			return pinnedPrograms[i], nil
 		}
 	}
+
 	return "", nil
 }
 

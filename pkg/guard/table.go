@@ -105,14 +105,17 @@ func chains() []chain {
 		ruleOf(onLo("oif", expr.MetaKeyOIF), expr.VerdictReturn, ""),
 		ruleOf(pods, expr.VerdictJump, chainMarked),
 	}
+
 	out = append(append(out, dropSources(unserved())...), dropDestinations(nil)...)
 	out = append(out, passServed())
 	var all []chain
+
 	var quotes []rule
 	for _, i := range icmps {
 		quotes = append(quotes, ruleOf(i.match(), expr.VerdictJump, i.chain))
 		all = append(all, chain{name: i.chain, rules: i.dropQuotes()})
 	}
+
 	out = append(append(out, quotes...), ruleOf(pods, expr.VerdictGoto, chainAnswers))
 	return append(all,
 		chain{name: chainTunnel, rules: enterTunnel()},

@@ -67,9 +67,11 @@ func (a *asker) lookUp(dsts []netip.Addr, found func(body []byte)) error {
 		for _, dst := range some {
 			b = a.appendLookUp(b, dst.Unmap())
 		}
+
 		if err := a.send(b); err != nil {
 			return fmt.Errorf("look up routes to nodes: %w", err)
 		}
+
 		for left := len(some); left > 0; {
 			err := a.receive(func(kind uint16, seq uint32, body []byte) error {
 				if seq-first >= uint32(len(some)) {
@@ -90,6 +92,7 @@ func (a *asker) lookUp(dsts []netip.Addr, found func(body []byte)) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -129,6 +132,7 @@ func (a *asker) dumpOnce(family byte, table int, proto, kind byte, each func(bod
 	if err := a.send(b); err != nil {
 		return err
 	}
+
 	asked, done, interrupted := a.seq, false, false
 	for !done {
 		err := a.receive(func(kind uint16, seq uint32, body []byte) error {
@@ -150,6 +154,7 @@ func (a *asker) dumpOnce(family byte, table int, proto, kind byte, each func(bod
 			return err
 		}
 	}
+
 	if interrupted {
 		return errInterrupted
 	}

@@ -13,10 +13,10 @@
 //   - Outer packets (TunnelMark) never enter a tunnel, even when a peer's
 //     endpoint lies inside a pod prefix.
 //   - Outer packets are never fragmented, by nobody (outer.go).
-//   - Nothing of others is changed or deleted. Ours are routes of protocol
-//     RouteProtoNode in main and in TablePod, rules with our preference and
-//     mark, and the nft tables NFTNatTable, NFTOuterTable, NFTFlowTableTCP and NFTFlowTableUDP. A route of another owner in a place
-//     that we need is an error, not replaced.
+//   - Nothing of others is changed or deleted. Ours are routes of protocol RouteProtoNode in main
+//     and in TablePod, rules with our preference and mark, and the nft tables NFTNatTable,
+//     NFTOuterTable, NFTFlowTableTCP and NFTFlowTableUDP. A route of another owner in a place that
+//     we need is an error, not replaced.
 //   - Applying twice changes nothing, and one changed peer touches only that
 //     peer's routes.
 //

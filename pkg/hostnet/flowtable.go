@@ -12,8 +12,8 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // A flow between a pod's link and a tunnel that has passed all rules is put into a flow table of
@@ -125,6 +125,7 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 	for _, j := range s.Joined {
 		mtus[j.Link] = h.joinedMTU[j.Link]
 	}
+
 	var pods []Join
 	for _, l := range links {
 		a := l.Attrs()
@@ -138,9 +139,11 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 			pods = append(pods, Join{config.NFTFlowTableUDP, a.Name, a.MTU})
 		}
 	}
+
 	for i, j := range s.Joined {
 		s.Joined[i].MTU = mtus[j.Link]
 	}
+
 	h.joinedMTU = mtus
 	// Those that are in it stay in it: nobody has to leave for a new one.
 	slices.SortStableFunc(pods, func(a, b Join) int {
@@ -211,6 +214,7 @@ func flowTable(name string, proto byte) nftTable {
 			back,
 		},
 	}
+
 	for _, g := range [][2]uint32{{config.PodGroup, config.TunnelGroup}, {config.TunnelGroup, config.PodGroup}} {
 		rules = append(rules, slices.Concat(group(expr.MetaKeyIIFGROUP, g[0]), group(expr.MetaKeyOIFGROUP, g[1]), []expr.Any{&expr.FlowOffload{Name: flowtableName}}))
 	}

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 )
 
 // Host is the kernel's routing in one network namespace. It must be used from
@@ -74,6 +74,7 @@ func (h *Host) Read() (State, error) {
 	if err != nil {
 		return s, fmt.Errorf("list links: %w", err)
 	}
+
 	names := make(map[int]string, len(links))
 	for _, l := range links {
 		a := l.Attrs()
@@ -87,6 +88,7 @@ func (h *Host) Read() (State, error) {
 		}
 		s.Devices = append(s.Devices, d)
 	}
+
 	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
 		for _, table := range []int{config.TablePod, unix.RT_TABLE_MAIN} {
 			if err := h.readRoutes(&s, family, table, names); err != nil {
@@ -97,22 +99,27 @@ func (h *Host) Read() (State, error) {
 			return s, err
 		}
 	}
+
 	if err := h.readForwarding(&s, names); err != nil {
 		return s, err
 	}
+
 	for path, value := range map[string]*int{reflect4Path: &s.Reflect4, reflect6Path: &s.Reflect6} {
 		if *value, err = sysctl.ReadNumber(path); err != nil && !errors.Is(err, os.ErrNotExist) { // A kernel without IPv6.
 			return s, err
 		}
 	}
+
 	for name, lines := range map[string]*[]string{config.NFTNatTable: &s.NAT, config.NFTOuterTable: &s.Outer} {
 		if *lines, _, err = readNFT(name); err != nil {
 			return s, fmt.Errorf("read nft table %s: %w", name, err)
 		}
 	}
+
 	if err := h.readFlows(&s, links); err != nil {
 		return s, err
 	}
+
 	s.sort()
 	return s, nil
 }
@@ -165,11 +172,13 @@ func (h *Host) readRoutes(s *State, family, table int, names map[int]string) err
 	if odd && err == nil {
 		return h.readOddRoutes(s, family, table, names)
 	}
+
 	if err := nl.Err(err); errors.Is(err, nl.ErrNotFound) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return nil // The table is made by its first route.
 	} else if err != nil {
 		return fmt.Errorf("list routes of table %d: %w", table, err)
 	}
+
 	s.Routes = append(s.Routes, routes...)
 	return nil
 }
@@ -249,6 +258,7 @@ func (h *Host) readForwarding(s *State, names map[int]string) error {
 	if err != nil {
 		return err
 	}
+
 	s.Forward4 = v != "0"
 	v, err = sysctl.Read(forward6Path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -264,6 +274,7 @@ func (h *Host) readForwarding(s *State, names map[int]string) error {
 	if err != nil {
 		return fmt.Errorf("list routes learned from router advertisements: %w", err)
 	}
+
 	seen := map[string]bool{}
 	for _, r := range routes {
 		name := names[r.LinkIndex]
@@ -275,6 +286,7 @@ func (h *Host) readForwarding(s *State, names map[int]string) error {
 			s.RALinks = append(s.RALinks, name)
 		}
 	}
+
 	return nil
 }
 

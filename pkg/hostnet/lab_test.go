@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -111,19 +111,24 @@ func closed(w Want) map[probe]bool {
 		out[probe{a, 0}] = true
 		out[probe{a, config.PodMark}] = true
 	}
+
 	for _, r := range w.ClusterRanges {
 		both(r)
 	}
+
 	for _, r := range w.ServiceRanges {
 		both(r)
 	}
+
 	if slices.ContainsFunc(w.ClusterRanges, func(r netip.Prefix) bool { return r.Addr().Is4() }) {
 		out[probe{netip.MustParseAddr(config.PodGateway4), config.PodMark}] = true
 		out[probe{netip.MustParseAddr(config.TunnelAddress4), config.PodMark}] = true
 	}
+
 	for _, r := range w.ClosedRanges {
 		out[probe{r.Addr().Next().Next(), config.PodMark}] = true
 	}
+
 	for _, peer := range w.Peers {
 		for _, p := range peer.PodPrefixes {
 			both(p)
@@ -132,6 +137,7 @@ func closed(w Want) map[probe]bool {
 			out[probe{a, config.PodMark}] = true
 		}
 	}
+
 	for _, a := range w.NodeAddrs {
 		out[probe{a, config.PodMark}] = true
 	}

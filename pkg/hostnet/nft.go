@@ -96,6 +96,7 @@ func ruleLine(chain string, exprs []expr.Any) string {
 			line += fmt.Sprintf(" %T%+v", e, e)
 		}
 	}
+
 	return line
 }
 
@@ -158,6 +159,7 @@ func readNFT(name string) (lines, links []string, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("list chains: %w", err)
 	}
+
 	lines = []string{tableLine(name)}
 	if slices.Contains(flowTableNames, name) { // Only there: a kernel without flow tables need not know how to list them.
 		tables, err := c.ListFlowtables(t)
@@ -168,6 +170,7 @@ func readNFT(name string) (lines, links []string, err error) {
 			lines, links = append(lines, flowtableLine(f.Name)), append(links, f.Devices...)
 		}
 	}
+
 	for _, chain := range chains {
 		if chain.Table.Name != name {
 			continue
@@ -181,6 +184,7 @@ func readNFT(name string) (lines, links []string, err error) {
 			lines = append(lines, ruleLine(chain.Name, r.Exprs))
 		}
 	}
+
 	return lines, links, nil
 }
 

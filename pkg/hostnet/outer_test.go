@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 const tunnelPort = 51820
@@ -101,6 +101,7 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 			l.withVXLAN()
 			capture := nettest.NewCapture(t, l.ns, nettest.SnifferOptions{Link: "under0"})
 			l.emit("198.18.7.2", tt.mark, tt.size)
+
 			// By then the first is on the wire, or never.
 			l.emit("198.18.0.254", 0, 7)
 			sentinel := func() bool {
@@ -109,6 +110,7 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 			}
 			nettest.Until(t, 5*time.Second, "the packet that is sent last", sentinel)
 			var flags []uint16
+
 			packets := outer(capture.All(t))
 			for _, p := range packets[:len(packets)-1] {
 				flags = append(flags, binary.BigEndian.Uint16(p[6:]))
@@ -116,6 +118,7 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 					t.Errorf("the header's checksum is off by %#x: % x", sum, p[:20])
 				}
 			}
+
 			if fmt.Sprint(flags) != fmt.Sprint(tt.want) {
 				t.Errorf("flags and fragment offsets %#x, want %#x", flags, tt.want)
 			}
@@ -150,6 +153,7 @@ func TestForgedTooBigIsNotBelieved(t *testing.T) {
 			l := newLab(t)
 			l.apply(dual())
 			host, router := netip.MustParseAddr(tt.host), netip.MustParseAddr(tt.router)
+
 			const other = tunnelPort + 7
 			for _, port := range []int{tunnelPort, other} {
 				l.ns.Run(t, func() error {
@@ -160,6 +164,7 @@ func TestForgedTooBigIsNotBelieved(t *testing.T) {
 					return err
 				})
 			}
+
 			believed := func() string {
 				var out []byte
 				l.ns.Run(t, func() (err error) {
@@ -170,6 +175,7 @@ func TestForgedTooBigIsNotBelieved(t *testing.T) {
 				value, _, _ := strings.Cut(strings.TrimSpace(mtu), " ")
 				return value
 			}
+
 			// The second is the control. It comes after the first, and does not raise what that had
 			// lowered.
 			tt.forge(l, host, router, tunnelPort, 1300)

@@ -78,6 +78,7 @@ func Plan(w Want) State {
 	p := planner{routes: make([]Route, 0, 16+10*len(w.Peers)+2*len(w.NodeAddrs))}
 	p.beneath(w)
 	p.tunnels(w)
+
 	s := State{Rules: planRules(w), Routes: p.list(), Devices: planDevices(w.Devices)}
 	for _, r := range w.ClusterRanges {
 		if r.Addr().Unmap().Is4() {
@@ -86,6 +87,7 @@ func Plan(w Want) State {
 			s.Forward6 = true
 		}
 	}
+
 	if w.ReflectMarks && s.Forward4 {
 		s.Reflect4 = reflectOurs
 	}
@@ -98,9 +100,11 @@ func Plan(w Want) State {
 	if w.Flowtable {
 		s.Flows = plannedFlows()
 	}
+
 	if w.TunnelPort != 0 {
 		s.Outer, s.OuterPort = outerTable(w.TunnelPort).lines(), w.TunnelPort
 	}
+
 	s.sortSmall()
 	return s
 }
@@ -124,18 +128,22 @@ func (p *planner) beneath(w Want) {
 			p.add(unreachable(table, r))
 		}
 	}
+
 	if slices.ContainsFunc(w.ClusterRanges, func(r netip.Prefix) bool { return r.Addr().Unmap().Is4() }) {
 		// No host has these. Without a route they would leave by the node's default route.
 		for _, a := range []string{config.PodGateway4, config.TunnelAddress4} {
 			p.add(unreachable(config.TablePod, single(netip.MustParseAddr(a))))
 		}
 	}
+
 	for _, r := range w.ClosedRanges {
 		p.add(unreachable(config.TablePod, r))
 	}
+
 	for _, a := range slices.Concat(w.NodeAddrs, w.SelfAddrs) {
 		p.add(unreachable(config.TablePod, single(a)))
 	}
+
 	for _, peer := range w.Peers {
 		for _, a := range peer.NodeAddrs {
 			p.add(unreachable(config.TablePod, single(a)))
@@ -158,6 +166,7 @@ func (p *planner) tunnels(w Want) {
 	if w.ReflectMarks {
 		answers = source
 	}
+
 	peers := slices.SortedFunc(slices.Values(w.Peers), func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 	for _, peer := range peers {
 		if len(peer.Devices) == 0 {
@@ -174,9 +183,11 @@ func (p *planner) tunnels(w Want) {
 			p.add(via.to(unix.RT_TABLE_MAIN, prefix).from(source))
 		}
 	}
+
 	if len(w.Devices) == 0 {
 		return
 	}
+
 	// A host process that connects to a service is routed once before its packet
 	// is translated. What stays untranslated dies in the tunnel, which has no
 	// peer for it.

@@ -24,12 +24,14 @@ func Classify(r *Rules, frame []byte) Verdict {
 	default:
 		v = Verdict{Unknown, fmt.Sprintf("Ethernet type %#04x", etherType)}
 	}
+
 	if v.Kind.Allowed() && tags > 0 {
 		v = Verdict{Unknown, "VLAN tag"}
 	}
 	if v.Kind.Allowed() && r.MaxFrame > 0 && len(frame) > r.MaxFrame {
 		v = Verdict{Oversize, fmt.Sprintf("%d bytes", len(frame))}
 	}
+
 	// Whatever it is, no bytes of the cluster's payloads.
 	if has(frame, r.Canary) {
 		return Verdict{LeakCanary, "canary in " + describe(v)}
@@ -37,6 +39,7 @@ func Classify(r *Rules, frame []byte) Verdict {
 	if !outside && has(frame, r.EgressCanary) {
 		return Verdict{LeakEgress, "egress canary in " + describe(v)}
 	}
+
 	return v
 }
 
@@ -68,10 +71,12 @@ func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	if !ok {
 		return Verdict{Unreadable, "IP header"}, false
 	}
+
 	if v, found := judgeHeaders(r, &p, 0); found {
 		v.Detail += ": " + p.String()
 		return v, false
 	}
+
 	if p.fragment {
 		return Verdict{Fragment, p.String()}, false
 	}
@@ -84,17 +89,20 @@ func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	if slices.Contains(r.Outside, p.src) || slices.Contains(r.Outside, p.dst) {
 		return Verdict{Kind: Egress}, true
 	}
+
 	if r.tunnel(&p) {
 		if !wireguard(p.payload) {
 			return Verdict{NotTunnel, p.String()}, false
 		}
 		return Verdict{Kind: Tunnel}, false
 	}
+
 	if inside, ok := quoted(&p); ok && slices.Contains(r.Nodes, p.src) && slices.Contains(r.Nodes, p.dst) {
 		if q, ok := parseIP(inside); ok && r.tunnel(&q) && !q.fragment && messageType(q.payload) {
 			return Verdict{Kind: TunnelError}, false
 		}
 	}
+
 	return Verdict{Unknown, p.String()}, false
 }
 

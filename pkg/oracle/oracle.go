@@ -162,6 +162,7 @@ func (o *Oracle) read(r *ring) {
 			o.keep(r.link, v, frame)
 		}
 	}
+
 	for {
 		r.drain(judge)
 		o.add(&local)

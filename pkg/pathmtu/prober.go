@@ -110,28 +110,34 @@ func (p *Prober) SetPeers(peers []Peer) {
 	next := make(map[peerID]*target, len(peers))
 	p.byAddr = make(map[addrID]*target, len(peers))
 	p.looked = time.Time{}
+
 	for _, peer := range peers {
 		id := peerID{peer.Name, peer.Device}
 		if old, ok := p.peers[id]; ok && old.Peer == peer {
 			next[id], p.byAddr[addrID{peer.Device, peer.Addr}] = old, old
 			continue
 		}
+
 		floor := floor4
 		if peer.Addr.Is6() {
 			floor = config.MinPodMTU6
 		}
+
 		t := &target{Peer: peer, search: NewSearch(floor, peer.DeviceMTU, p.o.Timing, now), told: peer.DeviceMTU}
 		if size, ok := p.believed[peer.Name]; ok && size < peer.DeviceMTU {
 			t.search.Believe(size)
 			t.told = t.search.MTU()
 			delete(p.believed, peer.Name)
 		}
+
 		if old, ok := p.peers[id]; ok {
 			t.told = old.told
 		}
+
 		now = now.Add(spread)
 		next[id], p.byAddr[addrID{peer.Device, peer.Addr}] = t, t
 	}
+
 	p.peers = next
 	p.wake()
 }
@@ -248,17 +254,20 @@ func (p *Prober) openSockets(ctx context.Context, now time.Time) {
 	if now.Sub(p.looked) < maxPause {
 		return
 	}
+
 	p.looked = now
 	wanted := map[socketID]bool{}
 	for _, t := range p.peers {
 		wanted[socketID{t.Device, t.Addr.Is6()}] = true
 	}
+
 	for id, s := range p.sockets {
 		if !wanted[id] || !s.alive(id.device) {
 			s.conn.Close()
 			delete(p.sockets, id)
 		}
 	}
+
 	for id := range wanted {
 		if p.sockets[id] != nil {
 			continue

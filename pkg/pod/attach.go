@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
@@ -55,6 +55,7 @@ func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 	if err := os.MkdirAll(p.PodDir, 0o700); err != nil {
 		return fmt.Errorf("make record directory: %w", err)
 	}
+
 	unlock, err := p.lock(r.HostLink)
 	if err != nil {
 		return err
@@ -65,12 +66,14 @@ func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 		return err
 	}
 	defer host.Close()
+
 	a := &attachment{Paths: p, Record: r, nsFd: nsFd, host: host, undo: undo}
 	defer func() {
 		if a.pod != nil {
 			a.pod.Close()
 		}
 	}()
+
 	for _, step := range a.steps() {
 		err := step.do()
 		if err == nil && afterStep != nil {
@@ -80,6 +83,7 @@ func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 			return fmt.Errorf("attach %s of container %s: %s: %w", r.IfName, r.ContainerID, step.name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -176,6 +180,7 @@ func (a *attachment) setPod() error {
 	if err != nil {
 		return err
 	}
+
 	l, err := a.pod.LinkByName(a.IfName)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", a.IfName, err)
@@ -183,6 +188,7 @@ func (a *attachment) setPod() error {
 	if err := a.pod.LinkSetUp(l); err != nil {
 		return fmt.Errorf("set %s up: %w", a.IfName, err)
 	}
+
 	a.podIndex = l.Attrs().Index
 	for _, addr := range a.Addrs {
 		with := &nl.Addr{IPNet: single(addr)}
@@ -194,6 +200,7 @@ func (a *attachment) setPod() error {
 			return fmt.Errorf("add address %s to %s: %w", addr, a.IfName, err)
 		}
 	}
+
 	return setRoutes(a.pod, podRoutes(a.Record, a.podIndex), podNeighs(a.Record, a.podIndex))
 }
 

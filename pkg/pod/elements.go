@@ -101,6 +101,7 @@ func readElements() ([]element, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list sets of nft table inet %s: %w", config.NFTPodTable, err)
 	}
+
 	var all []element
 	for _, s := range sets {
 		if !slices.Contains(podSets, s.Name) {
@@ -116,6 +117,7 @@ func readElements() ([]element, error) {
 			}
 		}
 	}
+
 	return all, nil
 }
 

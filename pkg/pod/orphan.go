@@ -22,20 +22,24 @@ func (p Paths) Orphans(network string, valid map[string]bool) ([]string, error) 
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+
 	for _, e := range entries {
 		if link, ok := strings.CutSuffix(e.Name(), recordSuffix); ok && ours(link) {
 			found[link] = true
 		}
 	}
+
 	links, err := podLinks()
 	if err != nil {
 		return nil, err
 	}
+
 	for _, name := range links {
 		if ours(name) {
 			found[name] = true
 		}
 	}
+
 	maps.DeleteFunc(found, func(link string, _ bool) bool {
 		if valid[link] {
 			return true

@@ -123,6 +123,7 @@ func (j *judge) kubeProxy() {
 	if j.unreadable(check) {
 		return
 	}
+
 	switch given := j.cfg.Source.Kubeconfig; {
 	case given != mounted && given != "":
 		j.ok(check, "by the file %s of the configuration (%s), which is not looked at here", given, j.f.ConfigFrom)
@@ -143,11 +144,13 @@ func (j *judge) kubeProxy() {
 			"put a kubeconfig with that address and tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token into the ConfigMap kubeveil, name it as source.kubeconfig, and check that with -config FILE")
 		return
 	}
+
 	server, token, err := readKubeconfig(j.f.Proxy)
 	if err != nil {
 		j.say(Error, check, fmt.Sprintf("kubeconfig.conf of the ConfigMap kube-proxy cannot be read: %v", err), "repair it: kubeadm init phase addon kube-proxy writes it anew")
 		return
 	}
+
 	j.judgeServer(check, server, token)
 }
 

@@ -79,6 +79,7 @@ func (r *Redactor) Text(text []byte) ([]byte, int) {
 			out, n = bytes.ReplaceAll(out, []byte(l), []byte(Mark)), n+c
 		}
 	}
+
 	for _, rule := range rules {
 		out = rule.find.ReplaceAllFunc(out, func(found []byte) []byte {
 			if rule.find == named && harmless.Match(found) {
@@ -91,6 +92,7 @@ func (r *Redactor) Text(text []byte) ([]byte, int) {
 			return with
 		})
 	}
+
 	out = key.ReplaceAllFunc(out, func(found []byte) []byte {
 		if r.public[string(found)] {
 			return found
@@ -153,5 +155,6 @@ func (r *Redactor) Object(v any) (any, int) {
 		}
 		return out, n
 	}
+
 	return v, 0
 }

@@ -87,18 +87,22 @@ func (p *Pod) object() *corev1.Pod {
 		}
 		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 2, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(listen)}}}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
 		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: p.Env[name]})
 	}
+
 	port := p.Port
 	if p.HostPort != 0 && port == 0 {
 		port = EchoPort
 	}
+
 	if port != 0 {
 		for _, proto := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP} {
 			c.Ports = append(c.Ports, corev1.ContainerPort{ContainerPort: int32(port), HostPort: int32(p.HostPort), Protocol: proto})
 		}
 	}
+
 	labels := map[string]string{"app": p.Name}
 	maps.Copy(labels, p.Labels)
 	grace := int64(1)

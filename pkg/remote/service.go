@@ -60,19 +60,23 @@ func (s *Service) object() *corev1.Service {
 	if s.Type == "" {
 		s.Type = corev1.ServiceTypeClusterIP
 	}
+
 	dual := corev1.IPFamilyPolicyPreferDualStack
 	object := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Name, Labels: map[string]string{"app": s.Name}},
 		Spec:       corev1.ServiceSpec{Type: s.Type, Selector: s.Pods, IPFamilyPolicy: &dual},
 	}
+
 	for _, proto := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP} {
 		object.Spec.Ports = append(object.Spec.Ports, corev1.ServicePort{
 			Name: strings.ToLower(string(proto)), Protocol: proto, Port: int32(s.Port), TargetPort: intstr.FromInt(s.Target),
 		})
 	}
+
 	if s.Headless {
 		object.Spec.ClusterIP = corev1.ClusterIPNone
 	}
+
 	if s.Local {
 		local := corev1.ServiceInternalTrafficPolicyLocal
 		object.Spec.InternalTrafficPolicy = &local
@@ -80,6 +84,7 @@ func (s *Service) object() *corev1.Service {
 			object.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		}
 	}
+
 	return object
 }
 

@@ -105,6 +105,7 @@ func (c *cluster) change(t *rapid.T) {
 	if c.slices[n] == nil {
 		c.slices[n] = make(map[string]Slice)
 	}
+
 	switch rapid.IntRange(0, 11).Draw(t, "change") {
 	case 0:
 		delete(c.services, n)

@@ -105,6 +105,7 @@ func (e *extents) reserve(x extent) bool {
 	if x.first&(1<<want-1) != 0 {
 		return false
 	}
+
 	for order := want; order < len(e.stack); order++ {
 		first := x.first &^ (1<<order - 1)
 		if o, ok := e.free[first]; !ok || o != order {
@@ -124,5 +125,6 @@ func (e *extents) reserve(x extent) bool {
 		}
 		return true
 	}
+
 	return false
 }

@@ -12,6 +12,7 @@ func (r *round) sweepLeft() {
 			refused[g.id] = true
 		}
 	}
+
 	kept := func(group uint64) bool { return refused[group] || r.hold && !apiGroups[group] }
 	sets := make(map[uint64][]*leftover) // who has a source set
 	for key, f := range r.fronts {
@@ -25,21 +26,25 @@ func (r *round) sweepLeft() {
 			sets[f.Sources] = append(sets[f.Sources], l)
 		}
 	}
+
 	for id, g := range r.adopted {
 		if !kept(id) {
 			r.free(g, &group{})
 			delete(r.adopted, id)
 		}
 	}
+
 	if r.hold {
 		return // entry 0 has neither members nor sources
 	}
+
 	for id, list := range r.orphans {
 		if !kept(id) {
 			r.freed = append(r.freed, list...)
 			delete(r.orphans, id)
 		}
 	}
+
 	r.sweepMembers(kept)
 	r.sweepSources(sets)
 	r.sweep = false

@@ -37,27 +37,35 @@ func (m *memory) writes(c Changes) []func() error {
 	do := func(f func()) {
 		w = append(w, func() error { f(); return m.check() })
 	}
+
 	for i, k := range c.Slots.Keys {
 		do(func() { m.slots[k] = c.Slots.Values[i] })
 	}
+
 	for _, k := range c.Sources {
 		do(func() { m.sources[k] = true })
 	}
+
 	for i, k := range c.Members.Keys {
 		do(func() { m.members[k] = c.Members.Values[i] })
 	}
+
 	for i, k := range c.Fronts.Keys {
 		do(func() { m.fronts[k] = c.Fronts.Values[i] })
 	}
+
 	for _, k := range c.DropFronts {
 		do(func() { delete(m.fronts, k) })
 	}
+
 	for i, k := range c.LateMembers.Keys {
 		do(func() { m.members[k] = c.LateMembers.Values[i] })
 	}
+
 	for _, k := range c.DropMembers {
 		do(func() { delete(m.members, k) })
 	}
+
 	for _, k := range c.DropSources {
 		do(func() { delete(m.sources, k) })
 	}

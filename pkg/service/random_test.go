@@ -29,6 +29,7 @@ func TestRandomChanges(t *testing.T) {
 				if name == "few slots" || name == "few of all things" {
 					c.occupy(t, 253)
 				}
+
 				for range rapid.IntRange(4, 16).Draw(t, "rounds") {
 					for range rapid.IntRange(1, 4).Draw(t, "changes") {
 						c.change(t)
@@ -45,6 +46,7 @@ func TestRandomChanges(t *testing.T) {
 					}
 				}
 			})
+
 			t.Log(full, "refusals")
 			if (full == 0) != (limits == roomy) {
 				t.Errorf("%d services were refused for want of room", full)
@@ -205,6 +207,7 @@ func TestReadersNoticeWrongOrder(t *testing.T) {
 		}
 		return s
 	}
+
 	apply := func(changes Changes) {
 		for _, w := range c.maps.writes(changes) {
 			if err := w(); err != nil {
@@ -215,6 +218,7 @@ func TestReadersNoticeWrongOrder(t *testing.T) {
 	c.planner.PutSlice(slice(podAddrs[0], podAddrs[1]))
 	apply(c.planner.Plan())
 	key := frontKey(netip.MustParseAddrPort("198.18.0.1:80"), TCP, Inside)
+
 	r := c.maps.begin(key)
 	c.planner.PutSlice(slice(podAddrs[2], podAddrs[3]))
 	changes := c.planner.Plan()
@@ -224,10 +228,12 @@ func TestReadersNoticeWrongOrder(t *testing.T) {
 		}
 		c.maps.slots[r.front.First+uint32(i)] = changes.Slots.Values[i]
 	}
+
 	c.maps.read(r, 0)
 	if err := c.maps.end(r); err == nil {
 		t.Error("a reader of slots that were written too early noticed nothing")
 	}
+
 	before := fmt.Sprint(c.view())
 	c.maps.fronts[key] = changes.Fronts.Values[0]
 	if after := fmt.Sprint(c.view()); chosen(after) == chosen(before) {

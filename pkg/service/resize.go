@@ -81,16 +81,19 @@ func (r *resizing) add(k FrontKey) bool {
 	if f.Count > 0 && !ok {
 		return false
 	}
+
 	var members []MemberKey
 	for _, m := range r.members[f.Group] {
 		if r.to.Members[m] == 0 {
 			members = append(members, m)
 		}
 	}
+
 	var sources []SourceKey
 	if !r.placed[f.Sources] {
 		sources = r.sources[f.Sources]
 	}
+
 	fronts := int(r.limits.Fronts)
 	if !apiGroups[f.Group] {
 		fronts -= 2 * MaxAPIFronts
@@ -101,10 +104,12 @@ func (r *resizing) add(k FrontKey) bool {
 	if f.Count > 0 {
 		f.First = to.first
 	}
+
 	r.to.Fronts[k] = f
 	for _, m := range members {
 		r.to.Members[m] = r.from.Members[m]
 	}
+
 	r.to.Sources = append(r.to.Sources, sources...)
 	r.placed[f.Sources] = true
 	return true

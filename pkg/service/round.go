@@ -121,15 +121,18 @@ func (r *round) fit(e *entry, want decision) *FullError {
 		r.fitAPI(e, want)
 		return nil
 	}
+
 	fronts := make(map[FrontKey]bool)
 	for _, c := range want.claims {
 		if _, ok := r.fronts[c.key]; !ok && !r.adding[c.key] {
 			fronts[c.key] = true
 		}
 	}
+
 	if n := len(fronts); n > 0 && len(r.fronts)+len(r.adding)+n > r.frontsFor() {
 		return &FullError{e.name, limitFronts, r.limits.Fronts, n}
 	}
+
 	members := 0
 	for _, g := range want.groups {
 		for k := range g.members {
@@ -138,15 +141,18 @@ func (r *round) fit(e *entry, want decision) *FullError {
 			}
 		}
 	}
+
 	if members > 0 && len(r.members)+members > int(r.limits.Members) {
 		return &FullError{e.name, limitMembers, r.limits.Members, members}
 	}
+
 	sources := 0
 	for k := range want.sources {
 		if !r.sources[k] {
 			sources++
 		}
 	}
+
 	if sources > 0 && len(r.sources)+sources > int(r.limits.Sources) {
 		return &FullError{e.name, limitSources, r.limits.Sources, sources}
 	}
@@ -243,6 +249,7 @@ func (r *round) replace(e *entry, want decision) {
 	} else {
 		delete(r.refusing, e.name)
 	}
+
 	for key, g := range want.groups {
 		if a := r.adopted[g.id]; a != nil {
 			r.free(a, g)
@@ -253,6 +260,7 @@ func (r *round) replace(e *entry, want decision) {
 		}
 		r.putMembers(g)
 	}
+
 	for key, o := range old.groups {
 		g := want.groups[key]
 		if g == nil {
@@ -264,6 +272,7 @@ func (r *round) replace(e *entry, want decision) {
 			}
 		}
 	}
+
 	for k := range want.sources {
 		if !r.sources[k] {
 			r.sources[k] = true
@@ -271,11 +280,13 @@ func (r *round) replace(e *entry, want decision) {
 		}
 		delete(r.gone.sources, k)
 	}
+
 	for k := range old.sources {
 		if !want.sources[k] {
 			r.gone.sources[k] = true
 		}
 	}
+
 	r.replaceClaims(old.claims, want.claims)
 }
 
@@ -333,12 +344,14 @@ func (r *round) writeFronts() {
 		} else {
 			delete(r.contested, key)
 		}
+
 		if len(list) == 0 {
 			if ok {
 				r.DropFronts = append(r.DropFronts, key)
 			}
 			continue
 		}
+
 		c := list[0]
 		g := r.entries[c.owner].now.groups[c.group]
 		want := Front{
@@ -348,6 +361,7 @@ func (r *round) writeFronts() {
 		if ok && had == want {
 			continue
 		}
+
 		r.revision++
 		want.Revision = r.revision
 		r.MovedUDP = r.MovedUDP || ok && had.Group != want.Group && key.Protocol == UDP

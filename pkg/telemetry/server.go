@@ -110,6 +110,7 @@ func ListenAdmin(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("admin socket: %w", err)
 	}
+
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -125,6 +126,7 @@ func ListenAdmin(path string) (net.Listener, error) {
 			return nil, fmt.Errorf("admin socket: remove the old one: %w", err)
 		}
 	}
+
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("admin socket: %w", err)
@@ -132,6 +134,7 @@ func ListenAdmin(path string) (net.Listener, error) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("admin socket: %w", err), l.Close())
 	}
+
 	return l, nil
 }
 
@@ -187,6 +190,7 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask veild: %w", err)
 	}
+
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
@@ -197,6 +201,7 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 		return nil, fmt.Errorf("ask veild: %w", err)
 	}
 	defer resp.Body.Close()
+
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus+1))
 	if err != nil {
 		return nil, fmt.Errorf("ask veild: %w", err)
@@ -204,6 +209,7 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 	if len(body) > maxStatus {
 		return nil, fmt.Errorf("ask veild: its answer has more than %d MiB", maxStatus>>20)
 	}
+
 	text := strings.TrimSpace(string(body[:min(len(body), 500)]))
 	switch resp.StatusCode {
 	case http.StatusOK:
@@ -211,6 +217,7 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 	case http.StatusNotFound:
 		return nil, fmt.Errorf("%w: %s", ErrNoPage, text)
 	}
+
 	return nil, fmt.Errorf("ask veild: %s: %s", resp.Status, text)
 }
 

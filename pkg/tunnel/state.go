@@ -101,6 +101,7 @@ func peersAfter(st DeviceState, want Device, prune bool, endpoints map[peerID]ne
 	for _, p := range st.Peers {
 		left[p.PublicKey] = p
 	}
+
 	out := make([]PeerState, 0, len(want.Peers))
 	taken := map[netip.Prefix]bool{}
 	for _, w := range want.Peers {
@@ -118,9 +119,11 @@ func peersAfter(st DeviceState, want Device, prune bool, endpoints map[peerID]ne
 			}
 		}
 	}
+
 	if prune {
 		return out
 	}
+
 	for _, p := range st.Peers {
 		if _, ok := left[p.PublicKey]; !ok {
 			continue
@@ -129,6 +132,7 @@ func peersAfter(st DeviceState, want Device, prune bool, endpoints map[peerID]ne
 		p.AllowedIPs = slices.DeleteFunc(slices.Clone(p.AllowedIPs), func(ip netip.Prefix) bool { return taken[ip] })
 		out = append(out, p)
 	}
+
 	return out
 }
 

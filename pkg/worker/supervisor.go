@@ -47,6 +47,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	if err := prepareDir(s.Dir, s.TrustDisk); err != nil {
 		return err
 	}
+
 	own, err := s.takeOver(ctx)
 	if err != nil || own == nil {
 		return err
@@ -58,9 +59,11 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		return err
 	}
 	defer stop()
+
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
 	s.Log.Info("serving device requests", "dir", s.Dir)
+
 	for {
 		s.scan(ctx)
 		select {

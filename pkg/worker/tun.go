@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/tun"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // tunLink is the netlink library's type name of a TUN or TAP.
@@ -28,6 +28,7 @@ func openTUN(name string, mtu int) (tun.Device, error) {
 	if err != nil && !errors.Is(err, nl.ErrNotFound) {
 		return nil, fmt.Errorf("look for %s: %w", name, err)
 	}
+
 	created := err != nil
 	var flags uint16
 	if !created {
@@ -36,15 +37,18 @@ func openTUN(name string, mtu int) (tun.Device, error) {
 		}
 		mtu = old.Attrs().MTU
 	}
+
 	file, err := attachTUN(name, flags)
 	if err != nil {
 		return nil, err
 	}
+
 	dev, err := setUpTUN(h, file, name, mtu, created)
 	if err != nil {
 		file.Close()
 		return nil, err
 	}
+
 	return dev, nil
 }
 

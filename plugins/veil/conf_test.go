@@ -39,15 +39,18 @@ func TestConfigurationMistakes(t *testing.T) {
 			if err == nil {
 				err = c.validate(data)
 			}
+
 			if tt.want == nil {
 				if err != nil {
 					t.Errorf("refused: %v", err)
 				}
 				return
 			}
+
 			if err == nil {
 				t.Fatal("accepted")
 			}
+
 			wantError(t, err, 7, append(tt.want, `network "kubeveil"`)...)
 			if strings.Contains(err.Error(), "\n") {
 				t.Errorf("message has more than one line: %q", err)

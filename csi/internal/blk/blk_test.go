@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestFileIsReadAndWrittenDirectly(t *testing.T) {
@@ -21,6 +21,7 @@ func TestFileIsReadAndWrittenDirectly(t *testing.T) {
 	if errors.Is(err, unix.EINVAL) {
 		nettest.Skip(t, nettest.NoKernelFeature, "temporary files without O_DIRECT")
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,6 +34,7 @@ func TestFileIsReadAndWrittenDirectly(t *testing.T) {
 	if err := d.Sync(); err != nil {
 		t.Fatal(err)
 	}
+
 	got := make([]byte, blk.Align+1)[1:]
 	if _, err := d.ReadAt(got, 8192); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("read back: %v, equal %v", err, bytes.Equal(got, want))
@@ -74,6 +76,7 @@ func TestLoop(t *testing.T) {
 	if _, err := os.Stat("/dev/loop-control"); err != nil {
 		nettest.Skip(t, nettest.NoKernelFeature, "no loop devices")
 	}
+
 	path := sparse(t, 8<<20)
 	l := attached(t, path)
 	again, err := blk.AttachLoop(path)
@@ -86,6 +89,7 @@ func TestLoop(t *testing.T) {
 	if n, err := blk.Number(l.Path); n != l.Number || err != nil {
 		t.Errorf("number %d, %v; want %d", n, err, l.Number)
 	}
+
 	moved(t, l, path)
 	detachWhileOpen(t, l, path)
 	if err := os.Truncate(path, 16<<20); err != nil {
@@ -94,6 +98,7 @@ func TestLoop(t *testing.T) {
 	if err := l.Resize(); err != nil {
 		t.Fatal(err)
 	}
+
 	writeThrough(t, l.Path, path)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -101,11 +106,13 @@ func TestLoop(t *testing.T) {
 	if found, err := blk.FindLoops(path); err != nil || len(found) != 1 {
 		t.Errorf("after the file was removed: %v, %v", found, err)
 	}
+
 	for range 2 {
 		if err := l.Detach(); err != nil {
 			t.Errorf("detach: %v", err)
 		}
 	}
+
 	if found, err := blk.FindLoops(path); err != nil || len(found) != 0 {
 		t.Errorf("after detaching: %v, %v", found, err)
 	}
@@ -122,12 +129,14 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, gone := range []bool{false, true} {
 		if gone {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		for left := range uint64(3) {
 			f, err := os.Open(other)
 			if err != nil {
@@ -159,6 +168,7 @@ func TestDetachLeavesOthers(t *testing.T) {
 	if err := l.Detach(); err != nil {
 		t.Fatal(err)
 	}
+
 	// The kernel gives the lowest number that is free; where somebody else has taken that, this is
 	// tried again.
 	for range 20 {
@@ -180,6 +190,7 @@ func TestDetachLeavesOthers(t *testing.T) {
 		}
 		return
 	}
+
 	t.Logf("%s was not given again: others use loop devices, too", l.Path)
 }
 
@@ -356,6 +367,7 @@ func TestID(t *testing.T) {
 		"devices/dm-1/dm/uuid":            {Data: []byte("mpath-3600508b4\n")},
 		"devices/md127/md/uuid":           {Data: []byte("1fcf3df1-0000-4000-8000-000000000001\n")},
 	}
+
 	for name, c := range map[string]struct {
 		number uint64
 		want   string
@@ -371,9 +383,11 @@ func TestID(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
 		}
 	}
+
 	if _, err := blk.ID(sys, unix.Mkdev(7, 0)); !errors.Is(err, blk.ErrNoID) {
 		t.Errorf("nothing to tell it by: %v", err)
 	}
+
 	for _, attribute := range []string{"partition", "start", "wwid"} {
 		for _, errno := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
 			if got, err := blk.ID(unread{sys, attribute, errno}, unix.Mkdev(8, 1)); !errors.Is(err, errno) {
@@ -381,6 +395,7 @@ func TestID(t *testing.T) {
 			}
 		}
 	}
+
 	if got, err := blk.ID(unread{sys, "wwid", unix.EIO}, unix.Mkdev(8, 1)); got != "serial:S1/part1@2048" || err != nil {
 		t.Errorf("a disk that does not say its wwid: %q, %v", got, err)
 	}

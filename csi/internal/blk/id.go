@@ -42,6 +42,7 @@ func ID(sys fs.FS, number uint64) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	if part != "" {
 		start, err := attribute(sys, dir+"/start")
 		if err != nil {
@@ -55,6 +56,7 @@ func ID(sys fs.FS, number uint64) (string, error) {
 		}
 		dir = parent
 	}
+
 	for _, name := range idAttributes {
 		v, err := attribute(sys, dir+"/"+name)
 		if err != nil {
@@ -64,6 +66,7 @@ func ID(sys fs.FS, number uint64) (string, error) {
 			return nameOf(name) + ":" + strings.Join(strings.Fields(v), "_") + suffix, nil
 		}
 	}
+
 	return "", fmt.Errorf("device %d:%d: %w", unix.Major(number), unix.Minor(number), ErrNoID)
 }
 

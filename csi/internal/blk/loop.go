@@ -121,21 +121,25 @@ func configure(f *os.File) (Loop, error) {
 	defer control.Close()
 	config := unix.LoopConfig{Fd: uint32(f.Fd()), Size: Align, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO}}
 	copy(config.Info.File_name[:len(config.Info.File_name)-1], f.Name())
+
 	var last error
 	for range attempts {
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
 			return Loop{}, fmt.Errorf("%w: %w", ErrNoLoop, err)
 		}
+
 		l := Loop{Path: fmt.Sprintf("/dev/loop%d", n), Number: unix.Mkdev(loopMajor, uint32(n))}
 		dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
 			last = err // Another took it and is giving it back, or has removed it.
 			continue
 		}
+
 		if err != nil {
 			return Loop{}, fmt.Errorf("%w: %w", ErrNoLoop, err)
 		}
+
 		err = unix.IoctlLoopConfigure(int(dev.Fd()), &config)
 		dev.Close()
 		switch {
@@ -150,6 +154,7 @@ func configure(f *os.File) (Loop, error) {
 			return Loop{}, fmt.Errorf("%s: configure: %w", l.Path, err)
 		}
 	}
+
 	return Loop{}, fmt.Errorf("%w: others took %d of them: %w", ErrNoLoop, attempts, last)
 }
 
@@ -237,6 +242,7 @@ func FindLoops(path string) ([]Loop, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var found []Loop
 	for _, d := range devices {
 		number, isLoop := strings.CutPrefix(d.Name(), "loop")
@@ -244,6 +250,7 @@ func FindLoops(path string) ([]Loop, error) {
 		if !isLoop || err != nil {
 			continue
 		}
+
 		attribute := filepath.Join(blockDir, d.Name(), "loop/backing_file")
 		backing, err := os.ReadFile(attribute)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
@@ -256,6 +263,7 @@ func FindLoops(path string) ([]Loop, error) {
 		if filepath.Base(name) != filepath.Base(path) || gone != nil && !(deleted && name == path) {
 			continue
 		}
+
 		l := Loop{Path: fmt.Sprintf("/dev/loop%d", n), Number: unix.Mkdev(loopMajor, uint32(n))}
 		info, err := l.status()
 		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
@@ -267,11 +275,13 @@ func FindLoops(path string) ([]Loop, error) {
 		if err != nil {
 			return nil, fmt.Errorf("is %s on %s: %w", path, l.Path, err)
 		}
+
 		l.device, l.inode = info.Device, info.Inode
 		if gone != nil || info.Inode == st.Ino && info.Device == st.Dev {
 			found = append(found, l)
 		}
 	}
+
 	return found, nil
 }
 

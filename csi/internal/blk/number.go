@@ -25,6 +25,7 @@ func OpenNumber(number uint64) (Reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("block device %d:%d: %w", major, minor, err)
 	}
+
 	for line := range strings.Lines(string(text)) {
 		name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME=")
 		if !ok {
@@ -45,5 +46,6 @@ func OpenNumber(number uint64) (Reader, error) {
 		}
 		return d, nil
 	}
+
 	return nil, fmt.Errorf("block device %d:%d: the kernel names no node of it", major, minor)
 }

@@ -59,6 +59,7 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 	if _, err := from.ReadAt(super[:], 0); err != nil {
 		return nil, fmt.Errorf("%w: super block: %w", ErrLog, err)
 	}
+
 	le := binary.LittleEndian
 	sector := int64(le.Uint32(super[24:]))
 	count := le.Uint64(super[16:])
@@ -70,6 +71,7 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 	case count > uint64(size/sector):
 		return nil, fmt.Errorf("%w: %d entries in %d bytes", ErrLog, count, size)
 	}
+
 	l := &Log{from: from}
 	at := sector
 	for range count {
@@ -80,6 +82,7 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 		l.Entries = append(l.Entries, e)
 		at = next
 	}
+
 	return l, nil
 }
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/e2e/vm"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 const (
@@ -41,6 +41,7 @@ func TestPowerCut(t *testing.T) {
 	if os.Getenv(vmEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+vmEnv+"=1 to start virtual machines")
 	}
+
 	nettest.NeedRoot(t)
 	needTools(t)
 	n := defaultMoments
@@ -50,6 +51,7 @@ func TestPowerCut(t *testing.T) {
 			t.Fatalf("%s=%q: want a number of moments", momentsEnv, text)
 		}
 	}
+
 	path := os.Getenv(logEnv)
 	if path == "" {
 		path = filepath.Join(t.TempDir(), "log")
@@ -57,6 +59,7 @@ func TestPowerCut(t *testing.T) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		record(t, path)
 	}
+
 	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -70,6 +73,7 @@ func TestPowerCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	checkCoverage(t, log)
 	v := newVerifier(t, log)
 	seed := uint64(time.Now().UnixNano())
@@ -80,6 +84,7 @@ func TestPowerCut(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+
 	checkControl(t, log)
 }
 
@@ -142,11 +147,13 @@ func record(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+
 	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), QEMU: []string{
 		"-blockdev", "driver=file,node-name=cut-disk,cache.no-flush=on,filename=" + disk,
 		"-blockdev", "driver=file,node-name=cut-log,cache.no-flush=on,filename=" + path,
@@ -158,6 +165,7 @@ func record(t *testing.T, path string) {
 		os.Remove(path)
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if _, err := c.Close(); err != nil {
 			t.Error(err)
@@ -167,9 +175,11 @@ func record(t *testing.T, path string) {
 	if err := m.PutFile(ctx, "/root/powercut", binary); err != nil {
 		t.Fatal(err)
 	}
+
 	var out bytes.Buffer
 	cmd := m.SSH(ctx, "cd /root && modprobe dm-crypt && udevadm settle && "+workloadEnv+
 		"=1 TMPDIR=/var/tmp ./powercut -test.v -test.timeout 15m -test.run '^TestWorkload$' 2>&1; echo status $?; dmesg | tail -20")
+
 	// Said as it comes: the machine is slow.
 	cmd.Stdout, cmd.WaitDelay = io.MultiWriter(&out, t.Output()), time.Second
 	// The connection stays open for others, so that its pipes do is no error.
@@ -177,6 +187,7 @@ func record(t *testing.T, path string) {
 		os.Remove(path)
 		t.Fatalf("workload on the machine: %v", err)
 	}
+
 	if err := m.Kill(ctx); err != nil {
 		t.Fatal(err)
 	}

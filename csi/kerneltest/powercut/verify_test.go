@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // oneStore is a store with one state, in memory.
@@ -136,6 +136,7 @@ func (v *verifier) check(d *Disk, s State) error {
 	if id == "" {
 		id = "none yet"
 	}
+
 	opened := d.Over()
 	set := volume.NewSet(volume.Config{
 		Cluster: cluster, Node: nodeName, Store: store, Engine: crypttest.New(), Backend: oneDisk{id: id}, Keys: v.keys,
@@ -148,6 +149,7 @@ func (v *verifier) check(d *Disk, s State) error {
 		}
 		return nil
 	}
+
 	if err != nil {
 		return err
 	}
@@ -160,6 +162,7 @@ func (v *verifier) check(d *Disk, s State) error {
 	if s.Volume.Content != volume.Made {
 		return nil
 	}
+
 	v.checked++
 	return v.checkFiles(ctx, d, s)
 }
@@ -174,14 +177,17 @@ func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
 	if err := v.decrypt(ctx, d, s.Volume, image); err != nil {
 		return err
 	}
+
 	// As a volume is mounted: the journal is replayed. Then there is nothing to be found.
 	out, err := exec.CommandContext(ctx, "e2fsck", "-p", image).CombinedOutput()
 	if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || exit.ExitCode() > 1) {
 		return fmt.Errorf("e2fsck -p: %w: %s", err, out)
 	}
+
 	if out, err := exec.CommandContext(ctx, "e2fsck", "-fn", image).CombinedOutput(); err != nil {
 		return fmt.Errorf("e2fsck -fn: %w: %s", err, out)
 	}
+
 	files := filepath.Join(v.dir, "files")
 	if err := os.Mkdir(files, 0o700); err != nil {
 		return err
@@ -190,12 +196,14 @@ func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
 	if out, err := exec.CommandContext(ctx, "debugfs", "-R", "rdump / "+files, image).CombinedOutput(); err != nil {
 		return fmt.Errorf("debugfs: %w: %s", err, out)
 	}
+
 	for i := range s.Files {
 		got, err := os.ReadFile(filepath.Join(files, fileName(i)))
 		if err != nil || !bytes.Equal(got, fileContent(i)) {
 			return fmt.Errorf("file %d of %d that were flushed: %d bytes, %w", i, s.Files, len(got), errors.Join(err, errLost))
 		}
 	}
+
 	return nil
 }
 
@@ -216,10 +224,12 @@ func (v *verifier) decrypt(ctx context.Context, d *Disk, s volume.State, path st
 		return err
 	}
 	defer f.Close()
+
 	size := max(s.Payload, s.PendingPayload)
 	if err := f.Truncate(size); err != nil {
 		return err
 	}
+
 	sector, plain := make([]byte, block), make([]byte, block)
 	for _, i := range d.Written() {
 		at := i*block - crypt.DataOffset
@@ -234,6 +244,7 @@ func (v *verifier) decrypt(ctx context.Context, d *Disk, s volume.State, path st
 			return err
 		}
 	}
+
 	return nil
 }
 

@@ -62,6 +62,7 @@ func newFeed(plan []rules.Service) (*feed, error) {
 			items[i] = b
 			fmt.Fprintf(&events, "{\"type\":\"ADDED\",\"object\":%s}\n", b)
 		}
+
 		fmt.Fprintf(&events, `{"type":"BOOKMARK","object":{"apiVersion":%q,"kind":%q,"metadata":{"resourceVersion":"%d","annotations":{%q:"true"}}}}`+"\n",
 			kind.version, kind.kind, feedVersion, metav1.InitialEventsAnnotationKey)
 		list, err := json.Marshal(map[string]any{
@@ -71,8 +72,10 @@ func newFeed(plan []rules.Service) (*feed, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		f.first[path], f.lists[path] = events.Bytes(), list
 	}
+
 	f.server = httptest.NewUnstartedServer(f)
 	f.server.EnableHTTP2 = true
 	f.server.StartTLS()
@@ -116,20 +119,24 @@ func (f *feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
+
 	w.Header().Set("Content-Type", "application/json")
 	if query.Get("watch") == "" {
 		_, _ = w.Write(list)
 		return
 	}
+
 	if query.Get("sendInitialEvents") == "true" {
 		if _, err := w.Write(f.first[r.URL.Path]); err != nil {
 			return
 		}
 	}
+
 	events := f.events
 	if r.URL.Path != slicesPath {
 		events = nil
 	}
+
 	for {
 		_ = http.NewResponseController(w).Flush()
 		select {

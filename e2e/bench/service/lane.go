@@ -56,6 +56,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 	if g.groups, err = newGroups(); err != nil {
 		return g, err
 	}
+
 	for i := range g.ends {
 		if g.ends[i], err = newSpace(endpointName(i)); err != nil {
 			return g, err
@@ -67,6 +68,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 			return g, err
 		}
 	}
+
 	return g, nil
 }
 
@@ -131,6 +133,7 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 	if l.number >= maxLanes {
 		return nil, fmt.Errorf("more than %d lanes", maxLanes)
 	}
+
 	g.lanes = append(g.lanes, l)
 	var err error
 	if l.group, err = g.groups.add(fmt.Sprintf("lane%d", l.number)); err != nil {
@@ -142,11 +145,13 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 	if l.node, err = newSpace("node of " + l.String()); err != nil {
 		return nil, err
 	}
+
 	lines := []string{
 		"link add client type veth peer name eth0 netns " + l.client.path(),
 		fmt.Sprintf("address add %s/24 dev client", nodeAddr(l.number)),
 		"link set client up",
 	}
+
 	for i, end := range g.ends {
 		node, far := wire(l.number, i)
 		lines = append(lines,
@@ -155,11 +160,13 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 			fmt.Sprintf("link set end%d up", i),
 			fmt.Sprintf("route add %s via %s", block(i), far))
 	}
+
 	lines = append(lines, spreadRoute(l.number, unix.RT_TABLE_MAIN))
 	// A route's gateway is reachable when the link is up; the far end may still be down.
 	if err := l.node.ip(ctx, lines...); err != nil {
 		return nil, err
 	}
+
 	for i, end := range g.ends {
 		node, far := wire(l.number, i)
 		err := end.ip(ctx,
@@ -170,6 +177,7 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 			return nil, err
 		}
 	}
+
 	err = l.client.ip(ctx, fmt.Sprintf("address add %s/24 dev eth0", clientAddr(l.number)), "link set eth0 up",
 		fmt.Sprintf("route add default via %s", nodeAddr(l.number)))
 	return l, errors.Join(err,

@@ -47,14 +47,17 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 		lines = append(lines, fmt.Sprintf("link set end%d group %d", i, config.PodGroup),
 			fmt.Sprintf("route add %s via %s table %d", block(i), far, config.TablePod))
 	}
+
 	if r == pod {
 		lines = append(lines, fmt.Sprintf("link set client group %d", config.PodGroup),
 			fmt.Sprintf("route add %s dev client table %d", clientAddr(l.number), config.TablePod))
 	}
+
 	lines = append(lines, spreadRoute(l.number, config.TablePod))
 	if err := l.node.ip(ctx, lines...); err != nil {
 		return err
 	}
+
 	err := l.node.do(func() error {
 		if err := l.routing(r); err != nil {
 			return err
@@ -71,6 +74,7 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 	if err != nil {
 		return err
 	}
+
 	return l.load(ctx, func(w io.Writer, _ rules.Node, services []rules.Service) error { return l.podAddrs(w, services, r) }, "nft", "-f", "-")
 }
 
@@ -121,9 +125,11 @@ func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 	if r == pod {
 		elements = append(elements, fmt.Sprintf("\"client\" . %s", clientAddr(l.number)))
 	}
+
 	for i := range endpoints {
 		elements = append(elements, fmt.Sprintf("\"end%d\" . %s", i, spread))
 	}
+
 	seen := map[netip.Addr]bool{}
 	for _, s := range services {
 		for _, b := range s.Backends {
@@ -138,9 +144,11 @@ func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 			}
 		}
 	}
+
 	if len(elements) == 0 {
 		return errors.New("no backends")
 	}
+
 	_, err := fmt.Fprintf(w, "add element inet %s %s { %s }\n", config.NFTPodTable, config.NFTPodSet4, strings.Join(elements, ", "))
 	return err
 }

@@ -36,6 +36,7 @@ func (s *suite) programming(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var read, fill, entry, change, change99, theirFill, theirChange, theirChange99 []float64
 	for round := range min(fillRounds, s.Rounds) {
 		o, err := s.fillOurs(ctx, round, plan)
@@ -52,6 +53,7 @@ func (s *suite) programming(ctx context.Context) error {
 		change, theirChange = append(change, bench.Quantile(o.changes, 0.5)), append(theirChange, bench.Quantile(t.changes, 0.5))
 		change99, theirChange99 = append(change99, quantile99(o.changes)), append(theirChange99, quantile99(t.changes))
 	}
+
 	s.one(caseRead, bench.Millisecond, read...)
 	s.one(caseEntry, bench.Microsecond, entry...)
 	for _, c := range []struct {
@@ -64,6 +66,7 @@ func (s *suite) programming(ctx context.Context) error {
 		}
 		s.result.Cases = append(s.result.Cases, made)
 	}
+
 	return nil
 }
 
@@ -95,6 +98,7 @@ func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (
 	if err != nil {
 		return f, err
 	}
+
 	var took time.Duration
 	entries := 0
 	for fronts := 0; fronts < len(plan); {
@@ -105,14 +109,17 @@ func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (
 		fronts, entries, took = fronts+wr.fronts, entries+wr.entries, took+wr.took
 		f.read, f.list = millis(wr.at.Sub(w.began)), millis(wr.at.Sub(w.listed))
 	}
+
 	f.entry = micros(took) / float64(entries)
 	if err := w.problems(ctx); err != nil {
 		return f, err
 	}
+
 	// As fast as a large cluster changes, and not as fast as it goes: a processor that sleeps wakes
 	// late.
 	tick := time.NewTicker(changePause)
 	defer tick.Stop()
+
 	for i := range oursChanges {
 		event, err := changeEvent(changed(plan[i*len(plan)/oursChanges], i), feedVersion+1+i)
 		if err != nil {
@@ -129,6 +136,7 @@ func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (
 		}
 		f.changes = append(f.changes, millis(wr.at.Sub(start)))
 	}
+
 	return f, w.problems(ctx)
 }
 
@@ -158,6 +166,7 @@ func fillTheirs(ctx context.Context, l *lane, plan []rules.Service) (f filled, e
 	if f.list, err = nft(&b); err != nil {
 		return f, err
 	}
+
 	for i := range theirChanges {
 		var b bytes.Buffer
 		if err := rules.NFTablesChange(&b, changed(plan[i*len(plan)/theirChanges], i)); err != nil {
@@ -169,6 +178,7 @@ func fillTheirs(ctx context.Context, l *lane, plan []rules.Service) (f filled, e
 		}
 		f.changes = append(f.changes, took)
 	}
+
 	return f, nil
 }
 

@@ -99,6 +99,7 @@ func (s *suite) scale(ctx context.Context) error {
 			}
 			lanes[c.String()] = l
 		}
+
 		var groups []bench.Group
 		of := map[string]quantity{}
 		for _, q := range quantities {
@@ -112,12 +113,14 @@ func (s *suite) scale(ctx context.Context) error {
 			g.Pairs = s.scalePairs(g.Name, sides)
 			groups, of[g.Name] = append(groups, g), q
 		}
+
 		err := s.measure(ctx, groups, of)
 		s.losses(r)
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 

@@ -135,6 +135,7 @@ func (s *space) listening(ctx context.Context, port uint16, ended <-chan struct{
 	deadline := time.After(10 * time.Second)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+
 	for {
 		var inUse bool
 		err := s.do(func() error {
@@ -148,6 +149,7 @@ func (s *space) listening(ctx context.Context, port uint16, ended <-chan struct{
 		if err != nil || inUse {
 			return err
 		}
+
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -67,6 +67,7 @@ func (s *suite) published() report.Table {
 			"Above 1 is better for rates, below 1 for times.",
 		Head: append([]string{"", "by", "loxilb to IPVS"}, "ours to nftables", "to iptables", "to haproxy", "to direct", "to guarded", "to IPVS", "nftables to direct", "routed to nftables"),
 	}
+
 	for _, r := range []reach{pod, outside} {
 		for _, q := range quantities {
 			rows := append([]extra{{"", "", q.unit, q.published}}, q.extras...)
@@ -87,6 +88,7 @@ func (s *suite) published() report.Table {
 			}
 		}
 	}
+
 	return t
 }
 

@@ -55,12 +55,14 @@ func newWatched(ctx context.Context, dir, config string, plan []rules.Service) (
 	if err != nil {
 		return w, err
 	}
+
 	if w.proxy, err = proxy.New(proxy.Options{Node: "node", Limits: service.DefaultLimits, Table: timed{w.table, w.writes}}); err != nil {
 		return w, err
 	}
 	if err := w.proxy.Begin(); err != nil {
 		return w, err
 	}
+
 	w.proxy.SetNodeAddrs(nil)
 	ctx, w.end = context.WithCancel(ctx)
 	w.ended.Go(func() { w.proxy.Run(ctx) })

@@ -61,6 +61,7 @@ func (s *suite) measure(ctx context.Context, r *run, side string) (bench.Sample,
 	if len(measured) != len(r.quantities) {
 		return bench.Sample{}, fmt.Errorf("%d jobs measured, want %d", len(measured), len(r.quantities))
 	}
+
 	var bytes int64
 	for i, q := range r.quantities {
 		m := measured[i]
@@ -77,6 +78,7 @@ func (s *suite) measure(ctx context.Context, r *run, side string) (bench.Sample,
 		}
 		bytes += m.Sum().Bytes
 	}
+
 	if r.cpu {
 		r.keep(figure{r.name, cpuSuffix, bench.CoreSecondsPerGB}, side, busy.Seconds()/(float64(bytes)/1e9))
 	}

@@ -53,6 +53,7 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 			return err
 		}
 	}
+
 	const volume = "pvc-bench"
 	flags := []string{"-dir", "/var/lib/volumetool/" + d.name, "-disks", d.Device(1), "-tuning", string(o.Tuning)}
 	if _, err := m.Do(ctx, append(flags, "provision", volume, fmt.Sprint(d.room))...); err != nil {
@@ -62,6 +63,7 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 	if err != nil {
 		return err
 	}
+
 	plain := "plain-" + d.name
 	table := fmt.Sprintf("0 %d linear %s %d", d.room/512, d.Device(2), crypt.DataOffset/512)
 	if _, err := m.Exec(ctx, fmt.Sprintf("dmsetup create %s --table '%s'", plain, table)); err != nil {
@@ -71,11 +73,13 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 	if err != nil {
 		return err
 	}
+
 	d.deviceBySide = map[string]string{sideOurs: ours.Path, sidePlain: "/dev/mapper/" + plain, sideCrypt: stock.Path}
 	tables, err := m.Exec(ctx, fmt.Sprintf("for d in %s %s; do dmsetup table $(cat /sys/block/$(basename $(readlink -f $d))/dm/name); done", ours.Path, stock.Path))
 	if err != nil {
 		return err
 	}
+
 	return alike(string(tables))
 }
 

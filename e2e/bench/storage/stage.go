@@ -57,6 +57,7 @@ func (s *suite) stages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	device := strings.TrimSpace(string(loop))
 	defer func() {
 		_, _ = s.machine.Exec(context.WithoutCancel(ctx), "losetup -d "+device+"; rm "+image)
@@ -68,6 +69,7 @@ func (s *suite) stages(ctx context.Context) error {
 	if _, err := s.stock(ctx, "new", device); err != nil {
 		return err
 	}
+
 	n := 0
 	measured := func(took time.Duration, err error) (bench.Sample, error) {
 		return bench.Sample{Value: float64(took.Microseconds()) / 1000}, err
@@ -83,6 +85,7 @@ func (s *suite) stages(ctx context.Context) error {
 			Ours: func(ctx context.Context) (bench.Sample, error) { return measured(s.ours(ctx, existing, false, false)) },
 			Base: func(ctx context.Context) (bench.Sample, error) { return measured(s.stock(ctx, "existing", device)) }},
 	})
+
 	s.result.Cases = append(s.result.Cases, cases...)
 	_, end := s.machine.Do(ctx, "-dir", stageDir, "delete", existing)
 	return errors.Join(err, end)

@@ -32,10 +32,12 @@ func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, err
 	}
+
 	disks := []storage.Disk{stageDisk(o)}
 	for _, d := range s.disks {
 		disks = append(disks, d.Disk)
 	}
+
 	s.machine, err = storage.Start(ctx, storage.Options{Disks: disks, Dir: o.Dir, Log: o.Log})
 	if err != nil {
 		return nil, err
@@ -44,6 +46,7 @@ func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 	if err := s.begin(ctx); err != nil {
 		return nil, err
 	}
+
 	for _, part := range []struct {
 		name string
 		run  func(context.Context) error
@@ -63,10 +66,12 @@ func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 			break
 		}
 	}
+
 	var judged error
 	if s.result.Gates, judged = bench.Judge(s.result, Suite); judged != nil {
 		return nil, errors.Join(err, judged)
 	}
+
 	return s.report(), err
 }
 

@@ -53,6 +53,7 @@ func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string
 	if err != nil {
 		return nil, err
 	}
+
 	o.Root = root
 	c, err := vm.New(ctx, vm.Options{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference, Dir: filepath.Join(a.out, "machines"), Log: log})
 	if err != nil {
@@ -62,14 +63,17 @@ func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string
 		_, end := c.Close()
 		err = errors.Join(err, end)
 	}()
+
 	say("machines are up (%s)", c.Accel)
 	for _, m := range c.Machines {
 		o.Nodes = append(o.Nodes, m.Name)
 	}
+
 	k, err := remote.Connect(ctx, remote.Access{Kubeconfig: c.Kubeconfig()}, remote.Options{Log: log})
 	if err != nil {
 		return nil, err
 	}
+
 	var control uint64
 	if !a.noReference {
 		if control, err = reference(ctx, c, k, &o, say); err != nil {
@@ -82,6 +86,7 @@ func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string
 		o.Ready = []float64{time.Since(began).Seconds()}
 		say("Kubeveil is installed, nodes are Ready %.0f s after apply", o.Ready[0])
 	}
+
 	return suiteOn(ctx, c, k, o, control)
 }
 
@@ -120,6 +125,7 @@ func reference(ctx context.Context, c *vm.Cluster, k *remote.Cluster, o *network
 	if _, err := c.Kubectl(ctx, append([]string{"cordon"}, names...)...); err != nil {
 		return 0, err
 	}
+
 	say("reference network: ptp and host-local with plain routes")
 	if err := c.InstallClear(ctx); err != nil {
 		return 0, err
@@ -127,6 +133,7 @@ func reference(ctx context.Context, c *vm.Cluster, k *remote.Cluster, o *network
 	if o.Reference, err = network.FirstBytes(ctx, k, o.Nodes); err != nil {
 		return 0, err
 	}
+
 	say("reference network: new pods to their first bytes after %.1f s", bench.Quantile(slices.Clone(o.Reference), 0.5))
 	if err := c.RemoveClear(ctx); err != nil {
 		return 0, err
@@ -138,6 +145,7 @@ func reference(ctx context.Context, c *vm.Cluster, k *remote.Cluster, o *network
 	if err != nil {
 		return 0, err
 	}
+
 	// The kubelets' word that there is no network: else Ready would be said before Kubeveil is.
 	err = remote.Until(ctx, "nodes are not Ready without a network", 2*time.Minute, func(ctx context.Context) error {
 		nodes, err := k.Nodes(ctx)
@@ -154,6 +162,7 @@ func reference(ctx context.Context, c *vm.Cluster, k *remote.Cluster, o *network
 	if err != nil {
 		return 0, err
 	}
+
 	_, err = c.Kubectl(ctx, append([]string{"uncordon"}, names...)...)
 	return seen.Plaintext, err
 }

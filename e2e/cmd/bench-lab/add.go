@@ -64,6 +64,7 @@ func (r *run) addMany(ctx context.Context, n *lab.Node) error {
 		names = make(chan string)
 		start = time.Now()
 	)
+
 	for range workers {
 		wg.Go(func() {
 			for name := range names {
@@ -75,24 +76,29 @@ func (r *run) addMany(ctx context.Context, n *lab.Node) error {
 			}
 		})
 	}
+
 	for i := range r.pods {
 		names <- fmt.Sprintf("many%d", i)
 	}
+
 	close(names)
 	wg.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	took := float64(time.Since(start)) / float64(time.Millisecond)
 	r.say("%d pods by %d workers in %s, %d errors", r.pods, workers, bench.Millisecond.Format(took), len(errs))
 	for _, err := range errs[:min(3, len(errs))] {
 		r.say("  %v", err)
 	}
+
 	r.result.Cases = append(r.result.Cases, bench.Case{Name: caseAddWorkers, Unit: bench.Millisecond, Ours: bench.Summarize([]float64{took})})
 	gate := bench.Exactly(fmt.Sprintf("%d pods added by %d workers", r.pods, workers), len(errs), 0, "errors")
 	if len(errs) > 0 {
 		gate.Got += ", the first: " + errors.Join(errs[0]).Error()
 	}
+
 	r.result.Gates = append(r.result.Gates, gate)
 	return nil
 }

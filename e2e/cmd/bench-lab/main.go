@@ -135,11 +135,13 @@ func (r *run) all(ctx context.Context, chosen []part) (err error) {
 	if r.result, err = bench.New(bench.Namespaces, root); err != nil {
 		return err
 	}
+
 	r.bin = filepath.Join(root, "out/bin")
 	r.say("%s Results go to %s.", r.result.Caveat(), r.out)
 	if err := r.lookAround(ctx); err != nil {
 		return err
 	}
+
 	for _, p := range chosen {
 		r.say("part %s", p.name)
 		err := p.run(r, ctx)
@@ -151,10 +153,12 @@ func (r *run) all(ctx context.Context, chosen []part) (err error) {
 			r.result.Gates = append(r.result.Gates, bench.Gate{Name: "part " + p.name, Want: "measured", Got: err.Error()})
 		}
 	}
+
 	gates, err := bench.Judge(r.result, "bench-lab")
 	if err != nil {
 		return err
 	}
+
 	r.result.Gates = gates
 	return program.Finish(r.out, r.report(), os.Stdout)
 }

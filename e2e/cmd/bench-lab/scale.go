@@ -266,6 +266,7 @@ func (s *scaled) changes(ctx context.Context) error {
 		if _, err := s.waitConfigured(ctx, len(logged)); err != nil {
 			return err
 		}
+
 		// What the change makes the kernel say may cost another turn, which counts too.
 		if err := pause(ctx, settle); err != nil {
 			return err
@@ -278,15 +279,18 @@ func (s *scaled) changes(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		touched, took := 0, time.Duration(0)
 		for _, c := range since {
 			touched += c.peers
 			took += c.took
 		}
+
 		mean, n := after.millisSince(before)
 		millis, whole, most = append(millis, 1000*took.Seconds()), append(whole, mean), max(most, touched)
 		s.say("round %d/%d  one changed peer: %v from the table to the device, %d peers touched; %.1f ms a whole turn, %d turns", round+1, s.rounds, took, touched, mean, n)
 	}
+
 	s.one(caseTurn, bench.Millisecond, whole...)
 	s.gate(bench.Below(labels[caseChange], s.one(caseChange, bench.Millisecond, millis...), 20),
 		bench.Exactly("peers touched when one changed, in any round", most, 1, "peers"))
@@ -299,6 +303,7 @@ func (s *scaled) configured() ([]configuration, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	// veild.log, veild-2.log and so on.
 	slices.SortFunc(files, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b)) })
 	var out []configuration
@@ -320,6 +325,7 @@ func (s *scaled) configured() ([]configuration, error) {
 			out = append(out, configuration{n, took, waited})
 		}
 	}
+
 	return out, nil
 }
 
@@ -345,6 +351,7 @@ func (s *scaled) fills(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		start := time.Now()
 		if _, err := s.node.StartProgram(ctx, "veild"); err != nil {
 			return err
@@ -352,6 +359,7 @@ func (s *scaled) fills(ctx context.Context) error {
 		if _, err := s.waitConfigured(ctx, len(logged)); err != nil {
 			return err
 		}
+
 		wall := time.Since(start)
 		if err := pause(ctx, settle); err != nil {
 			return err
@@ -367,13 +375,16 @@ func (s *scaled) fills(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		took := time.Duration(0)
 		for _, c := range since {
 			took += c.took
 		}
+
 		millis, whole = append(millis, 1000*took.Seconds()), append(whole, 1000*t.seconds)
 		s.say("round %d  %d peers: %v from the table to the device; %.0f ms in %.0f whole turns; on the device %.0f ms after veild's start", round+1, s.nodes, took, 1000*t.seconds, t.count, wall.Seconds()*1000)
 	}
+
 	s.one(caseFillTurns, bench.Millisecond, whole...)
 	s.gate(bench.Below(labels[caseFill], s.one(caseFill, bench.Millisecond, millis...), 1000))
 	return nil

@@ -41,6 +41,7 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 	if err != nil {
 		return err
 	}
+
 	logFile, err := os.Create(filepath.Join(folder, "bench-service.log"))
 	if err != nil {
 		return err
@@ -55,10 +56,12 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 		_, end := c.Close()
 		err = errors.Join(err, end)
 	}()
+
 	m := c.Machines[0]
 	if err := equip(ctx, m, findHAProxy(root)); err != nil {
 		return err
 	}
+
 	cmd := m.SSH(ctx, fmt.Sprintf("modprobe -a ip_vs ip_vs_rr && cd %[1]s && PATH=%[1]s/bin:$PATH exec ./bench-service %[2]s", onMachineFolder, strings.Join(flagsOf(o), " ")))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	later := context.WithoutCancel(ctx)
@@ -72,6 +75,7 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 	if errors.As(ended, &status) && context.Cause(ctx) == nil {
 		return program.ErrFailed
 	}
+
 	return ended
 }
 
@@ -90,6 +94,7 @@ func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 	if err != nil {
 		return err
 	}
+
 	// It looks for the root of a tree.
 	if err := m.Put(ctx, onMachineFolder+"/go.mod", 0o644, strings.NewReader("module bench\n")); err != nil {
 		return err
@@ -97,6 +102,7 @@ func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 	if err := m.PutFile(ctx, onMachineFolder+"/bench-service", self); err != nil {
 		return err
 	}
+
 	for name, at := range map[string]string{"wrk": "bin/wrk", "sockperf": "bin/sockperf", haproxy: "out/tools/haproxy"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
@@ -116,6 +122,7 @@ func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 

@@ -122,6 +122,7 @@ func do(dir, verb string, args []string, out io.Writer) error {
 		}
 		return attach(append(s.Kubectl, args...))
 	}
+
 	return fmt.Errorf("unknown verb %q: write up, ssh, kubectl or down: %w", verb, errUsage)
 }
 
@@ -191,26 +192,31 @@ func serve(dir string, o vm.Options) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("another process owns %s: %w", dir, err)
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	c, err := vm.New(ctx, o)
 	if err != nil {
 		return err
 	}
+
 	s := state{PID: os.Getpid(), SSH: map[string][]string{}, Kubectl: c.KubectlCommand(ctx).Args}
 	for _, m := range c.Machines {
 		s.SSH[m.Name] = m.SSH(ctx).Args
 	}
+
 	if err := write(dir, "state.json", s); err != nil {
 		_, end := c.Close()
 		return errors.Join(err, end)
 	}
+
 	<-ctx.Done()
 	result, err := c.Close()
 	e := end{Oracle: result}
 	if err := errors.Join(err, result.Err()); err != nil {
 		e.Problem = err.Error()
 	}
+
 	return write(dir, "end.json", e)
 }
 
@@ -264,6 +270,7 @@ func down(dir string) error {
 		fmt.Fprintln(os.Stderr, "no cluster is there")
 		return nil
 	}
+
 	if err != nil {
 		return err
 	}
@@ -274,6 +281,7 @@ func down(dir string) error {
 	if err := owner.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("end process %d: %w", s.PID, err)
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 	err = lab.Until(ctx, 90*time.Second, func() error {
@@ -285,6 +293,7 @@ func down(dir string) error {
 	if err != nil {
 		return err
 	}
+
 	return verdict(dir)
 }
 

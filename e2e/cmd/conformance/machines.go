@@ -26,6 +26,7 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 	if _, err := os.Stat(archive); err != nil {
 		return nil, "", fmt.Errorf("%w: run `hack/build-conformance.sh` first", err)
 	}
+
 	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, Images: []string{archive}, Dir: filepath.Join(a.out, "machines"), Log: o.Log}
 	disk := storage.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"), Size: diskSize}
 	if a.volumes {
@@ -40,6 +41,7 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 		// One machine: the disk is one, and a volume does not leave its node.
 		m.Nodes, m.Images, m.QEMU = 1, append(m.Images, driver), disk.Arguments()
 	}
+
 	c, err := vm.New(ctx, m)
 	if err != nil {
 		return nil, "", err
@@ -55,13 +57,16 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 		}
 		err = errors.Join(err, end)
 	}()
+
 	if err := takePods(ctx, c); err != nil {
 		return nil, "", err
 	}
+
 	platform = bench.Emulated
 	if c.Accel == vm.KVM {
 		platform = bench.VM
 	}
+
 	o.Emulated = platform == bench.Emulated
 	o.Kubeconfig, o.Registry = c.Kubeconfig(), conformance.Registry
 	if a.volumes {
@@ -69,10 +74,12 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 			return nil, "", err
 		}
 	}
+
 	report, err = conformance.Run(ctx, o)
 	if a.volumes {
 		keepLogs(ctx, c, o)
 	}
+
 	return report, platform, err
 }
 

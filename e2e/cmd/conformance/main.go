@@ -120,6 +120,7 @@ func run(ctx context.Context, a arguments) error {
 	if err != nil {
 		return err
 	}
+
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o := conformance.Options{
 		Program: filepath.Join(root, "out/bin/e2e.test"), Kubectl: filepath.Join(root, "out/bin/kubectl"),
@@ -136,9 +137,11 @@ func run(ctx context.Context, a arguments) error {
 		}
 		o.Suite = conformance.Volumes(definition)
 	}
+
 	if _, err := os.Stat(o.Program); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s is missing: run `hack/build-conformance.sh` first", o.Program)
 	}
+
 	// Before anything is emptied or made: a mistyped name costs seconds.
 	if _, err := o.Wanted(ctx); err != nil {
 		return err
@@ -146,6 +149,7 @@ func run(ctx context.Context, a arguments) error {
 	if a.out, err = program.Folder(a.out); err != nil {
 		return err
 	}
+
 	o.Dir = filepath.Join(a.out, "logs")
 	platform := a.platform
 	var report *conformance.Report
@@ -157,6 +161,7 @@ func run(ctx context.Context, a arguments) error {
 		}
 		report, err = conformance.Run(ctx, o)
 	}
+
 	if report == nil {
 		return err
 	}
@@ -164,5 +169,6 @@ func run(ctx context.Context, a arguments) error {
 	if err != nil && errors.Is(written, program.ErrFailed) {
 		written = nil // said already, and what else went wrong must not go under
 	}
+
 	return errors.Join(written, err)
 }

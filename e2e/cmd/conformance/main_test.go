@@ -10,8 +10,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }

@@ -108,6 +108,7 @@ func (d *demo) try(ctx context.Context, a attempt) error {
 	if err := d.put(newFirst, newSecond); err != nil {
 		return err
 	}
+
 	got, err := d.machine.Tool(ctx, d.tool("stage", firstVolume, firstAt)...)
 	if err != nil {
 		return err
@@ -116,18 +117,22 @@ func (d *demo) try(ctx context.Context, a attempt) error {
 	if err != nil {
 		return err
 	}
+
 	r := report.Refusal{What: a.what, Want: fmt.Sprintf("refused: %s; nothing written", a.want), Got: "opened"}
 	if got.Error != "" {
 		r.Got = got.Error
 	}
+
 	r.OK = got.Kind == string(a.want) && bytes.Equal(found, newFirst)
 	if !bytes.Equal(found, newFirst) {
 		r.Got += "; the disk was written"
 	}
+
 	d.note(r)
 	if got.Error == "" {
 		return fmt.Errorf("the volume was opened")
 	}
+
 	return d.put(first, second)
 }
 

@@ -38,6 +38,7 @@ func (d *demo) rewrap(ctx context.Context) error {
 		jobs, err := fio.Parse(out)
 		done <- load{jobs, err}
 	}()
+
 	wrapped, err := d.machine.Do(ctx, d.tool("rewrap", firstVolume, fmt.Sprint(rewraps), pause.String())...)
 	var l load
 	select {
@@ -45,6 +46,7 @@ func (d *demo) rewrap(ctx context.Context) error {
 		return fmt.Errorf("fio ended before the key was wrapped %d times: %w", rewraps, l.err)
 	default:
 	}
+
 	l = <-done
 	if err != nil {
 		return err
@@ -52,6 +54,7 @@ func (d *demo) rewrap(ctx context.Context) error {
 	if l.err != nil {
 		return l.err
 	}
+
 	return d.judgeRewrap(wrapped, l.jobs[0])
 }
 

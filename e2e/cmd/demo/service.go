@@ -38,10 +38,12 @@ func addService(ctx context.Context, l *lab.Lab, name string, port int32, backen
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: portName, Protocol: protocol, Port: port})
 		ports = append(ports, discoveryv1.EndpointPort{Name: &portName, Protocol: &protocol, Port: &port})
 	}
+
 	s, err := l.Control.Client.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, s, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("service %s: %w", name, err)
 	}
+
 	var addrs []netip.Addr
 	for _, text := range s.Spec.ClusterIPs {
 		addr, err := netip.ParseAddr(text)
@@ -55,6 +57,7 @@ func addService(ctx context.Context, l *lab.Lab, name string, port int32, backen
 			return nil, fmt.Errorf("endpoints of service %s: %w", name, err)
 		}
 	}
+
 	return addrs, nil
 }
 

@@ -69,6 +69,7 @@ func judge(path string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	suite := filepath.Base(filepath.Dir(path))
 	gates, err := bench.Judge(r, suite)
 	if err != nil {
@@ -81,6 +82,7 @@ func judge(path string, w io.Writer) error {
 	if profile == "" {
 		profile = "its own gates"
 	}
+
 	fmt.Fprintf(w, "\n%s\t\t%s, %s\tcommit %.12s\n", suite, r.Platform, profile, r.Commit)
 	missed := 0
 	for _, g := range gates {
@@ -91,6 +93,7 @@ func judge(path string, w io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", g.Name, mark, g.Want, g.Got)
 	}
+
 	failed, want := r.Tests.Failed, "0 failed"
 	if bench.JudgesFailures(gates) {
 		failed, want = 0, "see the gates"
@@ -104,5 +107,6 @@ func judge(path string, w io.Writer) error {
 	if missed > 0 || failed > 0 {
 		return fmt.Errorf("%s: %d of %d gates missed, %d tests failed", suite, missed, len(gates), r.Tests.Failed)
 	}
+
 	return nil
 }

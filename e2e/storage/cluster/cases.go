@@ -162,11 +162,13 @@ spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: 
 	if err != nil {
 		return err
 	}
+
 	// As the scheduler does for the first pod.
 	node := s.Cluster.Machines[0].Name
 	if _, err := s.kubectl(ctx, "annotate", "pvc", "misspelt", "volume.kubernetes.io/selected-node="+node); err != nil {
 		return err
 	}
+
 	err = until(ctx, "the claim is refused", func() error {
 		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name=misspelt", "-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, `unknown parameter "tunning"`) {
@@ -175,6 +177,7 @@ spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: 
 		return err
 	})
 	_, gone := s.kubectl(ctx, "delete", "pvc/misspelt", "storageclass/e2e-misspelt")
+
 	return errors.Join(err, gone)
 }
 
@@ -305,11 +308,13 @@ func (s *Session) busy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	staged, err := s.node(ctx, "findmnt -rno TARGET | grep '^/var/lib/kubelet/plugins/kubernetes.io/csi/csi.kubeveil.io/.*/globalmount$' | while read t; do "+
 		"grep -qs "+volume+" $(dirname $t)/vol_data.json && echo $t; done; true")
 	if err == nil && staged == "" {
 		err = errors.New("no such mount")
 	}
+
 	if err != nil {
 		return fmt.Errorf("where volume %s is staged: %w", volume, err)
 	}
@@ -317,6 +322,7 @@ func (s *Session) busy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	mounted := "mountpoint -q " + staged
 	err = s.stop(ctx, files.Name)
 	if err == nil {
@@ -332,12 +338,14 @@ func (s *Session) busy(ctx context.Context) error {
 			return err
 		})
 	}
+
 	if err == nil {
 		_, err = s.node(ctx, mounted)
 	}
 	if _, end := s.node(ctx, "kill "+holder); end != nil || err != nil {
 		return errors.Join(err, end)
 	}
+
 	err = until(ctx, "the volume is closed when it is let go", func() error {
 		_, err := s.node(ctx, "! "+mounted)
 		return err

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/storage"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -90,6 +90,7 @@ func TestObjects(t *testing.T) {
 			if err := tt.template.Execute(&b, tt.data); err != nil {
 				t.Fatal(err)
 			}
+
 			d := yaml.NewYAMLOrJSONDecoder(&b, 4096)
 			for _, want := range append(tt.want, "") {
 				var object struct {

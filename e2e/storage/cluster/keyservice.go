@@ -123,6 +123,7 @@ func (s *Session) keyServiceGoes(ctx context.Context) error {
 	if err := s.stop(ctx, waits.Name); err != nil {
 		return err
 	}
+
 	if err := s.create(ctx, waits); err != nil {
 		return err
 	}
@@ -135,6 +136,7 @@ func (s *Session) keyServiceGoes(ctx context.Context) error {
 	if err := s.has(ctx, waits, "second"); err != nil {
 		return err
 	}
+
 	_, err = s.kubectl(ctx, "delete", "pod/"+waits.Name, "pvc/"+waits.Name)
 	return err
 }

@@ -34,6 +34,7 @@ func (s *Session) joined(ctx context.Context, machines int, c claim) (names []st
 			return names, err
 		}
 	}
+
 	for _, name := range names {
 		if err := s.driverReady(ctx, name); err != nil {
 			return names, err
@@ -50,6 +51,7 @@ func (s *Session) joined(ctx context.Context, machines int, c claim) (names []st
 			return names, err
 		}
 	}
+
 	return names, nil
 }
 
@@ -88,11 +90,13 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 	if err := s.start(ctx, sent); err != nil {
 		return err
 	}
+
 	left := sent
 	left.Name, left.Node = "left", ""
 	if err := s.create(ctx, left); err != nil {
 		return err
 	}
+
 	annotate := regexp.MustCompile(`kubectl annotate --overwrite -n NAMESPACE pvc CLAIM \S+=` + node + `\b`)
 	var said string
 	err := until(ctx, "an event says where the copy is to be made", func() error {
@@ -105,6 +109,7 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 	if err != nil {
 		return err
 	}
+
 	// As often as it takes: the node that refuses takes its own name from the claim meanwhile.
 	words := strings.Fields(strings.NewReplacer("NAMESPACE", "default", "CLAIM", left.Name).Replace(said))[1:]
 	err = until(ctx, "the copy is made there", func() error {
@@ -115,6 +120,7 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 		_, err = s.kubectl(ctx, words...)
 		return errors.Join(fmt.Errorf("not Ready: %q", out), err)
 	})
+
 	for _, c := range []claim{sent, left} {
 		on, kubectl := s.kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.spec.nodeName}")
 		if kubectl == nil && on != node {
@@ -123,6 +129,7 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 		_, gone := s.kubectl(ctx, "delete", "pod/"+c.Name, "pvc/"+c.Name)
 		err = errors.Join(err, kubectl, gone)
 	}
+
 	return err
 }
 
@@ -134,6 +141,7 @@ func (s *Session) nodeGone(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, s.leave(ctx, names))
 	}
+
 	lost.Node = names[0]
 	volume, err := s.refusedWhileAlive(ctx, lost)
 	if err := errors.Join(err, s.leave(ctx, names)); err != nil {
@@ -147,10 +155,12 @@ func (s *Session) nodeGone(ctx context.Context) error {
 	if want := "kubectl delete -n default pvc " + lost.Name; strings.TrimSpace(after) != want {
 		return fmt.Errorf("veilctl said %q, want %q at its end", said, want)
 	}
+
 	// The pod that had it went with its node.
 	if _, err := s.kubectl(ctx, strings.Fields(after)[1:]...); err != nil {
 		return err
 	}
+
 	return until(ctx, "claim and volume go", func() error {
 		out, err := s.kubectl(ctx, "get", "pvc,pv,veilvolumes", "-A", "-o", "name")
 		if err == nil && (strings.Contains(out, volume) || strings.Contains(out, "/"+lost.Name)) {

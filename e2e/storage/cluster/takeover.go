@@ -12,7 +12,7 @@ import (
 )
 
 // document says what a person does to have a volume on another node.
-const document = "storage.md"
+const document = "how-to/a-node-that-is-gone.md"
 
 // takeOver has a volume taken over by a second machine, to which its file is brought, by the
 // commands of the documentation. Its first node only looks as if it were off: its kubelet stands
@@ -99,6 +99,7 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	if err := s.has(ctx, data, "first"); err != nil {
 		return err
 	}
+
 	node, err := s.kubectl(ctx, "get", "pod", data.Name, "-o", "jsonpath={.spec.nodeName}")
 	if err == nil && node != second {
 		err = fmt.Errorf("the pod is on %s, want %s", node, second)
@@ -113,6 +114,7 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	if _, err := s.on(ctx, second, fmt.Sprintf("echo %s >%s/second && sync -f %[2]s", s.canary, path)); err != nil {
 		return err
 	}
+
 	_, err = s.shell(ctx, done)
 	return err
 }
@@ -120,12 +122,12 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 // takeOverSteps are the commands of the documentation for a volume and two nodes: those until a pod
 // may have it, and those after.
 func takeOverSteps(text, volume, first, second string) (move, done string, err error) {
-	_, text, _ = strings.Cut(text, "\n### A node that is gone\n")
+	_, text, _ = strings.Cut(text, "\n## Take a volume over\n")
 	_, text, _ = strings.Cut(text, "\n```sh\n")
 	text, _, found := strings.Cut(text, "\n```\n")
 	move, done, both := strings.Cut(text, "\n# 5. ")
 	if !found || !both {
-		return "", "", fmt.Errorf("%s has no block of five steps below \"A node that is gone\"", document)
+		return "", "", fmt.Errorf("%s has no block of five steps below \"Take a volume over\"", document)
 	}
 	names := func(text string) string {
 		text = strings.NewReplacer("node-1", first, "node-2", second).Replace(text)

@@ -51,9 +51,11 @@ func newNode(s settings) (*node, error) {
 			return nil, err
 		}
 	}
+
 	if err := n.readKeys(); err != nil {
 		return nil, err
 	}
+
 	config := volume.Config{
 		Cluster: clusterID, Node: nodeName, Store: &volume.FileStore{Dir: dirs["states"]}, Engine: crypt.Kernel{Inline: true}, Keys: n.keys,
 		Locks: dirs["locks"], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
@@ -66,6 +68,7 @@ func newNode(s settings) (*node, error) {
 		kind = driver.BackendDisk
 		config.Backend = &backend.Disks{Paths: strings.Split(s.disks, ","), Claims: dirs["claims"]}
 	}
+
 	n.set = volume.NewSet(config)
 	var err error
 	n.driver, err = driver.New(driver.Config{

@@ -29,6 +29,7 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 	if err != nil {
 		return a, err
 	}
+
 	for range times {
 		if err := keyring.CreateFile(n.keyPath(len(n.keys) + 1)); err != nil {
 			return a, err
@@ -36,6 +37,7 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 		if err := n.readKeys(); err != nil {
 			return a, err
 		}
+
 		began := time.Now()
 		changed, err := n.set.Rewrap(ctx, words[0], n.keys)
 		if err == nil && !changed {
@@ -44,6 +46,7 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 		if err != nil {
 			return a, err
 		}
+
 		a.Took = append(a.Took, time.Since(began))
 		select {
 		case <-ctx.Done():
@@ -51,6 +54,7 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 		case <-time.After(pause):
 		}
 	}
+
 	st, err := n.set.Get(ctx, words[0])
 	a.KeyID, a.Epoch = st.Key.KeyID, st.Epoch
 	return a, err
@@ -111,9 +115,11 @@ func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, 
 			return a, err
 		}
 	}
+
 	name := "reference-" + filepath.Base(device)
 	a.Path = "/dev/mapper/" + name
 	open := append([]string{"cryptsetup", "open", "--key-file", "-", device, name}, perf[crypt.Class(n.tuning)]...)
+
 	steps := [][]string{open}
 	switch {
 	case what == "device" && folder == "":
@@ -125,6 +131,7 @@ func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, 
 	default:
 		return a, fmt.Errorf("reference %q: want `device DEVICE`, or `new` or `existing` with DEVICE and FOLDER", words)
 	}
+
 	began := time.Now()
 	for _, s := range steps {
 		cmd := exec.CommandContext(ctx, s[0], s[1:]...)
@@ -133,6 +140,7 @@ func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, 
 			return a, fmt.Errorf("%s: %w: %s", strings.Join(s, " "), err, out)
 		}
 	}
+
 	a.Took = []time.Duration{time.Since(began)}
 	return a, nil
 }

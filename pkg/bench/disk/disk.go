@@ -60,6 +60,7 @@ func Fill(ctx context.Context, path string, size int64) error {
 	if size < piece || size%piece != 0 {
 		return fmt.Errorf("fill %s: %d bytes: want a multiple of %d", path, size, piece)
 	}
+
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
@@ -70,6 +71,7 @@ func Fill(ctx context.Context, path string, size int64) error {
 		return err
 	}
 	defer free()
+
 	random := rand.NewChaCha8([32]byte{1})
 	for at := int64(0); at < size; at += piece {
 		if err := ctx.Err(); err != nil {
@@ -80,6 +82,7 @@ func Fill(ctx context.Context, path string, size int64) error {
 			return fmt.Errorf("fill %s at %d: %d bytes: %w", path, at, n, errors.Join(err, errShort(n == len(b))))
 		}
 	}
+
 	if err := unix.Fsync(fd); err != nil {
 		return &os.PathError{Op: "fsync", Path: path, Err: err}
 	}
@@ -119,6 +122,7 @@ func Run(ctx context.Context, j Job) (Result, error) {
 	if err := j.check(); err != nil {
 		return Result{}, err
 	}
+
 	fd, err := unix.Open(j.File, unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return Result{}, &os.PathError{Op: "open", Path: j.File, Err: err}
@@ -128,6 +132,7 @@ func Run(ctx context.Context, j Job) (Result, error) {
 	defer cancel()
 	began := time.Now()
 	times, errs := make([][]time.Duration, j.Depth), make([]error, j.Depth)
+
 	var all sync.WaitGroup
 	for i := range j.Depth {
 		all.Go(func() {
@@ -136,6 +141,7 @@ func Run(ctx context.Context, j Job) (Result, error) {
 			}
 		})
 	}
+
 	all.Wait()
 	r := Result{Took: time.Since(began)}
 	if err := errors.Join(errs...); err != nil {
@@ -145,6 +151,7 @@ func Run(ctx context.Context, j Job) (Result, error) {
 	if len(took) == 0 {
 		return Result{}, fmt.Errorf("%s: no request was answered within %v", j.File, j.For)
 	}
+
 	slices.Sort(took)
 	at := func(share float64) time.Duration { return took[int(share*float64(len(took)-1))] }
 	r.Ops, r.P50, r.P99 = int64(len(took)), at(0.5), at(0.99)

@@ -37,39 +37,47 @@ func (s *suite) churn(ctx context.Context) error {
 		s.skip(caseChurnCPU, "left out by the caller")
 		return nil
 	}
+
 	s.Progress("%d pods a minute for %v", churnRate, s.Churn)
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Churn+churnPatience, errors.New("the nodes do not answer any more"))
 	defer cancel()
 	pods := newChurner(ctx, s.ground, inFlight(s.result.Platform))
 	defer pods.end()
 	var cpu, memory []float64
+
 	before, err := s.ground.snapshot(ctx)
 	for range churnWindows {
 		if err != nil {
 			return err
 		}
+
 		began := time.Now()
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(s.Churn / churnWindows):
 		}
+
 		var after [2]session.Counters
 		if after, err = s.ground.snapshot(ctx); err != nil {
 			return err
 		}
+
 		busiest, largest := 0.0, 0.0
 		for i := range after {
 			busiest = max(busiest, (after[i].DaemonCPU-before[i].DaemonCPU).Seconds()/time.Since(began).Seconds()*100)
 			largest = max(largest, after[i].DaemonMiB)
 		}
+
 		cpu, memory = append(cpu, busiest), append(memory, largest)
 		before = after
 	}
+
 	ready, err := pods.stop()
 	if err != nil {
 		return err
 	}
+
 	rate := float64(ready) / s.Churn.Minutes()
 	s.result.Cases = append(s.result.Cases,
 		bench.Case{Name: caseChurnCPU, Unit: bench.Percent, Ours: bench.Summarize(cpu)},

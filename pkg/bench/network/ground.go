@@ -113,10 +113,12 @@ func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 		o.Spec.TerminationGracePeriodSeconds = &grace
 		o.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 	}}
+
 	started := make(chan error, 2)
 	for _, pod := range []*remote.Pod{p.pod, agent} {
 		go func() { started <- g.ns.Run(ctx, pod) }()
 	}
+
 	if err := errors.Join(<-started, <-started); err != nil {
 		return fmt.Errorf("node %s: %w", p.Name, err)
 	}
@@ -124,10 +126,12 @@ func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 	if p.podAddr, ok = p.pod.Addr(true); !ok {
 		return fmt.Errorf("pod %s has no IPv4 address: the suite measures over IPv4 only", p.pod.Name)
 	}
+
 	p.inPod, p.onNode = openSession(ctx, p.pod), openSession(ctx, agent)
 	if err := p.onNode.Call(ctx, session.VerbPlatform, session.Ask{NodeAddr: p.addr}, &p.platform); err != nil {
 		return fmt.Errorf("node %s: %w", p.Name, err)
 	}
+
 	return nil
 }
 

@@ -132,13 +132,16 @@ func (s *suite) group(q quantity) bench.Group {
 		}
 		g.Sides, targets = append(g.Sides, side), append(targets, t)
 	}
+
 	for _, side := range s.sides() {
 		add(toPod(side), s.podTarget(side))
 		add(toService(side), s.serviceTarget(side))
 	}
+
 	if q.together != nil {
 		g.Together = q.together(targets)
 	}
+
 	for _, base := range s.sides()[1:] {
 		name, suffix := baseBare, ""
 		if base == sideClear {
@@ -148,9 +151,11 @@ func (s *suite) group(q quantity) bench.Group {
 			bench.Pair{Name: pod + suffix, Ours: toPod(sideOurs), Base: toPod(base), BaseName: name},
 			bench.Pair{Name: service + suffix, Ours: toService(sideOurs), Base: toService(base), BaseName: name})
 	}
+
 	if len(s.sides()) == 1 {
 		g.Pairs = append(g.Pairs, bench.Pair{Name: pod, Ours: toPod(sideOurs)}, bench.Pair{Name: service, Ours: toService(sideOurs)})
 	}
+
 	g.Pairs = append(g.Pairs, bench.Pair{Name: q.name + serviceSuffix, Ours: toService(sideOurs), Base: toPod(sideOurs), BaseName: basePods})
 	return g
 }

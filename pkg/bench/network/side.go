@@ -157,11 +157,13 @@ func (s *suite) trips(targets []target) func(context.Context) ([]bench.Sample, e
 		if err != nil {
 			return nil, err
 		}
+
 		least := time.Duration(len(targets)) * s.RoundTrips
 		trips := session.RoundTrips{Size: tripSize, Count: tripCount, Least: least, Most: tripsPatience * least}
 		for _, t := range targets {
 			trips.To = append(trips.To, netip.AddrPortFrom(t.addr, session.RoundTripsPort))
 		}
+
 		var all []session.Latency
 		if err := s.ground.client().inPod.Call(ctx, session.VerbRoundTrips, trips, &all); err != nil {
 			return nil, err
@@ -173,12 +175,14 @@ func (s *suite) trips(targets []target) func(context.Context) ([]bench.Sample, e
 		if err != nil {
 			return nil, err
 		}
+
 		ms := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 		samples, sent := make([]bench.Sample, len(all)), map[string]uint64{}
 		for i, l := range all {
 			samples[i] = bench.Sample{Value: ms(l.P50), P99: ms(l.P99)}
 			sent[targets[i].side] += uint64(l.Count) * tripBytes
 		}
+
 		return samples, carriedBetween(before, after).checkAll(sent)
 	}
 }

@@ -124,20 +124,23 @@ func (s *suite) connect(ctx context.Context) (err error) {
 	if s.wiring.noBare != "" {
 		s.skip("bare WireGuard", "the nodes' kernels cannot: "+s.wiring.noBare)
 	}
+
 	if !s.ground.client().platform.KernelTunnels || !s.ground.server().platform.KernelTunnels {
 		s.skip("ours by the kernel's WireGuard", "a node tunnels in userspace; ours is measured as it is")
 	}
+
 	for _, t := range s.targets() {
 		err := s.reach(ctx, t)
 		switch {
 		case err == nil:
 		case t.side == sideClear && ctx.Err() == nil:
 			s.noClear = err.Error()
-			s.skip("the network in clear", fmt.Sprintf("the network between the nodes does not carry addresses of %v (docs/benchmarks.md says how to let it): %v", s.Prefix, err))
+			s.skip("the network in clear", fmt.Sprintf("the network between the nodes does not carry addresses of %v (docs/how-to/benchmark.md says how to let it): %v", s.Prefix, err))
 		default:
 			return fmt.Errorf("%s: %w", t.side, err)
 		}
 	}
+
 	return nil
 }
 

@@ -125,6 +125,7 @@ func (g *ground) serveClear(ctx context.Context, addr, endpoint netip.Addr) erro
 	if err != nil {
 		return fmt.Errorf("endpoints of service %s: %w", name, err)
 	}
+
 	err = g.ns.Serve(ctx, &remote.Service{Name: name, Type: corev1.ServiceTypeLoadBalancer, Change: func(o *corev1.Service) {
 		singleStack(o)
 		class, no := loadBalancerClass, false
@@ -133,15 +134,18 @@ func (g *ground) serveClear(ctx context.Context, addr, endpoint netip.Addr) erro
 	if err != nil {
 		return err
 	}
+
 	services := g.cluster.Client.CoreV1().Services(g.ns.Name)
 	o, err := services.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("service %s: %w", name, err)
 	}
+
 	o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: addr.String()}}
 	if _, err := services.UpdateStatus(ctx, o, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("address of service %s: %w", name, err)
 	}
+
 	return nil
 }
 
@@ -154,12 +158,14 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 	if err != nil {
 		return err
 	}
+
 	return g.both(func(i int, p *place) error {
 		mine, other, peer := w.plans[i], w.plans[1-i], g.nodes[1-i]
 		var self session.Self
 		if err := p.inPod.Call(ctx, session.VerbSelf, struct{}{}, &self); err != nil {
 			return err
 		}
+
 		clearTo, bareTo := []netip.Addr{other.clearPod}, []netip.Addr{other.barePod}
 		if p == g.client() {
 			clearTo, bareTo = append(clearTo, w.services[sideClear]), append(bareTo, w.services[sideBare])
@@ -168,6 +174,7 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 			// this.
 			clearTo = append(clearTo, peer.addr)
 		}
+
 		wire := session.Wire{
 			NetNS: self.NetNS, Other: other.clearPod, Via: peer.addr,
 			Clear: session.Link{Host: session.HostClearLink, Pod: session.ClearLink, MTU: m.underlay, Addr: mine.clearPod, Gateway: mine.clearGateway, Routes: clearTo},
@@ -176,6 +183,7 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 			wire.Bare = &session.Link{Host: session.HostBareLink, Pod: session.BareLink, MTU: m.pod, Addr: mine.barePod, Gateway: mine.bareGateway, Routes: bareTo}
 			wire.Peer = session.Peer{PublicKey: keys[1-i], Endpoint: netip.AddrPortFrom(peer.addr, barePort), Pod: other.barePod}
 		}
+
 		return p.onNode.Call(ctx, session.VerbWire, wire, nil)
 	})
 }

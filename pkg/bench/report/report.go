@@ -232,9 +232,11 @@ func (r *Report) Markdown(w io.Writer) error {
 	if r.Banner != "" {
 		fmt.Fprintf(&b, "# %s\n\n", r.Banner)
 	}
+
 	for _, t := range r.Tables {
 		t.markdown(&b)
 	}
+
 	fmt.Fprintf(&b, "%s\n\n| what | MTU | ours | base | base is | ratio |\n|---|---|---|---|---|---|\n", r.Result.Caveat())
 	for _, c := range r.Result.Cases {
 		row := r.row(c)
@@ -244,9 +246,11 @@ func (r *Report) Markdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", row.Name, row.MTU, row.Ours, row.Base, row.BaseName, ratio)
 	}
+
 	if len(r.Result.Gates) > 0 {
 		b.WriteString("\n| gate | want | got | kept |\n|---|---|---|---|\n")
 	}
+
 	for _, g := range r.Result.Gates {
 		kept := "yes"
 		if !g.OK {
@@ -254,6 +258,7 @@ func (r *Report) Markdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", g.Name, g.Want, g.Got, kept)
 	}
+
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -283,10 +288,12 @@ func (r *Report) Terminal(w io.Writer) error {
 	b.WriteString("\n")
 	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "what\tMTU\tours\tbase\tbase is\tratio\n")
+
 	for _, c := range r.Result.Cases {
 		row := r.row(c)
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", row.Name, row.MTU, row.Ours, row.Base, row.BaseName, row.Ratio)
 	}
+
 	for i, g := range r.Result.Gates {
 		if i == 0 {
 			fmt.Fprintf(t, "\ngate\t\twant\tgot\n")
@@ -297,6 +304,7 @@ func (r *Report) Terminal(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", g.Name, mark, g.Want, g.Got)
 	}
+
 	for i, f := range r.Refused {
 		if i == 0 {
 			fmt.Fprintf(t, "\ntried\t\thad to happen\thappened\n")
@@ -307,9 +315,11 @@ func (r *Report) Terminal(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", f.What, mark, f.Want, f.Got)
 	}
+
 	if err := t.Flush(); err != nil {
 		return err
 	}
+
 	fmt.Fprintf(&b, "\n%s\n", r.Result.Caveat())
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -99,6 +99,7 @@ func (s *Session) Call(ctx context.Context, verb string, args, reply any) error 
 	if err != nil {
 		return err
 	}
+
 	select {
 	case <-ctx.Done():
 		s.cancel(id)

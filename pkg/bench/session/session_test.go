@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }

@@ -11,9 +11,9 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/disk"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 

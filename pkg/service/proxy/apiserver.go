@@ -148,13 +148,16 @@ func (a *apiServers) syncLocked() {
 	if len(known) == 0 {
 		known = a.before.Remembered
 	}
+
 	for _, addr := range slices.Concat(known, a.before.Configured) {
 		want[netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())] = true
 	}
+
 	fronts := a.frontsLocked()
 	for _, addr := range fronts {
 		delete(want, addr) // would lead back to itself
 	}
+
 	for addr, s := range a.servers {
 		switch {
 		case want[addr]:
@@ -165,6 +168,7 @@ func (a *apiServers) syncLocked() {
 			s.left = time.Now()
 		}
 	}
+
 	for addr := range want {
 		if a.servers[addr] != nil {
 			continue
@@ -210,6 +214,7 @@ func (a *apiServers) entry() service.APIServer {
 			up[v6] = append(up[v6], addr)
 		}
 	}
+
 	var e service.APIServer
 	for _, v6 := range []bool{false, true} {
 		backends := up[v6]
@@ -218,11 +223,13 @@ func (a *apiServers) entry() service.APIServer {
 		}
 		e.Backends = append(e.Backends, backends...)
 	}
+
 	for _, front := range a.frontsLocked() {
 		if len(all[front.Addr().Unmap().Is6()]) > 0 {
 			e.Frontends = append(e.Frontends, front)
 		}
 	}
+
 	slices.SortFunc(e.Backends, netip.AddrPort.Compare)
 	return e
 }

@@ -48,6 +48,7 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 			if e := a.entry(); len(a.slices["kubernetes-1"]) == 1 && slices.Contains(e.Backends, gone) {
 				t.Errorf("a server that left is one of %v", e.Backends)
 			}
+
 			times := 0
 			for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
 				for _, addr := range a.dead(time.Now().Add(after)) {
@@ -57,6 +58,7 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 					times++
 				}
 			}
+
 			if times != c.times {
 				t.Errorf("connections were looked for %d times, want %d", times, c.times)
 			}
@@ -114,10 +116,12 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 			if got, want := table.backends(apiFront), other.String(); got != want {
 				t.Errorf("entry 0 has %s, want %s", got, want)
 			}
+
 			a := p.api
 			a.start(t.Context(), new(sync.WaitGroup), func(context.Context, netip.AddrPort, func(bool)) {}, func() {})
 			a.report(other, true)
 			c.steps(a)
+
 			times := 0
 			for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
 				for _, addr := range a.dead(time.Now().Add(after)) {
@@ -127,6 +131,7 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 					times++
 				}
 			}
+
 			if times != c.times {
 				t.Errorf("connections were looked for %d times, want %d", times, c.times)
 			}
@@ -156,11 +161,13 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			planner.SetAPIServer(c.maps)
 			table := newFakeTable()
 			if err := table.Apply(planner.Plan()); err != nil {
 				t.Fatal(err)
 			}
+
 			begin(t, table, func(o *Options) {
 				o.APIServers = c.before
 				o.APIServers.Configured = addrPorts("198.18.0.1:6443")
@@ -169,10 +176,12 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var got []string
 			for k := range state.Fronts {
 				got = append(got, k.AddrPort().String())
 			}
+
 			slices.Sort(got)
 			if strings.Join(got, " ") != c.want {
 				t.Errorf("entry 0 is at %q, want %q", got, c.want)

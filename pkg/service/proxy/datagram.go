@@ -27,6 +27,7 @@ func (p *Proxy) abortStale(ctx context.Context) {
 	if p.abort == nil {
 		return
 	}
+
 	var again <-chan time.Time
 	for failed := false; ; {
 		select {
@@ -37,6 +38,7 @@ func (p *Proxy) abortStale(ctx context.Context) {
 		case <-again:
 			again = nil
 		}
+
 		pause := abortPause
 		n, err := p.abort()
 		if err != nil {
@@ -46,10 +48,12 @@ func (p *Proxy) abortStale(ctx context.Context) {
 			pause = p.abortRetry
 			p.findStale()
 		}
+
 		failed = err != nil
 		if n > 0 {
 			p.log.Info("disconnected UDP sockets whose backend has gone", "sockets", n)
 		}
+
 		select {
 		case <-ctx.Done():
 			return

@@ -6,12 +6,12 @@
 //	probes of the API servers ─► entry 0 ──┘
 //
 // Promises:
-//   - One goroutine owns the Planner and the Table. What comes while it writes is planned together next; a change that comes
-//     alone waits for nothing.
-//   - After a start nothing that an earlier process left is taken away before everything has been listed; entry 0 is
-//     followed from the beginning, with the API servers that were known before.
-//   - What cannot be written is tried again, from what is then in the maps, at growing intervals. Until then the table stays as it was,
-//     entry 0 excepted, which is written by itself.
+//   - One goroutine owns the Planner and the Table. What comes while it writes is planned together
+//     next; a change that comes alone waits for nothing.
+//   - After a start nothing that an earlier process left is taken away before everything has been
+//     listed; entry 0 is followed from the beginning, with the API servers that were known before.
+//   - What cannot be written is tried again, from what is then in the maps, at growing intervals.
+//     Until then the table stays as it was, entry 0 excepted, which is written by itself.
 //   - An API server that died is watched until connections to it are closed, also when it has left
 //     the list by then, or before a restart.
 //   - The table stays in force when Run ends.

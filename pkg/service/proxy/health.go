@@ -125,25 +125,30 @@ func (h *healthPorts) update() {
 	if !h.changed && len(h.failed) == 0 {
 		return
 	}
+
 	h.changed = false
 	want := map[string]service.Name{}
 	if h.inForce && h.nodeAddr != "" {
 		want[h.nodeAddr] = service.Name{}
 	}
+
 	for name, port := range h.services {
 		want[fmt.Sprintf(":%d", port)] = name
 	}
+
 	for addr, s := range h.servers {
 		if name, still := want[addr]; !still || name != s.name {
 			_ = s.http.Close()
 			delete(h.servers, addr)
 		}
 	}
+
 	for addr := range h.failed {
 		if _, still := want[addr]; !still {
 			delete(h.failed, addr)
 		}
 	}
+
 	for addr, name := range want {
 		if h.servers[addr] == nil {
 			h.serveLocked(addr, name)

@@ -78,10 +78,12 @@ func hold(ctx context.Context, conn *tls.Conn, report func(up bool)) bool {
 	if err == nil {
 		err = ping(conn, framer)
 	}
+
 	answered := err == nil
 	if ctx.Err() == nil {
 		report(answered)
 	}
+
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	for err == nil {
@@ -92,6 +94,7 @@ func hold(ctx context.Context, conn *tls.Conn, report func(up bool)) bool {
 			err = ping(conn, framer)
 		}
 	}
+
 	if answered && errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
 		report(false)
 	}

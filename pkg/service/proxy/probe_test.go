@@ -126,6 +126,7 @@ func TestProbeOfAServerThatOnlyShakesHands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -142,6 +143,7 @@ func TestProbeOfAServerThatOnlyShakesHands(t *testing.T) {
 			c.Close()
 		}
 	}()
+
 	t.Cleanup(func() { l.Close(); <-served })
 	said := probing(t, l.Addr().(*net.TCPAddr).AddrPort())
 	for range 2 {

@@ -206,6 +206,7 @@ func (p *Proxy) loop(ctx context.Context) {
 		if listen == nil && p.health.lacking() {
 			listen = time.After(p.listen)
 		}
+
 		select {
 		case <-ctx.Done():
 			return
@@ -219,6 +220,7 @@ func (p *Proxy) loop(ctx context.Context) {
 				p.findProblems()
 			}
 			continue
+
 		case <-listen:
 			listen = nil
 			p.health.update()
@@ -230,18 +232,22 @@ func (p *Proxy) loop(ctx context.Context) {
 			if broken {
 				pause = p.retry
 			}
+
 		case <-retry:
 		}
+
 		if err := p.turn(broken); err != nil {
 			p.failed(err)
 			broken, retry = true, time.After(pause)
 			pause = min(2*pause, retryMax)
 			continue
 		}
+
 		if broken {
 			p.failed(nil)
 			p.poke()
 		}
+
 		broken, retry, pause = false, nil, p.retry
 		if look == nil {
 			look = time.After(p.settled)
@@ -258,29 +264,35 @@ func (p *Proxy) turn(broken bool) error {
 		}
 		p.planner.Adopt(state)
 	}
+
 	if p.setAPIServer() || broken {
 		// By itself: whatever is wrong with the rest does not keep it from being written.
 		if err := p.apply(p.planner.PlanAPIServer()); err != nil {
 			return err
 		}
 	}
+
 	if since := p.take(); p.pending.IsZero() {
 		p.pending = since
 	}
+
 	p.setAPIServer()
 	err := p.write()
 	if err == nil && p.late && p.taken {
 		err = p.attach(0)
 	}
+
 	p.health.update()
 	if err == nil && p.taken && !p.looked {
 		p.looked = true
 		p.findStale() // the last process may have ended before it did, and had other tables
 	}
+
 	if err == nil && !p.pending.IsZero() {
 		p.observe(time.Since(p.pending))
 		p.pending = time.Time{}
 	}
+
 	return err
 }
 

@@ -86,15 +86,18 @@ func begin(t *testing.T, table *fakeTable, change func(*Options), tweaks ...func
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	probes := &fakeProbes{reports: map[netip.AddrPort]func(bool){}}
 	p.probe, p.settled, p.listen, p.abortAgain = probes.probe, time.Millisecond, time.Millisecond, time.Millisecond
 	for _, tweak := range tweaks {
 		tweak(p)
 	}
+
 	p.SetNodeAddrs(nil)
 	if err := p.Begin(); err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -103,6 +106,7 @@ func begin(t *testing.T, table *fakeTable, change func(*Options), tweaks ...func
 	}()
 	stop := sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(stop)
+
 	return p, probes, stop
 }
 
@@ -256,12 +260,14 @@ func TestWritesThatFailAreObservedToo(t *testing.T) {
 		})
 		return d
 	}
+
 	p.PutService(webService())
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
 	if d := observed(); d <= 0 {
 		t.Errorf("the first change took %v", d)
 	}
+
 	table.setFail(2)
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.2"))
 	if d := observed(); d < 2*retryMin {
@@ -357,6 +363,7 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 	dns := slice(web, "http", 53, "198.18.1.1", "198.18.1.2")
 	dns.Ports[0].Protocol = service.UDP
 	p.PutSlice(dns)
+
 	p.Listed()
 	table.waitBackends(t, webFront, "198.18.1.1:53 198.18.1.2:53")
 	looked := func(situation string) {
@@ -369,10 +376,12 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 			}
 		}
 	}
+
 	looked("a process begins")
 	if len(aborted) != 0 {
 		t.Error("nothing went, and sockets were looked for")
 	}
+
 	gone := slice(web, "http", 53, "198.18.1.1")
 	gone.Ports[0].Protocol = service.UDP
 	p.PutSlice(gone)
@@ -399,6 +408,7 @@ func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 			return 1, nil
 		}
 	}, func(p *Proxy) { p.abortRetry = time.Millisecond })
+
 	s := webService()
 	s.Ports[0].Protocol = service.UDP
 	p.PutService(s)
@@ -417,6 +427,7 @@ func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 			}
 		}
 	}
+
 	looked("an error")
 	table.setRefuse(func(c service.Changes) bool { return len(c.DropMembers) > 0 })
 	one := two

@@ -8,9 +8,9 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // caller is the key of the map service_callers (struct service_caller in bpf/lib/callers.h): a pod
@@ -153,15 +153,18 @@ func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 	if err != nil || len(all) == 0 {
 		return nil, 0, err
 	}
+
 	// Links are listed after callers, so that who came meanwhile is not taken for gone.
 	links, err := h.LinkList()
 	if err != nil {
 		return nil, 0, fmt.Errorf("list links: %w", err)
 	}
+
 	there := map[uint32]bool{unknownLink: true}
 	for _, l := range links {
 		there[uint32(l.Attrs().Index)] = true
 	}
+
 	addrs = make(map[[16]byte]bool)
 	var gone []caller
 	for _, c := range all {
@@ -171,10 +174,12 @@ func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 			gone = append(gone, c)
 		}
 	}
+
 	if len(gone) > 0 {
 		if _, err := drop(mapCallers, gone).do(t.maps[mapCallers]); err != nil {
 			return nil, 0, fmt.Errorf("delete from %s: %w", mapCallers, err)
 		}
 	}
+
 	return addrs, uint32(len(all) - len(gone)), nil
 }

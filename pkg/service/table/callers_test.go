@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // nobodysLink is an index that no link of a test has.
@@ -144,9 +144,11 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 		}
 		return err
 	})
+
 	if !l.calls(t, vip, nobodysLink) {
 		t.Error("for a new link all callers were looked at again")
 	}
+
 	l.callers.rest = 0
 	l.expectCallers(t, "later", 1)
 	if l.calls(t, vip, nobodysLink) {
@@ -191,6 +193,7 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer old.Close()
+
 		pod := point{int(l.index(t, "vpod1")), ingress}
 		l.host.Run(t, func() error {
 			h, err := nl.Open()
@@ -200,10 +203,12 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 			defer h.Close()
 			return hooksFor(l.features).attach(h, pod, progPodIn, old)
 		})
+
 		l.expectInUse(t, "it is at work", closed, nil)
 		if changed := l.attach(t); !slices.Contains(changed, "replaced service_pod_in at vpod1 ingress") {
 			t.Errorf("changed %v", changed)
 		}
+
 		l.expectInUse(t, "it is replaced", closed, closed)
 		// One that has the map is another thing.
 		for _, a := range closed {
@@ -211,6 +216,7 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		l.Table.Close()
 		l.host.Run(t, func() (err error) {
 			l.Table, err = Open(Config{Dir: l.dir, Limits: small, Links: true, TunnelPort: 7, Log: quiet(), Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}})
@@ -220,6 +226,7 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 		if changed := l.attach(t); !slices.Contains(changed, "replaced service_pod_in at vpod1 ingress") {
 			t.Errorf("a version with the map changed %v", changed)
 		}
+
 		l.expectInUse(t, "one with the map is replaced", closed, nil)
 	})
 }

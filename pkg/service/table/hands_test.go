@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // handsEnv makes this program the hands of a test: a process in the cgroup whose sockets the
@@ -237,6 +237,7 @@ func dial(network, to string) (net.Conn, error) {
 	default:
 		return net.DialTimeout(network, to, handsPatience)
 	}
+
 	at, err := netip.ParseAddrPort(to)
 	if err != nil {
 		return nil, err
@@ -245,11 +246,13 @@ func dial(network, to string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	f := os.NewFile(uintptr(fd), to)
 	defer f.Close()
 	if err := unix.Connect(fd, &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}); err != nil {
 		return nil, err
 	}
+
 	return net.FileConn(f)
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -26,6 +26,7 @@ func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpe
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("open link %s: %w", readerProgram, err)
 	}
@@ -37,6 +38,7 @@ func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpe
 	if at := info.Cgroup(); at == nil || at.CgroupId == 0 {
 		return nil, nil // its cgroup is gone
 	}
+
 	prog, err := ebpf.NewProgramFromID(info.Program)
 	if err != nil {
 		return nil, fmt.Errorf("open program %s: %w", readerProgram, err)
@@ -46,10 +48,12 @@ func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpe
 	if err != nil {
 		return nil, fmt.Errorf("program %s: %w", readerProgram, err)
 	}
+
 	if same, err := sameMap(mine[mapFronts], found[mapFronts]); err != nil || same && len(mine) == len(tableMaps) {
 		closeMaps(found)
 		return nil, err
 	}
+
 	for _, name := range tableMaps {
 		if found[name] == nil {
 			if m, err := ebpf.LoadPinnedMap(t.pin(name), nil); err == nil {
@@ -62,6 +66,7 @@ func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpe
 			delete(found, name)
 		}
 	}
+
 	return found, nil
 }
 

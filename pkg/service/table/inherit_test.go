@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -26,6 +26,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			c.Limits = limits
 			for range 3 {
 				table, err := Open(c)
@@ -40,6 +41,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			table, err := Open(c)
 			if err != nil {
 				t.Fatal(err)
@@ -48,11 +50,13 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 			if changed := n.attach(t, cgroup); len(changed) == 0 {
 				t.Error("the new table was attached before")
 			}
+
 			for _, to := range []string{"198.18.0.1", "[fd42::1]"} {
 				if r := h.dial("tcp", to+":80"); !slices.Contains(backends, r.Answer) {
 					t.Errorf("%s: %+v", to, r)
 				}
 			}
+
 			if got := h.dial("tcp", "198.18.0.2:80").Answer; got != sticky {
 				t.Errorf("affinity was to %s and is to %s", sticky, got)
 			}
@@ -65,6 +69,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 			if load := h.do(order{Do: "stop"}); load.Err != "" || load.Count == 0 {
 				t.Errorf("meanwhile: %+v", load)
 			}
+
 			again, err := Open(c)
 			if err != nil {
 				t.Fatal(err)

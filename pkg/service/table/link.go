@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // Programs at links, and before the guard's at egress.
@@ -116,22 +116,27 @@ func (t *Table) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 			self[at] = a.As16()
 		}
 	}
+
 	for _, p := range podPrefixes {
 		if a := p.Masked().Addr().Next(); p.Contains(a) {
 			put(0, a)
 		}
 	}
+
 	for _, a := range nodeAddrs {
 		put(2, a)
 	}
+
 	if t.maps[mapSelf] == nil {
 		return errors.New("set addresses of services: the table was opened without links")
 	}
+
 	for i, a := range self {
 		if err := t.maps[mapSelf].Put(uint32(i), a); err != nil {
 			return fmt.Errorf("write map %s: %w", mapSelf, err)
 		}
 	}
+
 	return nil
 }
 
@@ -146,6 +151,7 @@ func (t *Table) AttachLinks() ([]string, error) {
 	if t.progs[progIn] == nil {
 		return nil, errors.New("attach to links: the table was opened without them")
 	}
+
 	h, err := nl.Open()
 	if err != nil {
 		return nil, err
@@ -158,10 +164,12 @@ func (t *Table) AttachLinks() ([]string, error) {
 	if err := t.forgetRoutes(links); err != nil {
 		t.log.Warn("links that are gone are still known", "error", err)
 	}
+
 	// Who translates back is there first.
 	if err := t.translateAtGuard(); err != nil {
 		return nil, explain(err)
 	}
+
 	var changed []string
 	for _, l := range links {
 		did, err := t.attachLink(h, l, true)
@@ -170,6 +178,7 @@ func (t *Table) AttachLinks() ([]string, error) {
 			t.notTranslated(l, err)
 		}
 	}
+
 	return changed, nil
 }
 
@@ -192,6 +201,7 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 	if err := t.routeLink(h, hk, l, want[ingress], settled); err != nil {
 		t.log.Warn("packets of a link take the kernel's way", "link", l.Attrs().Name, "error", err)
 	}
+
 	var changed []string
 	for _, dir := range []direction{egress, ingress} {
 		did, err := t.attachPoint(h, hk, point{l.Attrs().Index, dir}, want[dir])
@@ -211,6 +221,7 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 			changed = append(changed, did)
 		}
 	}
+
 	return changed, nil
 }
 
@@ -232,18 +243,22 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 		}
 		return "", nil
 	}
+
 	prog := t.progs[name]
 	if len(ours) == 0 {
 		return "attached " + name, hk.attach(h, p, name, prog)
 	}
+
 	for _, more := range ours[1:] {
 		if err := hk.detach(h, p, more); err != nil {
 			return "", err
 		}
 	}
+
 	if same, err := bpfobj.Same(ours[0], prog); err != nil || same {
 		return "", err
 	}
+
 	former := func() error {
 		if err := t.takeOver(ours[0]); err != nil || p.dir != ingress {
 			return err
@@ -253,6 +268,7 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 	if err := former(); err != nil {
 		return "", err
 	}
+
 	if err := hk.replace(h, p, name, prog, ours[0]); err != nil {
 		return "", err
 	}

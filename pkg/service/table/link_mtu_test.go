@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -24,6 +24,7 @@ func TestNarrowPathsAreToldOutside(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		s := named("far")
 		s.Ports[1].NodePort = 30053
 		p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
@@ -32,6 +33,7 @@ func TestNarrowPathsAreToldOutside(t *testing.T) {
 		if err := l.Apply(p.Plan()); err != nil {
 			t.Fatal(err)
 		}
+
 		l.attach(t)
 		for family, node := range map[string]string{"ipv4": "198.19.0.1", "ipv6": "fd42:9::1"} {
 			c := dialWhole(t, l.client, netip.AddrPortFrom(netip.MustParseAddr(node), 30053))

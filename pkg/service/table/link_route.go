@@ -6,8 +6,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // mapRoutes says what may be done at links, by index, for host routing by eBPF: bpf/lib/route.h.
@@ -31,6 +31,7 @@ func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settle
 	if err := m.Lookup(index, &have); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("read map %s: %w", mapRoutes, err)
 	}
+
 	if t.routing {
 		var err error
 		if want, err = t.routes(h, hk, l, plan); err != nil {
@@ -40,6 +41,7 @@ func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settle
 			want &= have | routePod
 		}
 	}
+
 	switch {
 	case want == have:
 		return nil
@@ -52,6 +54,7 @@ func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settle
 			return fmt.Errorf("write map %s: %w", mapRoutes, err)
 		}
 	}
+
 	return nil
 }
 
@@ -85,6 +88,7 @@ func (t *Table) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 		}
 		return how, nil
 	}
+
 	return 0, nil
 }
 

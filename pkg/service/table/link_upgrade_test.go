@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -42,34 +42,41 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 				l.attach(t)
 				flows := l.talk(t)
 				had := l.knownFlows(t)
+
 				// Of each family and protocol: three entries where the source stays, four where it
 				// changes.
 				if want := 2 * 2 * (3 + 4); len(had) != want {
 					t.Fatalf("the flows have %d entries, want %d: %v", len(had), want, had)
 				}
+
 				if err := l.Close(); err != nil {
 					t.Fatal(err)
 				}
+
 				expectGoOn(t, "while nobody has the table open", flows)
 				l.reopen(t, next.flows, next.other)
 				// What is before the guard is replaced first, and answers come meanwhile.
 				l.host.Run(t, l.translateAtGuard)
 				expectGoOn(t, "while programs are replaced", flows)
+
 				var want []string
 				for _, attached := range attachedLinks {
 					if next.did != "" {
 						want = append(want, strings.Replace(attached, "attached ", next.did, 1))
 					}
 				}
+
 				if diff := cmp.Diff(want, l.attach(t)); diff != "" {
 					t.Error(diff)
 				}
+
 				now := l.knownFlows(t)
 				for key, to := range had {
 					if now[key] != to {
 						t.Errorf("entry %s was %s and is %q", key, to, now[key])
 					}
 				}
+
 				expectGoOn(t, "in the new table", flows)
 				if l.talk(t); len(l.knownFlows(t)) != 2*len(had) {
 					t.Errorf("%d entries with as many new flows, want %d", len(l.knownFlows(t)), 2*len(had))
@@ -114,6 +121,7 @@ func (l *linked) replaceSome(places int) error {
 	if err := l.translateAtGuard(); err != nil {
 		return err
 	}
+
 	h, err := nl.Open()
 	if err != nil {
 		return err
@@ -123,6 +131,7 @@ func (l *linked) replaceSome(places int) error {
 	if err != nil {
 		return err
 	}
+
 	hk := hooksFor(l.features)
 	for _, link := range links {
 		master, err := masterOf(h, link)
@@ -143,6 +152,7 @@ func (l *linked) replaceSome(places int) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -155,12 +165,15 @@ func (l *linked) addFar(t *testing.T) {
 	l.far = nettest.NewNS(t)
 	nettest.TUN(t, l.far, "veil0")
 	nettest.AddAddr(t, l.far, "veil0", nettest.Prefixes("198.18.2.5/32", "fd42:1:0:2::5/128")...)
+
 	for _, p := range nettest.Prefixes("0.0.0.0/0", "::/0") {
 		nettest.AddRoute(t, l.far, p, netip.Addr{}, "veil0")
 	}
+
 	for _, p := range nettest.Prefixes("198.18.2.0/24", "fd42:1:0:2::/64") {
 		nettest.AddRoute(t, l.host, p, netip.Addr{}, "veil0")
 	}
+
 	a, b := openTUN(t, l.host, "veil0"), openTUN(t, l.far, "veil0")
 	done := make(chan struct{}, 2)
 	carry := func(from, to *os.File) {
@@ -173,6 +186,7 @@ func (l *linked) addFar(t *testing.T) {
 			_, _ = to.Write(buf[:n]) // as a network, which may lose it
 		}
 	}
+
 	go carry(a, b)
 	go carry(b, a)
 	t.Cleanup(func() {
@@ -212,6 +226,7 @@ func (l *linked) serveHereAndFar(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
 	for name, s := range map[string]struct {
 		node     string
@@ -229,9 +244,11 @@ func (l *linked) serveHereAndFar(t *testing.T) {
 		p.PutService(svc)
 		p.PutSlice(endpoints)
 	}
+
 	if err := l.Apply(p.Plan()); err != nil {
 		t.Fatal(err)
 	}
+
 	tellSource(t, l.pod)
 	tellSource(t, l.far)
 }
@@ -253,6 +270,7 @@ func tellSource(t *testing.T, ns *nettest.NS) {
 		t.Cleanup(func() { udp.Close() })
 		return nil
 	})
+
 	// What the client says at its end may be lost with the tunnel, so these close as well.
 	var mu sync.Mutex
 	var conns []net.Conn
@@ -263,6 +281,7 @@ func tellSource(t *testing.T, ns *nettest.NS) {
 			c.Close()
 		}
 	})
+
 	go func() {
 		for {
 			c, err := tcp.Accept()
@@ -280,6 +299,7 @@ func tellSource(t *testing.T, ns *nettest.NS) {
 			}()
 		}
 	}()
+
 	go func() {
 		for buf := make([]byte, 16); ; {
 			_, from, err := udp.ReadFrom(buf)

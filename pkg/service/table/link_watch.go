@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
@@ -46,6 +46,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 	}
 	defer own.Close()
 	defer waiting.Wait()
+
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	waiting.Go(func() {
@@ -58,6 +59,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 			t.log.Warn("links that come get their programs late or never", "error", err)
 		}
 	})
+
 	again := func(l nl.Link) bool {
 		select {
 		case late <- lateLink{l.Attrs().Index, time.Now().Add(t.patience)}:
@@ -66,6 +68,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 			return false
 		}
 	}
+
 	err = nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
 		if t.waits(h, l) && again(l) {
 			return
@@ -80,6 +83,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch links for services: %w", err)
 	}
+
 	return nil
 }
 

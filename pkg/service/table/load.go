@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/kubeveil/kubeveil/bpf"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -60,6 +60,7 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return explain(fmt.Errorf("raise limit of locked memory: %w", err))
 	}
+
 	pinned := make(map[string]*ebpf.MapSpec)
 	for _, spec := range all {
 		for name, m := range spec.Maps {
@@ -71,12 +72,14 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 			}
 		}
 	}
+
 	if err := t.set(all); err != nil {
 		return err
 	}
 	if err := t.loadTable(pinned); err != nil {
 		return explain(err)
 	}
+
 	_, err := os.Stat(t.pin(mapFlows))
 	t.hadFlows = err == nil
 	for name, spec := range pinned {
@@ -87,11 +90,13 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 			return explain(err)
 		}
 	}
+
 	for _, spec := range all {
 		if err := t.loadPrograms(spec); err != nil {
 			return explain(err)
 		}
 	}
+
 	return nil
 }
 

@@ -25,9 +25,11 @@ func Remove(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("remove table of services: %w", err)
 	}
+
 	var links, others []string
 	taken, err := detachLinks(dir)
 	errs := []error{err}
+
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		if !strings.HasPrefix(e.Name(), pinPrefix) {
@@ -40,6 +42,7 @@ func Remove(dir string) ([]string, error) {
 			others = append(others, path)
 		}
 	}
+
 	// Who translates goes before who translates back.
 	slices.SortFunc(links, func(a, b string) int { return hookOrder(b) - hookOrder(a) })
 	for _, path := range links {
@@ -49,6 +52,7 @@ func Remove(dir string) ([]string, error) {
 		}
 		taken = append(taken, "link "+path)
 	}
+
 	for _, path := range others {
 		if err := os.Remove(path); err != nil {
 			errs = append(errs, fmt.Errorf("remove pin: %w", err))
@@ -56,10 +60,12 @@ func Remove(dir string) ([]string, error) {
 		}
 		taken = append(taken, "pin "+path)
 	}
+
 	// Whoever put something else there keeps it, and the directory.
 	if err := os.Remove(dir); err == nil {
 		taken = append(taken, "directory "+dir)
 	}
+
 	return taken, errors.Join(errs...)
 }
 

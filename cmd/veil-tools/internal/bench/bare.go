@@ -36,6 +36,7 @@ func (n *node) tunnel(_ context.Context, a session.Tunnel) (any, error) {
 	if n.bare, err = netns.New(); err != nil {
 		return nil, err
 	}
+
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = session.BareDevice, a.MTU
 	if like, err := netlink.LinkByName(a.Like); err == nil {
@@ -48,10 +49,12 @@ func (n *node) tunnel(_ context.Context, a session.Tunnel) (any, error) {
 	if err := netlink.LinkSetNsFd(device, int(n.bare.Fd())); err != nil {
 		return nil, errors.Join(fmt.Errorf("WireGuard device %s into a namespace of its own: %w", attrs.Name, err), removeLink(attrs.Name))
 	}
+
 	key, err := wgtypes.GeneratePrivateKey()
 	if err != nil {
 		return nil, err
 	}
+
 	err = n.inBare(func() error {
 		if err := configure(wgtypes.Config{PrivateKey: &key, ListenPort: &a.Port}); err != nil {
 			return err
@@ -61,6 +64,7 @@ func (n *node) tunnel(_ context.Context, a session.Tunnel) (any, error) {
 		}
 		return forward(a.Service, a.Endpoint)
 	})
+
 	return key.PublicKey().String(), err
 }
 
@@ -123,6 +127,7 @@ func forward(service, endpoint netip.Addr) error {
 	if err != nil {
 		return err
 	}
+
 	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: session.BareDevice})
 	chain := func(name string, typ nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
 		return c.AddChain(&nftables.Chain{Table: table, Name: name, Type: typ, Hooknum: hook, Priority: prio})
@@ -136,6 +141,7 @@ func forward(service, endpoint netip.Addr) error {
 		&expr.Immediate{Register: 1, Data: endpoint.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
 	}})
+
 	for _, k := range kubeProxyRules {
 		in := chain(k.name, nftables.ChainTypeFilter, k.hook, k.prio)
 		for range k.rules {
@@ -147,6 +153,7 @@ func forward(service, endpoint netip.Addr) error {
 			}})
 		}
 	}
+
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("rules for service %v: %w", service, err)
 	}

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }

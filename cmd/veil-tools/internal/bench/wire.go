@@ -95,6 +95,7 @@ func addVeth(ns *os.File, l session.Link) (err error) {
 	if err := removeLink(l.Host); err != nil {
 		return err
 	}
+
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = l.Host, l.MTU
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: l.Pod, PeerMTU: uint32(l.MTU), PeerNamespace: netlink.NsFd(ns.Fd())}
@@ -108,10 +109,12 @@ func addVeth(ns *os.File, l session.Link) (err error) {
 	if err != nil {
 		return err
 	}
+
 	err = netlink.RouteReplace(&netlink.Route{LinkIndex: host.Attrs().Index, Dst: hostNet(l.Addr), Scope: netlink.SCOPE_LINK})
 	if err != nil {
 		return fmt.Errorf("route %s on the node: %w", l.Addr, err)
 	}
+
 	return addPodEnd(ns, l)
 }
 

@@ -10,9 +10,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 	"github.com/kubeveil/kubeveil/pkg/netns"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // A pod gets its link with routes, twice, and all of it goes again.
@@ -27,15 +27,18 @@ func TestVethIntoAPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer inPod.Close()
+
 	in := func(ns string, fn func() error) {
 		t.Helper()
 		if err := netns.Do(ns, fn); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for range 2 {
 		in(node.Path(), func() error { return addVeth(inPod, l) })
 	}
+
 	in(pod.Path(), func() error {
 		routes, err := netlink.RouteGet(l.Routes[0].AsSlice())
 		if err != nil {
@@ -50,6 +53,7 @@ func TestVethIntoAPod(t *testing.T) {
 		}
 		return err
 	})
+
 	in(node.Path(), func() error {
 		for range 2 {
 			if err := removeLinks(); err != nil {
@@ -82,10 +86,12 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	if n.bare, err = netns.New(); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(n.close)
 	if err := n.inBare(func() error { return forward(service, endpoint) }); err != nil {
 		t.Fatal(err)
 	}
+
 	for pod, l := range links {
 		inPod, err := os.Open(pod.Path())
 		if err != nil {
@@ -96,6 +102,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	var listener net.Listener
 	err = netns.Do(server.Path(), func() (err error) {
 		listener, err = net.Listen("tcp", netip.AddrPortFrom(endpoint, session.RoundTripsPort).String())
@@ -105,6 +112,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
+
 	err = netns.Do(client.Path(), func() error {
 		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(service, session.RoundTripsPort).String(), 5*time.Second)
 		if err != nil {
@@ -115,6 +123,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	if err != nil {
 		t.Errorf("the service is not reached: %v", err)
 	}
+
 	n.close()
 	err = netns.Do(client.Path(), func() error {
 		if _, err := netlink.LinkByName(session.BareLink); !errors.As(err, &netlink.LinkNotFoundError{}) {

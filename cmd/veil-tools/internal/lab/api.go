@@ -41,22 +41,27 @@ func api(ctx context.Context, args []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
 		return nil, errors.New(*ca + " holds no certificate")
 	}
+
 	k := apiKeeper{to: *to, timeout: *timeout, config: &tls.Config{RootCAs: pool, ServerName: "kubernetes.default.svc", MinVersion: tls.VersionTLS12}}
 	defer k.wait.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	for range *count {
 		if err := k.hold(ctx); err != nil {
 			return nil, err
 		}
 	}
+
 	fmt.Println("open")
 	tick := time.NewTicker(*interval)
 	defer tick.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():

@@ -124,6 +124,7 @@ func flow(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	var flows []*carrier
 	for _, addr := range strings.Split(*to, ",") {
 		for _, proto := range []string{"tcp", "udp"} {
@@ -142,6 +143,7 @@ func flow(ctx context.Context, args []string) (any, error) {
 			}
 		}
 	}
+
 	tick := time.NewTicker(*report)
 	defer tick.Stop()
 	for {

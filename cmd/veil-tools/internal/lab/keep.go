@@ -40,12 +40,14 @@ func keep(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	dial := func() (net.Conn, error) {
 		return dialerFrom(*proto, *from, 5*time.Second).DialContext(ctx, *proto, *to)
 	}
 	if *loose {
 		dial = func() (net.Conn, error) { return newLoose(*to, *from) }
 	}
+
 	c, err := dial()
 	if err != nil {
 		return nil, err
@@ -54,11 +56,13 @@ func keep(ctx context.Context, args []string) (any, error) {
 	var r keepResult
 	tick := time.NewTicker(*interval)
 	defer tick.Stop()
+
 	for {
 		wait := *timeout
 		if *proto == "tcp" {
 			wait = 30 * time.Second
 		}
+
 		a, err := askName(c, *canary, time.Now().Add(wait), wait)
 		switch {
 		case err == nil:
@@ -78,6 +82,7 @@ func keep(ctx context.Context, args []string) (any, error) {
 				}
 			}
 		}
+
 		select {
 		case <-ctx.Done():
 			return r, nil

@@ -34,9 +34,11 @@ func meet(ctx context.Context, args []string) (any, error) {
 	if err := os.Setenv(canaryEnv, *canary); err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	results := make([]metResult, flags.NArg())
+
 	done := make(chan struct{})
 	for i, to := range flags.Args() {
 		go func() {
@@ -44,15 +46,18 @@ func meet(ctx context.Context, args []string) (any, error) {
 			done <- struct{}{}
 		}()
 	}
+
 	for range results {
 		<-done
 	}
+
 	var errs []error
 	for _, r := range results {
 		if r.Error != "" {
 			errs = append(errs, fmt.Errorf("%s: %s", r.To, r.Error))
 		}
 	}
+
 	return results, errors.Join(errs...)
 }
 

@@ -32,6 +32,7 @@ func name(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	for port := *first; port < *first+*count; port++ {
 		answer := *called
 		if *count > 1 {
@@ -50,6 +51,7 @@ func name(ctx context.Context, args []string) (any, error) {
 		go nameConnections(l, answer)
 		go nameDatagrams(u, answer)
 	}
+
 	fmt.Println("listening")
 	<-ctx.Done()
 	return nil, nil
@@ -120,6 +122,7 @@ func census(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	r := censusResult{Names: map[string]int{}, Sources: map[string]int{}}
 	for i := 0; i < *count && r.Failed < *enough; i++ {
 		if i > 0 && *pause > 0 {
@@ -134,6 +137,7 @@ func census(ctx context.Context, args []string) (any, error) {
 		r.Slowest = max(r.Slowest, millis(time.Since(start)))
 		r.count(a, err)
 	}
+
 	return r, nil
 }
 

@@ -30,6 +30,7 @@ func watch(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	rules := oracle.Rules{TunnelPort: uint16(*port)}
 	for _, s := range strings.Split(*nodes, ",") {
 		addr, err := netip.ParseAddr(s)
@@ -38,6 +39,7 @@ func watch(ctx context.Context, args []string) (any, error) {
 		}
 		rules.Nodes = append(rules.Nodes, addr)
 	}
+
 	links, err := uplinks(rules.Nodes)
 	if err != nil {
 		return nil, err
@@ -46,15 +48,18 @@ func watch(ctx context.Context, args []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, link := range links {
 		if err := o.Watch(link); err != nil {
 			return nil, err
 		}
 	}
+
 	fmt.Fprintln(os.Stderr, "watching", strings.Join(links, ", "))
 	if err := answerParts(o, os.Stdin, os.Stdout); err != nil {
 		return nil, err
 	}
+
 	_, err = o.Stop()
 	return nil, err
 }
@@ -116,6 +121,7 @@ func knock(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	start := time.Now()
@@ -126,6 +132,7 @@ func knock(ctx context.Context, args []string) (any, error) {
 	}
 	defer c.Close()
 	deadline, _ := ctx.Deadline()
+
 	_ = c.SetDeadline(deadline)
 	line := fmt.Sprintf("GET /%s HTTP/1.0\r\nHost: canary\r\n\r\n", *canary)
 	if _, err := io.WriteString(c, line); err != nil {
@@ -135,5 +142,6 @@ func knock(ctx context.Context, args []string) (any, error) {
 	if _, err := io.ReadFull(c, answer); err != nil {
 		return nil, fmt.Errorf("no answer: %w", err)
 	}
+
 	return sendResult{Sent: 1, Received: 1, Bytes: int64(len(line)), Millis: millis(time.Since(start)), Local: c.LocalAddr().String()}, nil
 }

@@ -290,6 +290,7 @@ func (p *loop) connectAll(ctx context.Context) error {
 		if err := p.open(int32(i), to); err != nil {
 			return err
 		}
+
 		s := &p.slots[i]
 		s.phase = idle
 		for deadline := time.Now().Add(5 * time.Second); ; {
@@ -308,10 +309,12 @@ func (p *loop) connectAll(ctx context.Context) error {
 				return fmt.Errorf("connect to %v: %w", to, unix.ETIMEDOUT)
 			}
 		}
+
 		if code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || code != 0 {
 			return fmt.Errorf("connect to %v: %w", to, errors.Join(err, unix.Errno(code)))
 		}
 	}
+
 	return nil
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -22,6 +22,7 @@ func serve(t *testing.T, open func()) netip.AddrPort {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var all sync.WaitGroup
 	t.Cleanup(func() {
 		l.Close()
@@ -33,6 +34,7 @@ func serve(t *testing.T, open func()) netip.AddrPort {
 			if err != nil {
 				return
 			}
+
 			all.Go(func() {
 				defer c.Close()
 				b := make([]byte, 1)
@@ -48,6 +50,7 @@ func serve(t *testing.T, open func()) netip.AddrPort {
 			})
 		}
 	})
+
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 

@@ -32,10 +32,12 @@ func Folder(path string) (string, error) {
 	if err := ours(path, entries); err != nil {
 		return "", err
 	}
+
 	// The marker first and last: whoever is ended between leaves a folder that the next run takes.
 	if err := os.WriteFile(filepath.Join(path, marker), nil, 0o644); err != nil {
 		return "", err
 	}
+
 	for _, e := range entries {
 		if e.Name() == marker {
 			continue
@@ -44,6 +46,7 @@ func Folder(path string) (string, error) {
 			return "", err
 		}
 	}
+
 	return path, nil
 }
 

@@ -42,6 +42,7 @@ func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, erro
 		fmt.Fprintf(problems, "%s: %v: see %s -h\n", flags.Name(), err, flags.Name())
 		return 2
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// From the first signal on, the second ends the process at once.
@@ -53,6 +54,7 @@ func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, erro
 	if !errors.Is(err, ErrFailed) {
 		fmt.Fprintf(problems, "%s: %v\n", flags.Name(), err)
 	}
+
 	return 1
 }
 
