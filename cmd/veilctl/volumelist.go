@@ -230,7 +230,7 @@ func problemsOf(r volumeReport, a around, age time.Duration) []string {
 	deleted := r.Phase == string(volume.Deleted)
 	if r.Node != "" && !a.nodes[r.Node] && !deleted {
 		out = append(out, fmt.Sprintf("node %s is gone, and the disk with it unless you have "+
-			"that: docs/storage.md, A node that is gone", r.Node))
+			"that: docs/how-to/a-node-that-is-gone.md", r.Node))
 	}
 	if r.Writer != "" && r.Writer != r.Node && !a.nodes[r.Writer] {
 		out = append(out, fmt.Sprintf("it is open on node %s, which is gone", r.Writer))

@@ -151,7 +151,7 @@ func showRewrapped(c call, reports []rewrapReport, waited bool) error {
 			result = fmt.Sprintf("not yet: node %s, which has it, tries again. See the log of its "+
 				"veil-csi (kubectl -n kube-system get pods -o wide "+
 				"-l app.kubernetes.io/component=veil-csi). If that node is gone for good: "+
-				"docs/storage.md, A node that is gone", r.Node)
+				"docs/how-to/a-node-that-is-gone.md", r.Node)
 		}
 		wrong = wrong || r.Error != "" || waited && !r.Done
 		rows = append(rows, []string{r.Volume, result})

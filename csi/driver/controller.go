@@ -258,7 +258,7 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 				"for good and its disk is here, a person lets this one take the volume over; "+
 				"when it was taken over from here, its PersistentVolume goes on naming this node, "+
 				"and cannot be changed: make another one: "+
-				"docs/storage.md, A node that is gone", id, st.Request.Node, d.Node)
+				"docs/how-to/a-node-that-is-gone.md", id, st.Request.Node, d.Node)
 		}
 	}
 	set, err := d.set(st)
@@ -270,7 +270,7 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 func (d *Driver) mayDelete(ctx context.Context, st volume.State) error {
 	if st.Request.Node != "" && st.Request.Node != d.Node {
 		return failed("volume %s was taken over from node %s: say that it is of node %s before it "+
-			"is deleted: docs/storage.md, A node that is gone", st.Volume, st.Request.Node, d.Node)
+			"is deleted: docs/how-to/a-node-that-is-gone.md", st.Volume, st.Request.Node, d.Node)
 	}
 	_, err := d.TakeOver(ctx, st.Volume)
 	return err

@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // memoryEnv marks the process whose memory is measured.

@@ -47,12 +47,12 @@ func (e *BusyError) Error() string {
 	if e.Home != "" && e.Home == e.Node {
 		return fmt.Sprintf("volume %s was taken over from this node, %s, by node %s, and its pods "+
 			"belong there; its PersistentVolume goes on naming this node, "+
-			"and cannot be changed: make another one: docs/storage.md, A node that is gone",
-			e.Volume, e.Node, e.Holder)
+			"and cannot be changed: make another one: docs/how-to/a-node-that-is-gone.md", e.Volume,
+			e.Node, e.Holder)
 	}
 	return fmt.Sprintf("volume %s is open on node %s, so not on %s; when that node is gone for "+
 		"good, a person lets this one take the volume over: "+
-		"docs/storage.md, A node that is gone", e.Volume, e.Holder, e.Node)
+		"docs/how-to/a-node-that-is-gone.md", e.Volume, e.Holder, e.Node)
 }
 
 // TakenError is a volume that a person gives from the node From, which is said to be gone, to the
@@ -63,7 +63,7 @@ func (e *TakenError) Error() string {
 	return fmt.Sprintf("volume %s is given from this node, %s, which is said to be gone for good, "+
 		"to node %s, and its pods belong there; its PersistentVolume goes on naming this node, "+
 		"and cannot be changed: make another one, or remove spec.takeOver while %s has not opened "+
-		"it: docs/storage.md, A node that is gone", e.Volume, e.From, e.To, e.To)
+		"it: docs/how-to/a-node-that-is-gone.md", e.Volume, e.From, e.To, e.To)
 }
 
 // Phase is how far a volume has come.

@@ -154,7 +154,7 @@ func run(ctx context.Context, t *testing.T, at lab.Place, name string, args ...s
 
 // secretCable connects a node to the outside host by a veth that is no part of the watched network,
 // as a hostile neighbour at a second port would be: what the test sends on it is no finding of the
-// oracle. It gives the hardware address of the node's end.
+// oracle. It returns the hardware address of the node's end.
 func secretCable(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node,
 	near, far string) net.HardwareAddr {
 	t.Helper()

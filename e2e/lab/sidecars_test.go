@@ -31,7 +31,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount/mounttest"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // sidecarsEnv names the environment variable that, when set, runs the test of the side-cars: the

@@ -280,8 +280,8 @@ func (s *Session) applySome(ctx context.Context, wanted func(kind string) bool) 
 	return err
 }
 
-// uninstall takes Kubeveil away as docs/install.md says, pods first. Nodes must be as before it was
-// installed.
+// uninstall takes Kubeveil away as docs/how-to/uninstall.md says, pods first. Nodes must be as
+// before it was installed.
 func uninstall(ctx context.Context, s *Session) error {
 	if s.before == nil {
 		return skip("the nodes were not looked at before the installation")

@@ -115,8 +115,8 @@ func (r *ruleset) next(line string) (out []string) {
 }
 
 // changing says that a line is of what comes and goes by itself, or stays by intention
-// (docs/install.md): forwarding and the empty qdisc clsact, which others may rely on by now, and
-// empty directories where there were none.
+// (docs/how-to/uninstall.md): forwarding and the empty qdisc clsact, which others may rely on by
+// now, and empty directories where there were none.
 func changing(line string) bool {
 	switch {
 	case strings.Contains(line, "/forwarding:"), strings.Contains(line, "/mc_forwarding:"),

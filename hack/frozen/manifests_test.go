@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/golden"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // TestManifests holds what kustomize renders of each kustomization that is

@@ -9,9 +9,9 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // describedRoutes bounds the routes that Describe writes, of each family.

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // RecordName is the name of the record, in the directory of the plugins.

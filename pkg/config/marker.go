@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
 )
 
 // ErrNotReady matches the errors of ReadMarker and Marker.Check: veild has not

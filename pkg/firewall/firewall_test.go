@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/firewall"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // The main thread stays what /proc/self shows: no test's namespace may take it.

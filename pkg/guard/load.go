@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 )
 
 // pinnedMaps and pinnedPrograms are everything that is pinned, in the order in which it is made.

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // Remove takes away everything of the guard: what is attached to links, pods'

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 func TestSelfAddrs(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
 )
 
 const recordSuffix = ".json"

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // Repaired is what became of one attachment that differed from its record.

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/tunneltest"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
-	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 )
 
 // Contact with a peer is judged by its counters alone, on a clock of the test's.

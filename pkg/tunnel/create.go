@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl"
 
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // Create makes a device of the kind that Mode says, or adopts the one that is

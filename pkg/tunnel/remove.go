@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // removeWait is how long veil-wg may take to remove a device whose request is

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // fileSize is the size of a key file, bytes: base64 of the key and a newline.

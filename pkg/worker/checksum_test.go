@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/tun"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // A datagram over IPv6 whose sum comes to 0 has the checksum 0xffff, alone and as one of several

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // A state file is the answer of a device to "get", less what "set" refuses and

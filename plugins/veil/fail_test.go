@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/pod"
-	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // TestAddFailedAnywhereLeavesNothing breaks what each step of ADD stands on. The

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // writeLog returns a log as it is on disk.

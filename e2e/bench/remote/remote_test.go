@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // TestRun measures a second of some of what pods see, with small tables, and looks at what is left.

@@ -12,7 +12,7 @@ import (
 )
 
 // document says what a person does to have a volume on another node.
-const document = "storage.md"
+const document = "how-to/a-node-that-is-gone.md"
 
 // takeOver has a volume taken over by a second machine, to which its file is brought, by the
 // commands of the documentation. Its first node only looks as if it were off: its kubelet stands
@@ -124,12 +124,12 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 // takeOverSteps are the commands of the documentation for a volume and two nodes: those until a pod
 // may have it, and those after.
 func takeOverSteps(text, volume, first, second string) (move, done string, err error) {
-	_, text, _ = strings.Cut(text, "\n### A node that is gone\n")
+	_, text, _ = strings.Cut(text, "\n## Take a volume over\n")
 	_, text, _ = strings.Cut(text, "\n```sh\n")
 	text, _, found := strings.Cut(text, "\n```\n")
 	move, done, both := strings.Cut(text, "\n# 5. ")
 	if !found || !both {
-		return "", "", fmt.Errorf("%s has no block of five steps below \"A node that is gone\"",
+		return "", "", fmt.Errorf("%s has no block of five steps below \"Take a volume over\"",
 			document)
 	}
 	names := func(text string) string {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 )
 
 // translateAtGuard puts the programs that translate at egress where the guard's looks for them.

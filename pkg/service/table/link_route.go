@@ -6,8 +6,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // mapRoutes says what may be done at links, by index, for host routing by eBPF: bpf/lib/route.h.

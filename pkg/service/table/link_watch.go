@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 

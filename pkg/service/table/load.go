@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/kubeveil/kubeveil/bpf"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/netns"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // A pod gets its link with routes, twice, and all of it goes again.
