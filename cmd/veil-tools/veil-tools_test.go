@@ -19,7 +19,7 @@ func TestDependencies(t *testing.T) {
 		deptest.Module + "/e2e":         "test code is not shipped",
 		deptest.Module + "/pkg/nettest": "test code is not shipped",
 		deptest.Module + "/pkg/agent":   "the tools look at a node from outside the daemon",
-		"k8s.io/client-go":              "the tools in pods get orders by exec and have no kubeconfig",
+		"k8s.io/client-go":              "the tools in pods are called by exec and have no kubeconfig",
 	})
 }
 
@@ -42,9 +42,13 @@ func TestExitStatus(t *testing.T) {
 	failing := func(err error) verb.Verb {
 		return verb.Verb{Run: func(context.Context, []string) error { return err }}
 	}
-	verbs := map[string]verb.Verb{"good": failing(nil), "bad": failing(errors.New("broken")), "asked": failing(flag.ErrHelp)}
+	verbs := map[string]verb.Verb{
+		"good": failing(nil), "bad": failing(errors.New("broken")), "asked": failing(flag.ErrHelp),
+	}
 
-	for name, want := range map[string]int{"good": 0, "bad": 1, "asked": 2, "unknown": 2, "": 2, "-h": 0} {
+	for name, want := range map[string]int{
+		"good": 0, "bad": 1, "asked": 2, "unknown": 2, "": 2, "-h": 0,
+	} {
 		if got := run(strings.Fields(name), verbs); got != want {
 			t.Errorf("veil-tools %s: status %d, want %d", name, got, want)
 		}

@@ -47,9 +47,11 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 		return err
 	}
 
-	again, anew := &victim{Pod: &remote.Pod{Name: "again", Node: b.Node}}, &victim{Pod: &remote.Pod{Name: "anew", Node: b.Node}}
+	again, anew := &victim{Pod: &remote.Pod{Name: "again", Node: b.Node}},
+		&victim{Pod: &remote.Pod{Name: "anew", Node: b.Node}}
 	client := &victim{Pod: a}
-	if err := atOnce(func() error { return n.Run(ctx, again.Pod) }, func() error { return n.Run(ctx, anew.Pod) }); err != nil {
+	if err := atOnce(func() error { return n.Run(ctx, again.Pod) },
+		func() error { return n.Run(ctx, anew.Pod) }); err != nil {
 		return err
 	}
 
@@ -87,15 +89,16 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	}
 
 	old := anew.Addrs
-	err = remote.Until(ctx, "the new address in the pod's status", remote.PodPatience, func(ctx context.Context) error {
-		if err := anew.WaitReady(ctx, remote.PodPatience); err != nil {
-			return err
-		}
-		if anew.Addrs[0] == old[0] {
-			return fmt.Errorf("it is still %s", old[0])
-		}
-		return again.WaitReady(ctx, remote.PodPatience)
-	})
+	err = remote.Until(ctx, "the new address in the pod's status", remote.PodPatience,
+		func(ctx context.Context) error {
+			if err := anew.WaitReady(ctx, remote.PodPatience); err != nil {
+				return err
+			}
+			if anew.Addrs[0] == old[0] {
+				return fmt.Errorf("it is still %s", old[0])
+			}
+			return again.WaitReady(ctx, remote.PodPatience)
+		})
 	if err != nil {
 		return err
 	}
@@ -113,32 +116,36 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 	}
 
 	for _, task := range []string{again.container, "$(" + fmt.Sprintf(sandboxOf, anew.uid) + ")"} {
-		if _, err := s.Lab.Exec(ctx, node, "ctr -n k8s.io tasks kill -s SIGKILL "+task); err != nil {
+		if _, err := s.Lab.Exec(ctx, node, "ctr -n k8s.io tasks kill -s SIGKILL "+
+			task); err != nil {
 			return err
 		}
 	}
 
 	began := time.Now()
 	targets := echoes(remote.EchoPort, again.Addrs)
-	err = remote.Until(ctx, "another address of the pod whose sandbox was killed", remote.PodPatience, func(ctx context.Context) error {
-		after, err := s.Lab.Exec(ctx, node, addressesOf)
-		if err != nil {
-			return err
-		}
-		fresh := added(string(before), string(after))
-		if len(fresh) < len(anew.Addrs) {
-			return fmt.Errorf("%d of %d are there", len(fresh), len(anew.Addrs))
-		}
-		for _, addr := range fresh {
-			targets = append(targets, both(netip.AddrPortFrom(addr, remote.EchoPort).String())...)
-		}
-		return nil
-	})
+	err = remote.Until(ctx, "another address of the pod whose sandbox was killed",
+		remote.PodPatience, func(ctx context.Context) error {
+			after, err := s.Lab.Exec(ctx, node, addressesOf)
+			if err != nil {
+				return err
+			}
+			fresh := added(string(before), string(after))
+			if len(fresh) < len(anew.Addrs) {
+				return fmt.Errorf("%d of %d are there", len(fresh), len(anew.Addrs))
+			}
+			for _, addr := range fresh {
+				targets = append(targets, both(netip.AddrPortFrom(addr,
+					remote.EchoPort).String())...)
+			}
+			return nil
+		})
 	if err != nil {
 		return err
 	}
 
-	line := fmt.Sprintf("ctr -n k8s.io tasks exec --exec-id meet-$$ %s veil-tools meet -timeout %s %s", from.container, 2*meeting, strings.Join(targets, " "))
+	line := fmt.Sprintf("ctr -n k8s.io tasks exec --exec-id meet-$$ %s veil-tools meet -timeout %s %s",
+		from.container, 2*meeting, strings.Join(targets, " "))
 	if _, err := s.Lab.Exec(ctx, from.Node, line); err != nil {
 		return err
 	}

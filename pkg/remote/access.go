@@ -16,8 +16,10 @@ type Access struct{ Kubeconfig, Context string }
 
 // Register adds the flags -kubeconfig and -context.
 func (a *Access) Register(fs *flag.FlagSet) {
-	fs.StringVar(&a.Kubeconfig, "kubeconfig", "", "kubeconfig `file` (default: what kubectl takes: $KUBECONFIG, then ~/.kube/config)")
-	fs.StringVar(&a.Context, "context", "", "`name` of a context in it (default: the current one)")
+	fs.StringVar(&a.Kubeconfig, "kubeconfig", "",
+		"kubeconfig `file` (default: what kubectl takes: $KUBECONFIG, then ~/.kube/config)")
+	fs.StringVar(&a.Context, "context", "",
+		"`name` of a context in it (default: the current one)")
 }
 
 // Given reports whether one of the flags was set.
@@ -38,15 +40,19 @@ func (a *Access) config() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.Kubeconfig
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: a.Context}
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	cfg, err := loader.ClientConfig()
 
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("kubeconfig %s does not exist: name another with -kubeconfig", a.Kubeconfig)
+		return nil, fmt.Errorf("kubeconfig %s does not exist: name another with -kubeconfig",
+			a.Kubeconfig)
 	case clientcmd.IsEmptyConfig(err) && a.Kubeconfig != "":
-		return nil, fmt.Errorf("kubeconfig %s is empty, or names no cluster: name another with -kubeconfig", a.Kubeconfig)
+		return nil, fmt.Errorf("kubeconfig %s is empty, or names no cluster: "+
+			"name another with -kubeconfig", a.Kubeconfig)
 	case clientcmd.IsEmptyConfig(err):
-		return nil, errors.New("no kubeconfig: name one with -kubeconfig, or set KUBECONFIG; on a control-plane node of kubeadm: -kubeconfig /etc/kubernetes/admin.conf")
+		return nil, errors.New("no kubeconfig: name one with -kubeconfig, or set KUBECONFIG; " +
+			"on a control-plane node of kubeadm: -kubeconfig /etc/kubernetes/admin.conf")
 	case err != nil:
 		return nil, fmt.Errorf("kubeconfig %s: %w", a.Kubeconfig, err)
 	}

@@ -22,7 +22,8 @@ const ToolsImage = "localhost/kubeveil-tools:dev"
 const (
 	clientQPS   = 50
 	clientBurst = 100
-	// requestLimit bounds one request of a cluster that New opened. The context of an exec bounds it.
+	// requestLimit bounds one request of a cluster that New opened. The context of an exec bounds
+	// it.
 	requestLimit = 20 * time.Second
 	// openLimit bounds Connect's request for the version.
 	openLimit = 15 * time.Second
@@ -50,8 +51,8 @@ type Cluster struct {
 	Options
 }
 
-// New returns the cluster of a client configuration, which it copies. It bounds each request and does
-// not yet talk to the API server.
+// New returns the cluster of a client configuration, which it copies. It bounds each request and
+// does not yet talk to the API server.
 func New(cfg *rest.Config) (*Cluster, error) { return newCluster(cfg, requestLimit, Options{}) }
 
 // Connect opens a cluster for suites, whose contexts bound requests, and asks it for its version.
@@ -67,13 +68,15 @@ func Connect(ctx context.Context, a Access, opts Options) (*Cluster, error) {
 
 	ctx, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
-	if err := c.Client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error(); err != nil {
+	version := c.Client.Discovery().RESTClient().Get().AbsPath("/version")
+	if err := version.Do(ctx).Error(); err != nil {
 		return nil, fmt.Errorf("API server %s: %w", c.Server, err)
 	}
 	return c, nil
 }
 
-// newCluster makes the clients, and silences what client-go would write to standard error by itself.
+// newCluster makes the clients, and silences what client-go would write to standard error by
+// itself.
 func newCluster(cfg *rest.Config, limit time.Duration, opts Options) (*Cluster, error) {
 	// Not klog.SetOutput: errors go to standard error besides.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))

@@ -9,12 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SystemNamespace is where the manifests put everything that has a namespace (docs/design/0002-install.md).
+// SystemNamespace is where the manifests put everything that has a namespace
+// (docs/design/0002-install.md).
 const SystemNamespace = "kube-system"
 
 // Label selects the pods and DaemonSets of a component: veild or veil-wg.
 func Label(component string) metav1.ListOptions {
-	return metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubeveil,app.kubernetes.io/component=" + component}
+	const selector = "app.kubernetes.io/name=kubeveil,app.kubernetes.io/component="
+	return metav1.ListOptions{LabelSelector: selector + component}
 }
 
 // Pods returns the pods of a component, by the name of their node: the newest where there are two.
@@ -26,19 +28,24 @@ func (c *Cluster) Pods(ctx context.Context, component string) (map[string]corev1
 
 	out := map[string]corev1.Pod{}
 	for _, p := range list.Items {
-		if old, ok := out[p.Spec.NodeName]; !ok || old.CreationTimestamp.Before(&p.CreationTimestamp) {
+		old, ok := out[p.Spec.NodeName]
+		if !ok || old.CreationTimestamp.Before(&p.CreationTimestamp) {
 			out[p.Spec.NodeName] = p
 		}
 	}
 	return out, nil
 }
 
-// Exec runs a command in a container of SystemNamespace and returns its standard output, also beside
-// an error, which ends with what the command wrote to standard error. When ctx ends Exec returns; the
-// command may go on.
-func (c *Cluster) Exec(ctx context.Context, pod, container string, command ...string) ([]byte, error) {
+// Exec runs a command in a container of SystemNamespace and returns its standard output, also
+// beside an error, which ends with what the command wrote to standard error. When ctx ends Exec
+// returns; the command may go on.
+func (c *Cluster) Exec(ctx context.Context, pod, container string, command ...string) (
+	[]byte, error) {
 	var out, stderr bytes.Buffer
-	err := c.stream(ctx, execIn{namespace: SystemNamespace, pod: pod, container: container, command: command, stdout: &out, stderr: &stderr})
+	err := c.stream(ctx, execIn{
+		namespace: SystemNamespace, pod: pod, container: container, command: command,
+		stdout: &out, stderr: &stderr,
+	})
 
 	switch text := bytes.TrimSpace(stderr.Bytes()); {
 	case err == nil:

@@ -29,7 +29,8 @@ func (p *Pod) Exec(ctx context.Context, command ...string) ([]byte, error) {
 
 // ExecStream is Exec with what the command reads and where its output goes as it comes; stdin may
 // be nil.
-func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer, command ...string) error {
+func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer,
+	command ...string) error {
 	n := p.Namespace
 	var stderr bytes.Buffer
 	err := n.Cluster.stream(ctx, execIn{
@@ -37,13 +38,15 @@ func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer,
 		stdin: stdin, stdout: stdout, stderr: &stderr, spdy: true,
 	})
 	if err != nil {
-		return fmt.Errorf("pod %s: %s: %w: %s", p.Name, strings.Join(command, " "), err, strings.TrimSpace(stderr.String()))
+		said := strings.TrimSpace(stderr.String())
+		return fmt.Errorf("pod %s: %s: %w: %s", p.Name, strings.Join(command, " "), err, said)
 	}
 	return nil
 }
 
-// execIn is a command in a container and its streams; stdin may be nil. With spdy, a refused websocket
-// is followed by SPDY, as kubectl does where a proxy or an older API server has no websockets.
+// execIn is a command in a container and its streams; stdin may be nil. With spdy, a refused
+// websocket is followed by SPDY, as kubectl does where a proxy or an older API server has no
+// websockets.
 type execIn struct {
 	namespace, pod, container string
 	command                   []string
@@ -54,8 +57,12 @@ type execIn struct {
 
 // stream runs a command until it ends or ctx does.
 func (c *Cluster) stream(ctx context.Context, e execIn) error {
-	opts := &corev1.PodExecOptions{Container: e.container, Command: e.command, Stdin: e.stdin != nil, Stdout: true, Stderr: true}
-	url := c.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(e.namespace).Name(e.pod).SubResource("exec").
+	opts := &corev1.PodExecOptions{
+		Container: e.container, Command: e.command,
+		Stdin: e.stdin != nil, Stdout: true, Stderr: true,
+	}
+	url := c.Client.CoreV1().RESTClient().Post().
+		Resource("pods").Namespace(e.namespace).Name(e.pod).SubResource("exec").
 		VersionedParams(opts, scheme.ParameterCodec).URL()
 	cfg := rest.CopyConfig(c.Config)
 	cfg.Timeout = 0 // a stream
@@ -82,7 +89,7 @@ func (c *Cluster) stream(ctx context.Context, e execIn) error {
 	return either.StreamWithContext(ctx, streams)
 }
 
-// canaryEnv names the variable with the string that fills veil-tools's payloads.
+// canaryEnv names the variable with the string that fills the payloads of veil-tools.
 const canaryEnv = "LAB_CANARY"
 
 // Message is what Send sends.
@@ -120,7 +127,8 @@ func (p *Pod) Send(ctx context.Context, m Message) (Sent, error) {
 	if m.Timeout == 0 {
 		m.Timeout = 10 * time.Second
 	}
-	command := []string{"veil-tools", "send", "-proto", m.Proto, "-to", m.To.String(), "-count", fmt.Sprint(m.Count), "-size", fmt.Sprint(m.Size), "-timeout", m.Timeout.String()}
+	command := []string{"veil-tools", "send", "-proto", m.Proto, "-to", m.To.String(), "-count",
+		fmt.Sprint(m.Count), "-size", fmt.Sprint(m.Size), "-timeout", m.Timeout.String()}
 	if m.Canary != "" {
 		command = append(command, "-canary", m.Canary)
 	}
