@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/bpf"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // Errors that callers may tell apart. Each comes wrapped in a message that says
@@ -89,7 +89,8 @@ func Open(dir string, log *slog.Logger) (*Guard, error) {
 }
 
 // openWith opens a guard of these programs in a directory that is there.
-func openWith(dir string, log *slog.Logger, hooks hooks, all []*ebpf.CollectionSpec) (*Guard, error) {
+func openWith(dir string, log *slog.Logger, hooks hooks,
+	all []*ebpf.CollectionSpec) (*Guard, error) {
 	g := &Guard{dir: dir, log: log, hooks: hooks, unguarded: make(map[int]string)}
 	if err := g.load(all); err != nil {
 		g.Close()

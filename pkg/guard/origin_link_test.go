@@ -5,13 +5,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // alone leaves the programs at links alone, with another's masquerade.
 const alone = "flush ruleset; " +
-	"table inet others { chain p { type nat hook postrouting priority 100; oifname u0 masquerade; }; }"
+	"table inet others { chain p { type nat hook postrouting priority 100; oifname u0 " +
+	"masquerade; }; }"
 
 // TestPodIsKnownByItsLink: without a mark, and behind another's masquerade, nothing else tells that
 // a packet is a pod's.

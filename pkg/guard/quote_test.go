@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // icmpMessage is an ICMP message of a type that carries a UDP packet; its
@@ -71,7 +71,9 @@ func TestTableDropsErrorsThatQuoteThePacketsOfTunnels(t *testing.T) {
 			}
 			what := fmt.Sprintf("%s error %s", f.name, c.situation)
 			if c.dropped {
-				nettest.Until(t, patience, what+" is counted", func() bool { return n.counters(t)[quotedInError] > before })
+				nettest.Until(t, patience, what+" is counted", func() bool {
+					return n.counters(t)[quotedInError] > before
+				})
 			} else if err != nil || n.counters(t)[quotedInError] != before {
 				t.Errorf("%s was dropped: %v", what, err)
 			}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // Watch attaches a link's programs as soon as it appears or changes, with the

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
@@ -80,7 +80,8 @@ func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 			err = afterStep(step.name)
 		}
 		if err != nil {
-			return fmt.Errorf("attach %s of container %s: %s: %w", r.IfName, r.ContainerID, step.name, err)
+			return fmt.Errorf("attach %s of container %s: %s: %w", r.IfName, r.ContainerID,
+				step.name, err)
 		}
 	}
 

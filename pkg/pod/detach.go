@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // Detach removes an attachment: its addresses in the sets, so that nothing new comes from the pod,

@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
-	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // The main thread shows the process's mounts to the leak check: a test that
@@ -99,7 +99,9 @@ func (n *node) bare() error {
 		return &leftover{links, records, n.elements()}
 	}
 	for _, table := range []int{unix.RT_TABLE_MAIN, config.TablePod} {
-		routes, err := n.h.RouteListFiltered(nl.FamilyAll, &nl.Route{Table: table, Protocol: config.RouteProtoPod}, nl.FilterTable|nl.FilterProtocol)
+		routes, err := n.h.RouteListFiltered(nl.FamilyAll,
+			&nl.Route{Table: table, Protocol: config.RouteProtoPod},
+			nl.FilterTable|nl.FilterProtocol)
 		if err != nil {
 			return err
 		}

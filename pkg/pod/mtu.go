@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
@@ -43,7 +43,8 @@ func (p Paths) SetMTU(ctx context.Context, r Record, mtu int) (Record, error) {
 
 	for _, f := range order {
 		if err := f(); err != nil {
-			return r, fmt.Errorf("set mtu %d of %s, container %s: %w", mtu, r.HostLink, r.ContainerID, err)
+			return r, fmt.Errorf("set mtu %d of %s, container %s: %w", mtu, r.HostLink,
+				r.ContainerID, err)
 		}
 	}
 

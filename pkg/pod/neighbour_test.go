@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/sysctl"
 )
 
 // A pod's forged ARP requests write nothing into the node's neighbour table, which all its
@@ -53,7 +53,8 @@ func TestPodsDoNotWriteTheNodesNeighbours(t *testing.T) {
 	// The control, which comes after on the same link: the kernel takes them all.
 	n.must(func() error { return sysctl.Write(sysctl.RPFilter(r.HostLink), rpFilterOff) })
 	unfiltered := forge(60)
-	nettest.Until(t, 5*time.Second, "senders to be known without the filter", func() bool { return known(unfiltered) == 64 })
+	nettest.Until(t, 5*time.Second, "senders to be known without the filter",
+		func() bool { return known(unfiltered) == 64 })
 	if count := known(filtered); count > 0 {
 		t.Errorf("%d forged senders are in the neighbour table", count)
 	}

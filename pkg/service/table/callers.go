@@ -8,9 +8,9 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // caller is the key of the map service_callers (struct service_caller in bpf/lib/callers.h): a pod
@@ -139,7 +139,8 @@ func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !called[a.As16()] }), nil
+	return slices.DeleteFunc(slices.Clone(addrs),
+		func(a netip.Addr) bool { return !called[a.As16()] }), nil
 }
 
 // called returns the addresses that have callers, and how many callers there are, and deletes those

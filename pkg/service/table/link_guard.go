@@ -8,15 +8,16 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 )
 
 // translateAtGuard puts the programs that translate at egress where the guard's looks for them.
 func (t *Table) translateAtGuard() error {
 	m, err := ebpf.LoadPinnedMap(t.pin(settings.PinTranslate), nil)
 	if err != nil {
-		return fmt.Errorf("open the guard's map %s (the guard must be open first): %w", settings.PinTranslate, err)
+		return fmt.Errorf("open the guard's map %s (the guard must be open first): %w",
+			settings.PinTranslate, err)
 	}
 	defer m.Close()
 	for i, name := range []string{progOut, progOutL3} {

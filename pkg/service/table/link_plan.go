@@ -3,8 +3,8 @@ package table
 import (
 	"net"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // vrf is a kind of master that hands packets on without a second look by programs at tc.

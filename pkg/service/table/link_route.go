@@ -6,8 +6,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // mapRoutes says what may be done at links, by index, for host routing by eBPF: bpf/lib/route.h.
@@ -180,7 +180,8 @@ func (t *Table) forgetRoutes(links []nl.Link) error {
 		return err
 	}
 	for _, index := range gone {
-		if err := t.maps[mapRoutes].Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := t.maps[mapRoutes].Delete(index); err != nil &&
+			!errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("delete from map %s: %w", mapRoutes, err)
 		}
 	}

@@ -1,0 +1,59 @@
+// Package sysctl reads and writes network settings of the calling thread's network
+// namespace. Paths are below /proc/sys/net, such as "ipv4/ip_forward".
+package sysctl
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+const dir = "/proc/sys/net"
+
+// RPFilter returns the path of the reverse path filter of a link, IPv4.
+func RPFilter(link string) string { return "ipv4/conf/" + link + "/rp_filter" }
+
+// Read returns a setting without blanks around it. The error matches fs.ErrNotExist when
+// there is none, for example since its link is gone.
+func Read(path string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(dir, path))
+	if err != nil {
+		return "", fmt.Errorf("read setting: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// ReadNumber is Read for a number.
+func ReadNumber(path string) (int, error) {
+	v, err := Read(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		return 0, fmt.Errorf("read setting %s: %q is not a number", path, v)
+	}
+	return n, nil
+}
+
+// Write sets a setting. In a container that is not privileged /proc/sys is read-only; then
+// it writes below config.HostSysctlNet, where the manifests mount the node's.
+func Write(path, value string) error {
+	err := os.WriteFile(filepath.Join(dir, path), []byte(value), 0o644)
+	if !errors.Is(err, unix.EROFS) {
+		return err
+	}
+	if e := os.WriteFile(filepath.Join(config.HostSysctlNet, path), []byte(value),
+		0o644); !errors.Is(e, os.ErrNotExist) {
+		return e
+	}
+	return fmt.Errorf("%w: mount the node's /proc/sys/net at %s, as the manifests do", err,
+		config.HostSysctlNet)
+}
