@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -29,7 +29,8 @@ type sticky struct {
 	_     [4]byte
 }
 
-// stickyTo is programs for packets with a service of which these pods are the backends and whose clients stay with one for an hour.
+// stickyTo is programs for packets with a service of which these pods are the backends and whose
+// clients stay with one for an hour.
 func stickyTo(t *testing.T, pods ...string) *ebpf.Collection {
 	t.Helper()
 	l := &lab{coll: packets(t)}
@@ -40,7 +41,7 @@ func stickyTo(t *testing.T, pods ...string) *ebpf.Collection {
 	return l.coll
 }
 
-// backendOf gives where a connection goes that comes from outside.
+// backendOf returns where a connection goes that comes from outside.
 func backendOf(t *testing.T, coll *ebpf.Collection, client, to netip.AddrPort) netip.Addr {
 	t.Helper()
 	out, _ := becomesOf(t, coll, "service_in", segment(client, to, unix.IPPROTO_TCP, tcpSYN, ""), 0)
@@ -48,7 +49,8 @@ func backendOf(t *testing.T, coll *ebpf.Collection, client, to netip.AddrPort) n
 	return dst
 }
 
-// TestAffinityIsOfAnAddress has so many clients that all choose one backend once in 2^31 runs; addresses differ in either half.
+// TestAffinityIsOfAnAddress has so many clients that all choose one backend once in 2^31 runs;
+// addresses differ in either half.
 func TestAffinityIsOfAnAddress(t *testing.T) {
 	const clients = 32
 	for i, a := range labAddrs {
@@ -72,7 +74,8 @@ func TestAffinityIsOfAnAddress(t *testing.T) {
 	}
 }
 
-// TestAffinityCountsFromItsLastUse has a client with a backend that nobody is given any more, though it may be kept.
+// TestAffinityCountsFromItsLastUse has a client with a backend that nobody is given any more,
+// though it may be kept.
 func TestAffinityCountsFromItsLastUse(t *testing.T) {
 	for _, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -82,12 +85,14 @@ func TestAffinityCountsFromItsLastUse(t *testing.T) {
 			if len(all) != 1 {
 				t.Fatalf("one client has %v", all)
 			}
+
 			key := slices.Collect(maps.Keys(all))[0]
 			had := all[key]
 			had.Addr, had.Flags = netip.MustParseAddr(a.pod2).As16(), 0
 			if err := coll.Maps["service_members"].Put(service.MemberKey{Group: key.Group, Addr: had.Addr, Port: had.Port}, service.Eligible); err != nil {
 				t.Fatal(err)
 			}
+
 			for i, c := range []struct {
 				later time.Duration
 				want  string
@@ -108,7 +113,8 @@ func TestAffinityCountsFromItsLastUse(t *testing.T) {
 	}
 }
 
-// TestAffinityIsOfANamespace has callers of one cgroup in so many network namespaces that all of a family choose one backend once in 2^18 runs.
+// TestAffinityIsOfANamespace has callers of one cgroup in so many network namespaces that all of a
+// family choose one backend once in 2^18 runs.
 func TestAffinityIsOfANamespace(t *testing.T) {
 	const callers = 20
 	services := []string{"198.18.0.2", "fd42::2"}
@@ -127,22 +133,25 @@ func TestAffinityIsOfANamespace(t *testing.T) {
 		}
 		return
 	}
+
 	coll, dir := attached(t)
 	writeServices(t, coll)
 	if out, err := again(t, dir)(); err != nil {
 		t.Fatalf("in the cgroup: %v\n%s", err, out)
 	}
+
 	chosen, all := make(map[netip.Addr]int), allOf[stickyKey, sticky](t, coll, "service_clients")
 	for _, s := range all {
 		chosen[netip.AddrFrom16(s.Addr).Unmap()]++
 	}
+
 	if len(all) != callers*len(services) || len(chosen) != 2*len(services) {
 		t.Errorf("%d callers of %d services are %d clients and chose %v", callers, len(services), len(all), chosen)
 	}
 }
 
-// backendIn connects a datagram socket of a namespace, where backends have their addresses, and gives the one that it was sent to: packets to one of a
-// host's own addresses come from the same.
+// backendIn connects a datagram socket of a namespace, where backends have their addresses, and
+// returns the one that it was sent to: packets to one of a host's own addresses come from the same.
 func backendIn(t *testing.T, ns *nettest.NS, addr string) netip.Addr {
 	t.Helper()
 	var c net.Conn
@@ -154,7 +163,8 @@ func backendIn(t *testing.T, ns *nettest.NS, addr string) netip.Addr {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
 }
 
-// TestChoicesAreEven: that one of ten backends is 5 standard deviations away from its share happens once in 170,000 runs.
+// TestChoicesAreEven: that one of ten backends is 5 standard deviations away from its share happens
+// once in 170,000 runs.
 func TestChoicesAreEven(t *testing.T) {
 	const choices = 30_000
 	backends := nettest.Addrs("198.18.1.1", "198.18.1.2", "198.18.1.3", "198.18.1.4", "198.18.1.5", "198.18.1.6", "198.18.1.7")
@@ -167,9 +177,11 @@ func TestChoicesAreEven(t *testing.T) {
 			return err
 		})
 		defer unix.Close(fd)
+
 		for _, b := range backends {
 			nettest.AddAddr(t, ns, "lo", netip.PrefixFrom(b, 32))
 		}
+
 		for addr, own := range services {
 			chosen := make(map[netip.Addr]int)
 			for range choices {
@@ -186,8 +198,10 @@ func TestChoicesAreEven(t *testing.T) {
 				t.Errorf("%s went to %v", addr, chosen)
 			}
 		}
+
 		return
 	}
+
 	coll, dir := attached(t)
 	p := newPlanner(t)
 	for addr, own := range services {
@@ -199,6 +213,7 @@ func TestChoicesAreEven(t *testing.T) {
 		}
 		p.PutSlice(slice)
 	}
+
 	c := p.Plan()
 	batch(t, coll.Maps["service_slots"], c.Slots.Keys, c.Slots.Values)
 	batch(t, coll.Maps["service_fronts"], c.Fronts.Keys, c.Fronts.Values)

@@ -7,9 +7,10 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestFrontsAreReadInOrder: a frontend is looked up, and again after its slot was read, and before the second look-up there is an
-// atomic operation that gives the old value: a full barrier on every processor. This machine's own may need none, so the instructions are looked at. Where
-// among them the slot is read is the compiler's choice.
+// TestFrontsAreReadInOrder: a frontend is looked up, and again after its slot was read, and before
+// the second look-up there is an atomic operation that gives the old value: a full barrier on every
+// processor. This machine's own may need none, so the instructions are looked at. Where among them
+// the slot is read is the compiler's choice.
 func TestFrontsAreReadInOrder(t *testing.T) {
 	const fronts, barrier = "service_fronts", "barrier"
 	choosing := 0
@@ -18,6 +19,7 @@ func TestFrontsAreReadInOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for name, prog := range spec.Programs {
 			var read []string
 			for i := range prog.Instructions {
@@ -29,13 +31,16 @@ func TestFrontsAreReadInOrder(t *testing.T) {
 					read = append(read, fronts)
 				}
 			}
+
 			if len(read) == 0 {
 				continue
 			}
+
 			choosing++
 			if len(read)%3 == 1 && read[0] == fronts {
 				read = read[1:] // whether a flow of datagrams may go on, which one field says
 			}
+
 			for want := []string{fronts, barrier, fronts}; len(read) > 0; read = read[min(len(read), len(want)):] {
 				for i, what := range want {
 					if i >= len(read) || read[i] != what {
@@ -46,6 +51,7 @@ func TestFrontsAreReadInOrder(t *testing.T) {
 			}
 		}
 	}
+
 	if choosing == 0 {
 		t.Error("no program chooses a backend")
 	}

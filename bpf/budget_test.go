@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/rlimit"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // What the verifier allows at most: BPF_COMPLEXITY_LIMIT_INSNS (include/linux/bpf.h) and
@@ -23,8 +23,8 @@ const (
 
 // budget is how much of the verifier's limits a program may use, on each kernel that is tested:
 // instructions that are verified, of all branches and functions, and bytes of stack of its deepest
-// chain of calls. Verifiers count differently from release to release, so there is room for twice as
-// many instructions; the bytes of stack are the same.
+// chain of calls. Verifiers count differently from release to release, so there is room for twice
+// as many instructions; the bytes of stack are the same.
 type budget struct {
 	instructions uint32
 	stack        int
@@ -60,6 +60,7 @@ func TestProgramsKeepTheirBudgets(t *testing.T) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
+
 	met := make(map[string]bool)
 	for _, load := range []func() (*ebpf.CollectionSpec, error){
 		LoadGuardIngress, LoadGuardEgress, LoadServicePacket, LoadServiceSocket,
@@ -68,6 +69,7 @@ func TestProgramsKeepTheirBudgets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		// With all that can be turned on: the verifier leaves out what a setting makes unreachable.
 		for name, v := range spec.Variables {
 			on := make([]byte, v.Size())
@@ -76,6 +78,7 @@ func TestProgramsKeepTheirBudgets(t *testing.T) {
 				t.Fatalf("set %s: %v", name, err)
 			}
 		}
+
 		coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 			Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats},
 		})
@@ -83,11 +86,13 @@ func TestProgramsKeepTheirBudgets(t *testing.T) {
 			t.Fatalf("load: %+v", err)
 		}
 		defer coll.Close()
+
 		for name, prog := range coll.Programs {
 			met[name] = true
 			t.Run(name, func(t *testing.T) { expectBudget(t, name, prog, spec.Programs[name].Instructions) })
 		}
 	}
+
 	for name := range budgets {
 		if !met[name] {
 			t.Errorf("there is no program %s", name)
@@ -140,6 +145,7 @@ func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain
 			called[ins.Reference()] = true
 		}
 	}
+
 	functions := make(map[string]*function)
 	var order []string
 	for i, ins := range insns {
@@ -152,6 +158,7 @@ func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain
 			f.calls = append(f.calls, ins.Reference())
 		}
 	}
+
 	found := stackDepth.FindStringSubmatch(log)
 	if found == nil {
 		t.Fatalf("the verifier does not tell of the stack: %s", log)
@@ -160,6 +167,7 @@ func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain
 	if len(depths) != len(order) {
 		t.Fatalf("the verifier tells of the stack of %d functions, the program has %v", len(depths), order)
 	}
+
 	for i, depth := range depths {
 		n, err := strconv.Atoi(depth)
 		if err != nil {
@@ -167,6 +175,7 @@ func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain
 		}
 		functions[order[i]].stack = n
 	}
+
 	return deepestFrom(functions, order[0])
 }
 

@@ -201,6 +201,7 @@ func (r *reading) routing(h []byte) (listed int, reason string) {
 			n = 1 + (room-(16-sameLast))/(16-same)
 		}
 	}
+
 	for off := 8; listed < n; {
 		if listed++; listed == n {
 			same = sameLast
@@ -215,5 +216,6 @@ func (r *reading) routing(h []byte) (listed int, reason string) {
 		}
 		off += 16 - same
 	}
+
 	return listed, ""
 }

@@ -1,7 +1,8 @@
 package bpf
 
-// The compiler is pinned: another version may give other bytes. See ClangVersion. The table's programs need atomic operations that give the old
-// value, which version 3 of the instructions has (Linux 5.12).
+// The compiler is pinned: another version may give other bytes. See ClangVersion. The table's
+// programs need atomic operations that give the old value, which version 3 of the instructions has
+// (Linux 5.12).
 //
 //go:generate go run ./gen
 //go:generate go tool bpf2go -cc clang-14 -strip llvm-strip-14 -target bpfel -no-global-types -go-package bpf GuardIngress progs/guard_ingress.c -- -O2 -Wall -Wextra -Werror -Wshadow -Iinclude -Ilib

@@ -33,7 +33,8 @@ func expectCallers(t *testing.T, coll *ebpf.Collection, situation string, want .
 	}
 }
 
-// called is programs with a service of which pod 1 is the backend, at addresses of a balancer and of the ranges.
+// called is programs with a service of which pod 1 is the backend, at addresses of a balancer and
+// of the ranges.
 func called(t *testing.T) *ebpf.Collection {
 	t.Helper()
 	l := &lab{coll: packets(t)}
@@ -100,23 +101,27 @@ func TestCallersAreNotForgotten(t *testing.T) {
 	}
 }
 
-// TestNoFlowsWithoutRoomForCallers: what could not be kept closed later is not begun, and does not go on.
+// TestNoFlowsWithoutRoomForCallers: what could not be kept closed later is not begun, and does not
+// go on.
 func TestNoFlowsWithoutRoomForCallers(t *testing.T) {
 	for _, a := range labAddrs {
 		for proto, port := range servicePorts {
 			coll := called(t)
 			client, vip := at(a.pod2, 40000), at(a.vip, port.service)
 			becomesOf(t, coll, "service_pod_in", segment(client, vip, proto, tcpSYN, ""), 0)
+
 			for c := range callers(t, coll) {
 				if err := coll.Maps["service_callers"].Delete(c); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			for i := range uint32(callersMax) {
 				if err := coll.Maps["service_callers"].Put(caller{Link: 1000 + i}, uint8(1)); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			dropsIt := func(situation string, in []byte) {
 				t.Helper()
 				counts := counted(t, coll, packetPort)
@@ -125,16 +130,19 @@ func TestNoFlowsWithoutRoomForCallers(t *testing.T) {
 					t.Errorf("%s, %s of protocol %d: verdict %d, %v, counted %d times", a.name, situation, proto, int32(verdict), err, counted(t, coll, packetPort)-counts)
 				}
 			}
+
 			age(t, coll, 30)
 			dropsIt("a flow that goes on", segment(client, vip, proto, tcpACK, ""))
 			if _, forward := held(t, coll); forward > 0 {
 				t.Errorf("%s: a flow whose caller is not known is there", a.name)
 			}
+
 			forget(t, coll)
 			dropsIt("a flow that begins", segment(client, vip, proto, tcpSYN, ""))
 			if all := flows(t, coll); len(all) > 0 {
 				t.Errorf("%s: a flow that was refused has entries: %v", a.name, all)
 			}
+
 			// Nobody has to be remembered for the others.
 			becomesOf(t, coll, "service_pod_in", segment(client, at(clusterAddr[a.name], port.service), proto, tcpSYN, ""), 0)
 			becomesOf(t, coll, "service_in", segment(at(a.client, 40000), vip, proto, tcpSYN, ""), 0)

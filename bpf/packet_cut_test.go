@@ -16,13 +16,14 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// wire is a link, with or without Ethernet headers, of which the other end is a file: what a program at its egress lets pass is read
-// there. Unlike the kernel's test run it takes packets that end within the IP header. Programs for ingress see the same here: a
-// packet to this host, from the header of the link on.
+// wire is a link, with or without Ethernet headers, of which the other end is a file: what a
+// program at its egress lets pass is read there. Unlike the kernel's test run it takes packets that
+// end within the IP header. Programs for ingress see the same here: a packet to this host, from the
+// header of the link on.
 type wire struct {
 	ns    *nettest.NS
 	index int
@@ -43,6 +44,7 @@ func newWire(t *testing.T, kind uint16) wire {
 		w.skip = ethernet
 		nettest.Sysctl(t, w.ns, "ipv6/conf/w0/disable_ipv6", "1") // what the kernel says there by itself could not be told from a test's
 	}
+
 	h := w.ns.Handle()
 	l, err := h.LinkByName("w0")
 	if err == nil {
@@ -51,16 +53,19 @@ func newWire(t *testing.T, kind uint16) wire {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	w.index = l.Attrs().Index
 	if kind == unix.IFF_TAP {
 		for _, p := range nettest.Prefixes("198.18.1.0/24", "198.18.2.0/24", "fd42:1::/64", "fd42:1:0:2::/64") {
 			nettest.AddRoute(t, w.ns, p, netip.Addr{}, "w0")
 		}
 	}
+
 	return w
 }
 
-// pass sends frames with a mark, and gives what comes out at the far end, in the order of sending.
+// pass sends frames with a mark, and returns what comes out at the far end, in the order of
+// sending.
 func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 	t.Helper()
 	end := frame([]byte("end"), unused)
@@ -81,6 +86,7 @@ func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 		}
 		return nil
 	})
+
 	buf := make([]byte, 2048)
 	w.far.SetReadDeadline(time.Now().Add(wirePatience))
 	for {
@@ -97,7 +103,8 @@ func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 	}
 }
 
-// knownAt is how long a frame has to be for programs to know its flow: all of a header of TCP or UDP, the ports of one that is quoted.
+// knownAt is how long a frame has to be for programs to know its flow: all of a header of TCP or
+// UDP, the ports of one that is quoted.
 func knownAt(f []byte) int {
 	six := binary.BigEndian.Uint16(f[12:]) == ipv6
 	proto, rest, _, _, _ := splitIP(f[ethernet:], six)
@@ -108,8 +115,9 @@ func knownAt(f []byte) int {
 	return len(f) - len(l4) + 4
 }
 
-// expectCut has a program get a frame that it translates, whole and then cut at every length: the same bytes of the translated one
-// come out where it knows the flow, else what went in, or nothing where it judges.
+// expectCut has a program get a frame that it translates, whole and then cut at every length: the
+// same bytes of the translated one come out where it knows the flow, else what went in, or nothing
+// where it judges.
 func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full []byte, mark uint32) {
 	t.Helper()
 	var attached link.Link
@@ -122,6 +130,7 @@ func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full [
 	if len(whole) != 1 || len(whole[0]) != len(full)-w.skip || bytes.Equal(whole[0], full[w.skip:]) {
 		t.Fatalf("%s on %x, whole: became %x, want it translated", prog, full, whole)
 	}
+
 	var in, want [][]byte
 	for n := ethernet + 1; n < len(full); n++ {
 		in = append(in, full[:n])
@@ -132,6 +141,7 @@ func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full [
 			want = append(want, full[w.skip:n])
 		}
 	}
+
 	before := judged(t, coll)
 	got := w.pass(t, mark, in...)
 	if drops := judged(t, coll) - before; !slices.EqualFunc(got, want, bytes.Equal) || drops != len(in)-len(want) {
@@ -148,7 +158,8 @@ func judged(t *testing.T, coll *ebpf.Collection) (n int) {
 	return n
 }
 
-// TestPacketsThatAreCut has all programs get packets of flows that are known, requests, answers and errors about either.
+// TestPacketsThatAreCut has all programs get packets of flows that are known, requests, answers and
+// errors about either.
 func TestPacketsThatAreCut(t *testing.T) {
 	coll, frames, bare := served(t), newWire(t, unix.IFF_TAP), newWire(t, unix.IFF_TUN)
 	met := make(map[string]bool)
@@ -160,13 +171,16 @@ func TestPacketsThatAreCut(t *testing.T) {
 			client, inside := at(a.client, 40000), at(a.pod2, 40000)
 			router := netip.MustParseAddr([]string{"198.19.131.7", "fd42:fc::7"}[i])
 			of := func(from, to netip.AddrPort) []byte { return segment(from, to, proto, tcpACK, "") }
+
 			for _, to := range []netip.AddrPort{node, there} {
 				becomesOf(t, coll, "service_in", segment(client, to, proto, tcpSYN, ""), 0)
 			}
+
 			becomesOf(t, coll, "service_pod_in", segment(inside, node, proto, tcpSYN, ""), 0)
 			sent, _ := becomesOf(t, coll, "service_pod_out", of(client, pod2), servedMark)
 			_, l4, _, _, _ := splitIP(sent[ethernet:], router.Is6())
 			self := at(a.self, binary.BigEndian.Uint16(l4))
+
 			in, out := []string{"service_in", "service_in_l3"}, []string{"service_out", "service_out_l3"}
 			for _, c := range []struct {
 				situation string
@@ -202,6 +216,7 @@ func TestPacketsThatAreCut(t *testing.T) {
 			}
 		}
 	}
+
 	for prog := range coll.Programs {
 		if !met[prog] {
 			t.Errorf("%s gets no packets", prog)

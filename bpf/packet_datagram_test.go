@@ -6,10 +6,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// TestDatagramsFollowAnAddress has a service leave an address to another, and go on by its own; then nobody has it.
+// TestDatagramsFollowAnAddress has a service leave an address to another, and go on by its own;
+// then nobody has it.
 func TestDatagramsFollowAnAddress(t *testing.T) {
 	for i, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -38,7 +39,8 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 	}
 }
 
-// TestDatagramsOfASilentClient has a backend that sends while its client does not, longer than a flow without packets is kept.
+// TestDatagramsOfASilentClient has a backend that sends while its client does not, longer than a
+// flow without packets is kept.
 func TestDatagramsOfASilentClient(t *testing.T) {
 	for _, a := range labAddrs {
 		for name, answers := range map[string]bool{"answered": true, "not answered": false} {
@@ -64,7 +66,8 @@ func TestDatagramsOfASilentClient(t *testing.T) {
 	}
 }
 
-// TestSourcesThatAreHeldBackAreNotRemembered: else who may not come could have the table forget whom those that may had.
+// TestSourcesThatAreHeldBackAreNotRemembered: else who may not come could have the table forget
+// whom those that may had.
 func TestSourcesThatAreHeldBackAreNotRemembered(t *testing.T) {
 	for i, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {

@@ -52,7 +52,7 @@ func flows(t *testing.T, coll *ebpf.Collection) map[flowKey]flow {
 	return allOf[flowKey, flow](t, coll, "service_flows")
 }
 
-// allOf gives what is in a map.
+// allOf returns what is in a map.
 func allOf[K comparable, V any](t *testing.T, coll *ebpf.Collection, name string) map[K]V {
 	t.Helper()
 	all := make(map[K]V)
@@ -79,7 +79,7 @@ func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 	}
 }
 
-// becomesOf gives a frame after a program let it pass, and the mark.
+// becomesOf returns a frame after a program let it pass, and the mark.
 func becomesOf(t *testing.T, coll *ebpf.Collection, prog string, in []byte, mark uint32) ([]byte, uint32) {
 	t.Helper()
 	verdict, out, after, err := runPacket(t, coll, prog, in, mark)
@@ -109,7 +109,8 @@ func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr st
 	return f
 }
 
-// entries are those by which others tell whether f is over: of answers as they leave, and as they come.
+// entries are those by which others tell whether f is over: of answers as they leave, and as they
+// come.
 func (f ofFlow) entries() []flowKey {
 	return []flowKey{flowKeyOf(f.pod, f.client, unix.IPPROTO_TCP, flowOut), flowKeyOf(f.pod, f.self, unix.IPPROTO_TCP, flowIn)}
 }
@@ -124,7 +125,8 @@ func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation strin
 	}
 }
 
-// A flow is open when both ends spoke, and what the client does to it is noted where its port is kept.
+// A flow is open when both ends spoke, and what the client does to it is noted where its port is
+// kept.
 func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 	for _, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -138,6 +140,7 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 			}
 			f.expectState(t, coll, "nobody answered", 0)
 			client(tcpSYN)
+
 			f.expectState(t, coll, "asked again", 0)
 			backend(tcpSYN | tcpACK)
 			f.expectState(t, coll, "answered", flowAnswered)
@@ -148,6 +151,7 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 			backend(tcpFIN | tcpACK)
 			f.expectState(t, coll, "both ended", flowOpen|flowFIN|flowFINBack)
 			client(tcpRST)
+
 			f.expectState(t, coll, "the client gave up", flowOpen|flowFIN|flowFINBack|flowRST)
 			// The next one from that port begins anew.
 			client(tcpSYN)
@@ -197,11 +201,13 @@ func TestPortsOfThisNodeComeBack(t *testing.T) {
 				if c.same {
 					holder = a.client
 				}
+
 				keys, values := make([]flowKey, 0, 1<<16), make([]flow, 0, 1<<16)
 				for port := 1024; port < 1<<16; port++ {
 					keys = append(keys, flowKeyOf(f.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn))
 					values = append(values, flow{Addr: netip.MustParseAddr(holder).As16(), Port: [2]byte{1, 1}, Flags: c.flags, Used: now - c.age})
 				}
+
 				batch(t, coll.Maps["service_flows"], keys, values)
 				syn := segment(at(a.client, uint16(50000+i)), f.node, unix.IPPROTO_TCP, tcpSYN, "")
 				verdict, _, _, err := runPacket(t, coll, "service_in", syn, 0)
@@ -222,6 +228,7 @@ func TestPortsThatWereTaken(t *testing.T) {
 			all := flows(t, coll)
 			now := all[former.entries()[1]].Used
 			var keys []flowKey
+
 			var values []flow
 			for port := 1024; port < 1<<16; port++ {
 				k := flowKeyOf(former.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn)
@@ -232,6 +239,7 @@ func TestPortsThatWereTaken(t *testing.T) {
 				}
 				keys, values = append(keys, k), append(values, v)
 			}
+
 			batch(t, coll.Maps["service_flows"], keys, values)
 			var taken ofFlow
 			for i := 0; taken.self != former.self; i++ {
@@ -247,20 +255,23 @@ func TestPortsThatWereTaken(t *testing.T) {
 					taken = begin(t, coll, a.client, a.node, a.pod2, 50000)
 				}
 			}
+
 			for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
 				if _, _, _, err := runPacket(t, coll, "service_in", segment(former.client, former.node, unix.IPPROTO_TCP, flags, ""), 0); err != nil {
 					t.Fatal(err)
 				}
 				taken.expectState(t, coll, "the former client went on", 0)
 			}
+
 			expectPacket(t, coll, "service_pod_in", segment(taken.pod, taken.self, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""),
 				segment(taken.pod, taken.client, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""), 0, config.ServiceMark)
 		})
 	}
 }
 
-// A client has a flow to a backend, and opens one from the same port by another service of that backend: it may as soon as the former is closed,
-// of which nothing is left that could change the new one.
+// A client has a flow to a backend, and opens one from the same port by another service of that
+// backend: it may as soon as the former is closed, of which nothing is left that could change the
+// new one.
 func TestPortsOfClientsAtAnotherService(t *testing.T) {
 	const tcp = unix.IPPROTO_TCP
 	for _, a := range labAddrs {
@@ -291,26 +302,32 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+
 				age(t, coll, c.age)
 				other := at(a.node, 30070)
 				verdict, out, _, err := runPacket(t, coll, "service_in", segment(former.client, other, tcp, tcpSYN, ""), 0)
 				if err != nil || (verdict == next) != c.free {
 					t.Fatalf("verdict %d, %v; want a flow: %t", int32(verdict), err, c.free)
 				}
+
 				if !c.free {
 					becomesOf(t, coll, "service_in", segment(former.client, former.node, tcp, tcpACK, ""), 0)
 					expectPacket(t, coll, "service_out", segment(former.pod, former.client, tcp, tcpACK, ""), segment(former.node, former.client, tcp, tcpACK, ""), servedMark, servedMark)
 					return
 				}
+
 				if want := segment(former.client, former.pod, tcp, tcpSYN, ""); !bytes.Equal(out, want) {
 					t.Fatalf("out %x\nwant %x", out, want)
 				}
+
 				for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
 					expectAlone(t, coll, "service_in", segment(former.client, former.node, tcp, flags, ""))
 				}
+
 				if now := flows(t, coll)[former.entries()[0]]; now.Flags != 0 {
 					t.Errorf("the former connection's packets gave the new one the state %#x", now.Flags)
 				}
+
 				expectPacket(t, coll, "service_out", segment(former.pod, former.client, tcp, tcpSYN|tcpACK, ""), segment(other, former.client, tcp, tcpSYN|tcpACK, ""), servedMark, servedMark)
 			})
 		}
@@ -339,6 +356,7 @@ func TestUnansweredClientsChooseAnew(t *testing.T) {
 					becomesOf(t, l.coll, "service_out", segment(f.pod, f.client, tcp, tcpSYN|tcpACK, ""), servedMark)
 					becomesOf(t, l.coll, "service_in", segment(f.client, f.node, tcp, tcpACK, ""), 0)
 				}
+
 				age(t, l.coll, c.age)
 				moveTo(t, l.coll, f.node, at(a.pod1, 8080))
 				syn := segment(f.client, f.node, tcp, tcpSYN, "")
@@ -346,13 +364,14 @@ func TestUnansweredClientsChooseAnew(t *testing.T) {
 				if c.stays {
 					want = segment(f.client, f.pod, tcp, tcpSYN, "")
 				}
+
 				expectPacket(t, l.coll, "service_in", syn, want, 0, servedMark)
 			})
 		}
 	}
 }
 
-// moveTo gives a frontend another backend, which is here.
+// moveTo points a frontend at another backend, which is local.
 func moveTo(t *testing.T, coll *ebpf.Collection, front, backend netip.AddrPort) {
 	t.Helper()
 	k := service.FrontKey{Addr: front.Addr().As16(), Protocol: service.TCP, Scope: service.Outside}
@@ -424,6 +443,7 @@ func TestFlowsThatEndedChangeNothing(t *testing.T) {
 			expectAlone(t, coll, "service_pod_in", answer)
 			expectAlone(t, coll, "service_pod_out", answer)
 		})
+
 		t.Run(a.name+"/datagrams", func(t *testing.T) {
 			coll, node, pod := served(t), at(a.node, 30081), at(a.pod1, 5353)
 			becomesOf(t, coll, "service_pod_in", segment(client, node, udp, 0, "?"), 0)

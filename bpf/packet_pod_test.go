@@ -10,12 +10,12 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// podLinks is a namespace with a link that both pods' addresses are routed to, and one of another pod's. Programs of pods'
-// links run there.
+// podLinks is a namespace with a link that both pods' addresses are routed to, and one of another
+// pod's. Programs of pods' links run there.
 type podLinks struct {
 	ns         *nettest.NS
 	own, other uint32 // indices
@@ -45,7 +45,7 @@ func newPodLinks(t testing.TB) podLinks {
 	return l
 }
 
-// linksFor gives the links of a collection.
+// linksFor returns the links of a collection.
 func linksFor(t testing.TB, coll *ebpf.Collection) podLinks {
 	t.Helper()
 	l, ok := linksOf.Load(coll)
@@ -55,7 +55,8 @@ func linksFor(t testing.TB, coll *ebpf.Collection) podLinks {
 	return l.(podLinks)
 }
 
-// expectForged has a packet come in by another pod's link than its source is routed to: it changes nothing.
+// expectForged has a packet come in by another pod's link than its source is routed to: it changes
+// nothing.
 func expectForged(t *testing.T, coll *ebpf.Collection, in []byte) {
 	t.Helper()
 	before := flows(t, coll)
@@ -121,7 +122,8 @@ func held(t *testing.T, coll *ebpf.Collection) (byHook map[uint8]int, forward in
 	return byHook, forward
 }
 
-// TestPodsDoNotFillTheTable opens many more flows than an address has places, each from another port.
+// TestPodsDoNotFillTheTable opens many more flows than an address has places, each from another
+// port.
 func TestPodsDoNotFillTheTable(t *testing.T) {
 	const places, many = 128, 1500
 	for _, a := range labAddrs {
@@ -142,27 +144,33 @@ func TestPodsDoNotFillTheTable(t *testing.T) {
 				for _, flags := range []byte{tcpSYN, tcpACK} {
 					becomesOf(t, coll, "service_pod_in", segment(open, at(a.node, 30080), unix.IPPROTO_TCP, flags, ""), 0)
 				}
+
 				f := begin(t, coll, a.client, a.node, a.pod2, 40000)
 				for port := range uint16(many) {
 					becomesOf(t, coll, "service_pod_in", segment(at(c.client, 30000+port), at(a.node, c.port), c.proto, tcpSYN, ""), 0)
 				}
+
 				byHook, forward := held(t, coll)
 				// The flow of the client outside has four entries.
 				if got := byHook[flowPlace]; got > places || forward != got+1 {
 					t.Errorf("%d flows of it have %d places of %d", forward-1, got, places)
 				}
+
 				want := map[uint8]int{flowPlace: forward - 1, flowOut: forward + 1, flowIn: 2 * forward}
 				if c.self {
 					want[flowOut] = 2 * forward
 				}
+
 				for hook, n := range want {
 					if byHook[hook] != n {
 						t.Errorf("%d flows have %d entries of hook %d, want %d", forward, byHook[hook], hook, n)
 					}
 				}
+
 				if forward < places/2 {
 					t.Errorf("only %d flows are left where there is room for %d", forward, places)
 				}
+
 				f.expectState(t, coll, "the flow of a client outside", 0)
 				// Nor was its open connection ended.
 				more := segment(open, at(a.node, 30080), unix.IPPROTO_TCP, tcpACK, "more")
@@ -185,13 +193,16 @@ func TestFlowsKeepTheirPlaces(t *testing.T) {
 			}
 			return found
 		}
+
 		for _, flags := range []byte{tcpSYN, tcpACK} {
 			becomesOf(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, flags, ""), 0)
 		}
+
 		had := place()
 		if len(had) != 1 {
 			t.Fatalf("%s: a flow has the places %v", a.name, had)
 		}
+
 		age(t, coll, 30)
 		becomesOf(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, tcpACK, ""), 0)
 		if got := place(); len(got) != 1 || got[0] != had[0] {
@@ -200,6 +211,7 @@ func TestFlowsKeepTheirPlaces(t *testing.T) {
 		if err := coll.Maps["service_flows"].Delete(had[0]); err != nil {
 			t.Fatal(err)
 		}
+
 		age(t, coll, 30)
 		becomesOf(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, tcpACK, ""), 0)
 		if got := place(); len(got) != 1 || got[0] != had[0] {
@@ -208,7 +220,8 @@ func TestFlowsKeepTheirPlaces(t *testing.T) {
 	}
 }
 
-// TestDoubtEndsWithTheBackendsAnswer: one of two ends opens a connection without the service while the table has an open flow of both.
+// TestDoubtEndsWithTheBackendsAnswer: one of two ends opens a connection without the service while
+// the table has an open flow of both.
 func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 	const tcp = unix.IPPROTO_TCP
 	for _, a := range labAddrs {
@@ -222,6 +235,7 @@ func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 			expectAlone(t, coll, "service_pod_in", direct)
 			return coll
 		}
+
 		stays := func(t *testing.T, coll *ebpf.Collection) {
 			t.Helper()
 			expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
@@ -239,6 +253,7 @@ func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 				t.Error("the flow's first entry is left, and would make the others anew")
 			}
 		})
+
 		t.Run(a.name+"/its answers pass no hook where they come in", func(t *testing.T) {
 			coll := open(t)
 			expectAlone(t, coll, "service_pod_out", accepted)
@@ -247,6 +262,7 @@ func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 				t.Error("the flow's first entry is left, and would make the others anew")
 			}
 		})
+
 		t.Run(a.name+"/it accepts what another pod says it does", func(t *testing.T) {
 			coll := open(t)
 			expectForged(t, coll, accepted)
@@ -259,6 +275,7 @@ func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 			expectPacket(t, coll, "service_pod_out", accepted, segment(node, client, tcp, tcpSYN|tcpACK, ""), 0, 0)
 			stays(t, coll)
 		})
+
 		t.Run(a.name+"/an answer is sent again without doubt", func(t *testing.T) {
 			coll := served(t)
 			openFlow(t, coll, client, node, pod)
@@ -268,7 +285,8 @@ func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 	}
 }
 
-// TestDatagramsWithoutTheServiceEndTheFlow: a pod sends datagrams to a backend by a service, and then without one from the same port.
+// TestDatagramsWithoutTheServiceEndTheFlow: a pod sends datagrams to a backend by a service, and
+// then without one from the same port.
 func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 	const udp = unix.IPPROTO_UDP
 	for _, a := range labAddrs {
@@ -295,6 +313,7 @@ func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 				}
 			}
 		})
+
 		t.Run(a.name+"/its first entry is forgotten", func(t *testing.T) {
 			coll := served(t)
 			open(t, coll)
@@ -305,6 +324,7 @@ func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 			expectAlone(t, coll, "service_pod_in", answer)
 			expectAlone(t, coll, "service_pod_out", answer)
 		})
+
 		t.Run(a.name+"/another pod as if it were the client", func(t *testing.T) {
 			coll := served(t)
 			open(t, coll)

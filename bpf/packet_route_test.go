@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // redirected is TC_ACT_REDIRECT (include/uapi/linux/pkt_cls.h).
@@ -32,7 +32,8 @@ func withOptions(in, options []byte) []byte {
 	return append(append(bytes.Clone(in[:ethernet]), h...), in[ethernet+20:]...)
 }
 
-// TestPacketsWithOptionsTakeTheKernelsWay sends from a pod to another of the node, with host routing.
+// TestPacketsWithOptionsTakeTheKernelsWay sends from a pod to another of the node, with host
+// routing.
 func TestPacketsWithOptionsTakeTheKernelsWay(t *testing.T) {
 	coll := packetsOf(t, 1<<14, true)
 	links := linksFor(t, coll)
@@ -43,11 +44,13 @@ func TestPacketsWithOptionsTakeTheKernelsWay(t *testing.T) {
 			return exec.Command("ip", "neigh", "replace", f.pod2, "dev", "vother", "nud", "permanent").Run()
 		})
 	}
+
 	for link, how := range map[uint32]uint8{links.own: routeFrom, links.other: routePod} {
 		if err := coll.Maps["service_routes"].Put(link, how); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for _, f := range labAddrs {
 		for proto, port := range map[byte]uint16{unix.IPPROTO_TCP: 8080, unix.IPPROTO_UDP: 5353} {
 			in := segment(at(f.pod1, 40000), at(f.pod2, port), proto, tcpSYN, "")
@@ -58,6 +61,7 @@ func TestPacketsWithOptionsTakeTheKernelsWay(t *testing.T) {
 			if f.name == "IPv6" {
 				continue // its options are extension headers, behind which no ports are read
 			}
+
 			for option, bytes := range map[string][]byte{
 				"no operation":       {1, 1, 1, 0},
 				"record route":       {7, 7, 4, 0, 0, 0, 0, 0},

@@ -64,7 +64,7 @@ func sum(parts ...[]byte) uint16 {
 	return uint16(s)
 }
 
-// whole is whether the checksums of a frame, that of a quoted IPv4 header included, are right.
+// whole reports whether the checksums of a frame, that of a quoted IPv4 header included, are right.
 func whole(f []byte) error {
 	six := binary.BigEndian.Uint16(f[12:]) == ipv6
 	proto, rest, src, dst, ok := splitIP(f[ethernet:], six)
@@ -89,7 +89,7 @@ func whole(f []byte) error {
 	return nil
 }
 
-// runPacket gives what becomes of a frame. What a pod sends comes in by its own link.
+// runPacket returns what becomes of a frame. What a pod sends comes in by its own link.
 func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
 	link := uint32(0)
@@ -99,7 +99,7 @@ func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark
 	return runBy(t, coll, prog, in, mark, link)
 }
 
-// runBy gives what becomes of a frame that comes in by a link of podLinks; 0 is lo.
+// runBy returns what becomes of a frame that comes in by a link of podLinks; 0 is lo.
 func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark, link uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
 	var after skb
@@ -116,8 +116,8 @@ func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark, li
 	return verdict, opts.DataOut, after.Mark, err
 }
 
-// served is programs with three services at the node's ports: 30080 (30081 of UDP), whose backend is pod 1 here, and 30070 and 30090, whose
-// backend is pod 2 on another node.
+// served is programs with three services at the node's ports: 30080 (30081 of UDP), whose backend
+// is pod 1 here, and 30070 and 30090, whose backend is pod 2 on another node.
 func served(t testing.TB) *ebpf.Collection { return servedBy(t, packets(t)) }
 
 func servedBy(t testing.TB, coll *ebpf.Collection) *ebpf.Collection {
@@ -155,20 +155,24 @@ func TestPacketInAndOut(t *testing.T) {
 				if proto == unix.IPPROTO_UDP {
 					node, pod = at(f.node, 30081), at(f.pod1, 5353)
 				}
+
 				const syn, ack = 2, 16
 				expectPacket(t, coll, "service_in", segment(client, node, proto, syn, "hello"), segment(client, pod, proto, syn, "hello"), 0, servedMark)
 				expectPacket(t, coll, "service_in", segment(client, node, proto, ack, "more"), segment(client, pod, proto, ack, "more"), 0, servedMark)
 				answer := segment(pod, client, proto, ack, "odd")
 				expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
 				expectPacket(t, coll, "service_out", answer, segment(node, client, proto, ack, "odd"), servedMark, servedMark)
+
 				// Without the mark it is a pod's packet, which the guard drops.
 				if verdict, _, _, err := runPacket(t, coll, "service_out", answer, config.PodMark); err != nil || verdict != dropped {
 					t.Errorf("an answer without mark: verdict %d, %v", int32(verdict), err)
 				}
+
 				for _, other := range []netip.AddrPort{at(f.node, 22), at(f.pod2, 30080)} {
 					alone := segment(client, other, proto, syn, "x")
 					expectPacket(t, coll, "service_in", alone, alone, 0, 0)
 				}
+
 				stray := segment(at(f.client, 40001), at(f.node, 30080), unix.IPPROTO_TCP, ack, "no flow")
 				expectPacket(t, coll, "service_in", stray, stray, 0, 0)
 			})
@@ -191,7 +195,7 @@ func message(from, to netip.Addr, quoted []byte) []byte {
 	return ipFrame(from, to, proto, icmp)
 }
 
-// ends gives the addresses of an error and of what it quotes, and the ports of that.
+// ends returns the addresses of an error and of what it quotes, and the ports of that.
 func ends(t *testing.T, f []byte) string {
 	t.Helper()
 	six := binary.BigEndian.Uint16(f[12:]) == ipv6
@@ -213,11 +217,13 @@ func TestPacketErrorsAreTranslated(t *testing.T) {
 			for port, to := range map[uint16]netip.AddrPort{30080: pod, 30090: pod2} {
 				expectPacket(t, coll, "service_in", segment(client, at(f.node, port), tcp, 2, ""), segment(client, to, tcp, 2, ""), 0, servedMark)
 			}
+
 			// What goes to the other node tells which port this node sends from.
 			_, sent, _, err := runPacket(t, coll, "service_out", segment(client, pod2, tcp, 2, ""), config.ServiceMark)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			_, l4, _, _, _ := splitIP(sent[ethernet:], router.Is6())
 			self := at(f.self, binary.BigEndian.Uint16(l4))
 			for _, c := range []struct {
@@ -253,7 +259,8 @@ func TestPacketErrorsAreTranslated(t *testing.T) {
 	}
 }
 
-// TestPacketsThatAreLeftAlone has those that are no service's whatever their addresses are; packet_cut_test.go has those that are cut.
+// TestPacketsThatAreLeftAlone has those that are no service's whatever their addresses are;
+// packet_cut_test.go has those that are cut.
 func TestPacketsThatAreLeftAlone(t *testing.T) {
 	coll := served(t)
 	for _, f := range labAddrs {
@@ -278,8 +285,8 @@ func TestPacketsThatAreLeftAlone(t *testing.T) {
 	}
 }
 
-// FuzzPacketsKeepTheirShape: whatever comes, a packet that is not marked as of a flow is as it was, and one that
-// is had right checksums only if it has.
+// FuzzPacketsKeepTheirShape: whatever comes, a packet that is not marked as of a flow is as it was,
+// and one that is had right checksums only if it has.
 func FuzzPacketsKeepTheirShape(f *testing.F) {
 	for _, a := range labAddrs {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
@@ -289,6 +296,7 @@ func FuzzPacketsKeepTheirShape(f *testing.F) {
 			f.Add(message(netip.MustParseAddr(a.pod2), netip.MustParseAddr(a.node), in))
 		}
 	}
+
 	coll := served(f)
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if len(in) < ethernet || len(in) > 1500 {

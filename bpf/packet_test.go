@@ -6,8 +6,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // tunnelPort is where the tests' tunnels are.
@@ -33,20 +33,24 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort, "tunnel_port": tunnelPort, "flow_places": flows / 128}
 	if hostRouting {
 		set["host_routing"] = 1
 	}
+
 	for name, v := range spec.Variables {
 		if err := v.Set(set[name]); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	spec.Maps["service_flows"].MaxEntries, spec.Maps["service_callers"].MaxEntries = flows, callersMax
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {
 		t.Fatalf("load: %+v", err)
 	}
+
 	t.Cleanup(coll.Close)
 	fill(t, coll.Maps)
 	linksOf.Store(coll, newPodLinks(t))

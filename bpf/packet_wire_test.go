@@ -14,16 +14,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 const wirePatience = 10 * time.Second
 
-// clientPort is the port that a client had last. Each connection has one of its own: one that was had for another service with the same
-// backend is refused (docs/design/0007-service-table.md, "Same client, same port"), and the kernel draws ports by chance.
+// clientPort is the port that a client had last. Each connection has one of its own: one that was
+// had for another service with the same backend is refused (docs/design/0007-service-table.md,
+// "Same client, same port"), and the kernel draws ports by chance.
 var clientPort atomic.Uint32
 
-// reach connects to a service from ns, has a line echoed, and gives who answered and whom that one saw.
+// reach connects to a service from ns, has a line echoed, and returns who answered and whom that
+// one saw.
 func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err error) {
 	// Below those that the kernel draws.
 	mine := 10000 + int(clientPort.Add(1)%20000)
@@ -31,6 +33,7 @@ func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err
 	if strings.HasPrefix(network, "udp") {
 		dialer.LocalAddr = &net.UDPAddr{Port: mine}
 	}
+
 	var conn net.Conn
 	err = ns.Do(func() (err error) {
 		conn, err = dialer.Dial(network, net.JoinHostPort(addr, strconv.Itoa(port)))
@@ -40,10 +43,12 @@ func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err
 		return "", "", err
 	}
 	defer conn.Close()
+
 	conn.SetDeadline(time.Now().Add(wirePatience))
 	if _, err := fmt.Fprintln(conn, "hello"); err != nil {
 		return "", "", err
 	}
+
 	r := bufio.NewReader(conn)
 	first, err := r.ReadString('\n')
 	if err != nil {
@@ -53,6 +58,7 @@ func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err
 	if err != nil || echo != "hello\n" {
 		return "", "", fmt.Errorf("echo is %q: %w", echo, err)
 	}
+
 	pod, saw, _ = strings.Cut(strings.TrimSpace(first), " ")
 	return pod, saw, nil
 }
@@ -72,6 +78,7 @@ func TestPacketsOfAClientOutside(t *testing.T) {
 		labService{name: "one", nodePort: 30080, vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: []string{"1"}},
 		labService{name: "two", nodePort: 30090, vips: []string{labAddrs[0].other, labAddrs[1].other}, pods: []string{"2"}},
 	)
+
 	for _, f := range labAddrs {
 		for _, c := range []struct {
 			situation    string
@@ -100,6 +107,7 @@ func TestPacketsOfAClientOutside(t *testing.T) {
 			}
 		}
 	}
+
 	if n := l.refused.Load(); n > 0 {
 		t.Errorf("%d packets entered the tunnel from addresses that are not this node's", n)
 	}
@@ -108,11 +116,13 @@ func TestPacketsOfAClientOutside(t *testing.T) {
 	}
 }
 
-// TestPacketsWithAPriorityTag: a tag of VLAN 0 has a priority and names no VLAN, so the kernel takes what has one from the link itself.
+// TestPacketsWithAPriorityTag: a tag of VLAN 0 has a priority and names no VLAN, so the kernel
+// takes what has one from the link itself.
 func TestPacketsWithAPriorityTag(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)
 	l.serve(t, labService{name: "one", nodePort: 30080, pods: []string{"1"}})
+
 	for _, f := range labAddrs {
 		client, node := at(f.client, 40000), at(f.node, 30081)
 		var c *net.UDPConn
@@ -121,6 +131,7 @@ func TestPacketsWithAPriorityTag(t *testing.T) {
 			return err
 		})
 		defer c.Close()
+
 		// A datagram of the kernel's own first, so that the ends know each other.
 		for _, send := range []func() error{
 			func() error { _, err := c.WriteToUDPAddrPort([]byte("plain"), node); return err },
@@ -139,7 +150,8 @@ func TestPacketsWithAPriorityTag(t *testing.T) {
 	}
 }
 
-// sendTagged has the client send a frame to node 1 as it is, but for its addresses of the link and a tag of priority 5.
+// sendTagged has the client send a frame to node 1 as it is, but for its addresses of the link and
+// a tag of priority 5.
 func (l *lab) sendTagged(f []byte) error {
 	var node *net.Interface
 	err := l.node1.Do(func() (err error) {

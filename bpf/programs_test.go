@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // next and dropped are the verdicts of bpf/include/kernel.h.
@@ -43,28 +43,34 @@ func load(t testing.TB) loaded {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
+
 	l := loaded{make(map[string]*ebpf.Program), make(map[string]*ebpf.Map)}
 	for _, specOf := range []func() (*ebpf.CollectionSpec, error){LoadGuardIngress, LoadGuardEgress} {
 		spec, err := specOf()
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		set := map[string]uint32{"pod_mark": config.PodMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort}
 		for name, v := range spec.Variables {
 			if err := v.Set(set[name]); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		coll, err := ebpf.NewCollection(spec)
 		if err != nil {
 			t.Fatalf("load: %+v", err)
 		}
+
 		t.Cleanup(coll.Close)
 		for name, prog := range coll.Programs {
 			l.progs[name], l.drops[name] = prog, coll.Maps["drops"]
 		}
+
 		fill(t, coll.Maps)
 	}
+
 	return l
 }
 
@@ -93,7 +99,7 @@ func fill(t testing.TB, maps map[string]*ebpf.Map) {
 	put("vips", netip.MustParseAddr("fd42:fd::1").As16(), uint8(1))
 }
 
-// counts gives the drops of a program so far, by name, without zeroes.
+// counts returns the drops of a program so far, by name, without zeroes.
 func (l loaded) counts(t *testing.T, prog string) map[string]uint64 {
 	t.Helper()
 	got := make(map[string]uint64)
@@ -111,7 +117,8 @@ func (l loaded) counts(t *testing.T, prog string) map[string]uint64 {
 	return got
 }
 
-// fate gives the reason for which a program drops a packet that came in by a link; "" is that it passes.
+// fate returns the reason for which a program drops a packet that came in by a link; "" is that it
+// passes.
 func (l loaded) fate(t *testing.T, prog string, frame []byte, mark, link uint32) string {
 	t.Helper()
 	before := l.counts(t, prog)
@@ -130,7 +137,7 @@ func (l loaded) fate(t *testing.T, prog string, frame []byte, mark, link uint32)
 	return ""
 }
 
-// run gives the verdict, the mark afterwards and the reason that was counted.
+// run returns the verdict, the mark afterwards and the reason that was counted.
 func (l loaded) run(t *testing.T, prog string, frame []byte, mark uint32) (verdict, markOut uint32, reason string) {
 	t.Helper()
 	before := l.counts(t, prog)
@@ -240,6 +247,7 @@ func TestGuardDropsWhatIsOfTheCluster(t *testing.T) {
 				if prog == "guard_ingress" || prog == "guard_ingress_l3" {
 					want = c.ingress
 				}
+
 				t.Run(fmt.Sprintf("%s/%s/%s", f.name, c.situation, prog), func(t *testing.T) {
 					l.expect(t, prog, ip(c.src, c.dst), c.mark, want, c.mark)
 				})

@@ -56,7 +56,7 @@ const (
 	DocumentFile = "../docs/drop-reasons.md"
 )
 
-// Header gives the reasons in C.
+// Header returns the reasons in C.
 func Header() string {
 	var b strings.Builder
 	b.WriteString("/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */\n")
@@ -68,7 +68,7 @@ func Header() string {
 	return b.String()
 }
 
-// Document gives the reasons for people, in Markdown.
+// Document returns the reasons for people, in Markdown.
 func Document() string {
 	var b strings.Builder
 	b.WriteString("<!-- Code generated from bpf/reasons.go. DO NOT EDIT. -->\n# Drop reasons\n\n")

@@ -10,13 +10,13 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
 // TestServicesChangeWhileTheyAreRead exchanges the slots of two services all the time: a connection
-// to one must never go to a backend of the other. Without the second look-up of service_choose it does,
-// about once in a million choices on two processors.
+// to one must never go to a backend of the other. Without the second look-up of service_choose it
+// does, about once in a million choices on two processors.
 func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	own := map[string][]netip.Addr{
 		"198.18.0.1": nettest.Addrs("198.18.1.1", "fd42:1::1"), "198.18.0.2": nettest.Addrs("198.18.1.2", "fd42:1::2"),
@@ -36,6 +36,7 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 		}
 		return
 	}
+
 	coll, dir := attached(t)
 	p := newPlanner(t)
 	change := func(round int) {
@@ -51,6 +52,7 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 		batch(t, coll.Maps["service_slots"], c.Slots.Keys, c.Slots.Values)
 		batch(t, coll.Maps["service_fronts"], c.Fronts.Keys, c.Fronts.Values)
 	}
+
 	change(0)
 	run, done := again(t, dir), make(chan error)
 	go func() {
@@ -60,6 +62,7 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 		}
 		done <- err
 	}()
+
 	for round := 1; ; round++ {
 		select {
 		case err := <-done:
@@ -77,8 +80,8 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	}
 }
 
-// chosenBy connects a datagram socket and gives the backend that it was sent to: packets to one of
-// this host's own addresses come from the same.
+// chosenBy connects a datagram socket and returns the backend that it was sent to: packets to one
+// of this host's own addresses come from the same.
 func chosenBy(t *testing.T, fd int, addr string) netip.Addr {
 	t.Helper()
 	var unspecified [16]byte // AF_UNSPEC undoes the connection
@@ -101,6 +104,7 @@ func backendGoes(t *testing.T, plain, sticky string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	members, err := ebpf.NewMapFromFD(fd)
 	if err != nil {
 		t.Fatal(err)
@@ -108,25 +112,30 @@ func backendGoes(t *testing.T, plain, sticky string) {
 	defer members.Close()
 	kept := answersTCP(t, sticky, 1)[0]
 	setMember(t, members, kept, service.Draining)
+
 	// Its slot is still there, so the first choices may be the old one: but it is not kept.
 	answersTCP(t, sticky, 40)
 	if got := answersTCP(t, sticky, 20); len(got) != 1 || got[0] == kept {
 		t.Errorf("affinity to %s, which drains, became one to %v", kept, got)
 	}
+
 	setMember(t, members, kept, service.Eligible)
 	c, to := socket(t), netip.AddrPortFrom(netip.MustParseAddr(plain), 53)
 	flow := ask(t, c, to)
 	setMember(t, members, flow, service.Draining)
+
 	for range 20 {
 		if got := ask(t, c, to); got != flow {
 			t.Fatalf("datagrams went from %s, which drains, to %s", flow, got)
 		}
 	}
+
 	setMember(t, members, flow, 0)
 	moved := false
 	for range 40 {
 		moved = moved || ask(t, c, to) != flow
 	}
+
 	if !moved {
 		t.Errorf("datagrams stay with %s, which is gone", flow)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -86,9 +86,9 @@ func attached(t *testing.T) (*ebpf.Collection, string) {
 	return coll, dir
 }
 
-// again gives what runs this test again, as a process of a cgroup and of a network namespace where
-// backends have their addresses and the addresses of services are nobody's. files are its descriptors
-// from 3.
+// again returns what runs this test again, as a process of a cgroup and of a network namespace
+// where backends have their addresses and the addresses of services are nobody's. files are its
+// descriptors from 3.
 func again(t *testing.T, dir string, files ...*os.File) func() (string, error) {
 	t.Helper()
 	ns := nettest.NewNS(t)
@@ -126,7 +126,7 @@ const (
 	packetMoved
 )
 
-// counted gives one of these counts.
+// counted returns one of these counts.
 func counted(t *testing.T, coll *ebpf.Collection, what uint32) uint64 {
 	t.Helper()
 	var counts []uint64
@@ -161,7 +161,8 @@ func TestServiceSockets(t *testing.T) {
 	}
 }
 
-// TestServiceSocketsWithoutPrograms is the negative control: what TestServiceSockets sees is the programs' doing.
+// TestServiceSocketsWithoutPrograms is the negative control: what TestServiceSockets sees is the
+// programs' doing.
 func TestServiceSocketsWithoutPrograms(t *testing.T) {
 	if os.Getenv(serviceChildEnv) != "" {
 		serviceChild(t)
@@ -217,6 +218,7 @@ func serviceChild(t *testing.T) {
 		serveTCP(t, netip.AddrPortFrom(a, 8080))
 		serveUDP(t, netip.AddrPortFrom(a, 5353))
 	}
+
 	for family, v := range map[string]struct{ plain, sticky, empty, none string }{
 		"IPv4": {"198.18.0.1", "198.18.0.2", "198.18.0.3", "198.18.0.9"},
 		"IPv6": {"fd42::1", "fd42::2", "fd42::3", "fd42::9"},
@@ -232,6 +234,7 @@ func serviceChild(t *testing.T) {
 					t.Errorf("40 connections went to %v", got)
 				}
 			})
+
 			t.Run("none is refused at once", func(t *testing.T) {
 				if _, err := net.DialTimeout("tcp", net.JoinHostPort(v.empty, "80"), 10*time.Second); !errors.Is(err, unix.ECONNREFUSED) {
 					t.Errorf("connect: %v", err)
@@ -240,6 +243,7 @@ func serviceChild(t *testing.T) {
 					t.Errorf("send: %v", err)
 				}
 			})
+
 			t.Run("what is no service is left alone", func(t *testing.T) {
 				if _, err := net.DialTimeout("tcp", net.JoinHostPort(v.none, "80"), 10*time.Second); !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EADDRNOTAVAIL) {
 					t.Errorf("connect: %v", err)
@@ -288,7 +292,7 @@ func serveUDP(t *testing.T, at netip.AddrPort) {
 	}()
 }
 
-// answersTCP gives who answered, and that getpeername named the service.
+// answersTCP returns who answered, and that getpeername named the service.
 func answersTCP(t *testing.T, addr string, n int) []string {
 	t.Helper()
 	who := make(map[string]int)
@@ -320,7 +324,7 @@ func sendOnly(addr string) error {
 	return err
 }
 
-// ask sends one datagram to a service and gives who answered, under the service's address.
+// ask sends one datagram to a service and returns who answered, under the service's address.
 func ask(t *testing.T, c *net.UDPConn, to netip.AddrPort) string {
 	t.Helper()
 	c.SetDeadline(time.Now().Add(10 * time.Second))
@@ -371,6 +375,7 @@ func withoutTheService(t *testing.T, addr string) {
 	to := netip.AddrPortFrom(netip.MustParseAddr(addr), 53)
 	c := socket(t)
 	first := ask(t, c, to)
+
 	backend := netip.AddrPortFrom(netip.MustParseAddr(first), 5353)
 	for range 3 {
 		ask(t, c, backend)
@@ -378,6 +383,7 @@ func withoutTheService(t *testing.T, addr string) {
 			t.Errorf("datagrams went from %s to %s", first, got)
 		}
 	}
+
 	connected, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		t.Fatal(err)
@@ -387,6 +393,7 @@ func withoutTheService(t *testing.T, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	err = raw.Control(func(fd uintptr) {
 		for _, backend := range backends(to.Addr().Is6()) {
 			if err := unix.Connect(int(fd), unixAddr(backend)); err != nil {

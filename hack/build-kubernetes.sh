@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Gets the Kubernetes programs that the labs run into out/bin, and etcd into out/tools.
-#   hack/build-kubernetes.sh          kube-apiserver and kube-proxy, all that the namespace lab needs: those of
-#                                     KUBEBUILDER_ASSETS or on the path where there are some, else built
+#   hack/build-kubernetes.sh          kube-apiserver and kube-proxy, all that the namespace lab
+#                                     needs: those of KUBEBUILDER_ASSETS, else of the path, else built
 #   hack/build-kubernetes.sh all      every program of the VM lab, always built; 3 minutes more
 #   hack/build-kubernetes.sh NAME...  those, built; also of the upstream tests, e2e.test and
 #                                     the programs of its images by the images' names
-# Programs are built from their Go module: about 5 minutes on two cores when nothing is cached, skipped
-# when neither the module nor the Go version has changed since.
+# Programs are built from their Go module: about 5 minutes on two cores when nothing is cached,
+# skipped when neither the module nor the Go version has changed since.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -39,8 +39,8 @@ build() {
 	done
 }
 
-# use PROGRAM DESTINATION PINNED: links one that this machine has, says which, and whether it is another
-# version than the pinned one.
+# use PROGRAM DESTINATION PINNED: links one that this machine has, says which, and whether it is
+# another version than the pinned one.
 use() {
 	local path found
 	path=$(there "$1") || return

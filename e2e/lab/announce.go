@@ -21,7 +21,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// snapshotFile is the file that veild reads in a lab without an API server. It is on the node's tmpfs.
+// snapshotFile is the file that veild reads in a lab without an API server. It is on the node's
+// tmpfs.
 const snapshotFile = "/run/lab/snapshot.json"
 
 var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version, Resource: kube.Resource}
@@ -29,9 +30,9 @@ var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Ver
 // introduces reports whether the lab itself tells its nodes of each other, by snapshot files.
 func (o Options) introduces() bool { return o.Network == Veil && o.NoAPIServer && o.Nodes > 0 }
 
-// Introduce tells the nodes of a lab without an API server of each other: it writes a snapshot of all
-// nodes, waits until each veild shows the key that it made, and writes the snapshot again with the keys.
-// New calls it; call it again after a node has a new key.
+// Introduce tells the nodes of a lab without an API server of each other: it writes a snapshot of
+// all nodes, waits until each veild shows the key that it made, and writes the snapshot again with
+// the keys. New calls it; call it again after a node has a new key.
 func (l *Lab) Introduce(ctx context.Context) error {
 	rows := make([]cluster.Node, 0, len(l.Nodes()))
 	for _, n := range l.Nodes() {
@@ -107,8 +108,8 @@ func (l *Lab) writeSnapshots(rows []cluster.Node) error {
 	return nil
 }
 
-// Announce adds a node to what all nodes are told, as somebody who may write everything would: a Node
-// and, when it has a claim, a VeilNode at the API server; without one, a row of the snapshots.
+// Announce adds a node to what all nodes are told, as somebody who may write everything would: a
+// Node and, when it has a claim, a VeilNode at the API server; without one, a row of the snapshots.
 func (l *Lab) Announce(ctx context.Context, n cluster.Node) error {
 	if l.Control != nil {
 		return l.Control.announce(ctx, n)

@@ -26,8 +26,8 @@ type forgery struct {
 	because string
 }
 
-// forgeries are those of a lab. Number i holds the harmless addresses 198.18.0.(200+i), and pod prefixes of
-// nodes that are not there.
+// forgeries are those of a lab. Number i holds the harmless addresses 198.18.0.(200+i), and pod
+// prefixes of nodes that are not there.
 func forgeries(l *lab.Lab, victimKey wgkey.Public) []forgery {
 	f, n2 := l.Family(), l.Nodes()[1]
 	fresh := func(i byte) []netip.Addr {
@@ -80,6 +80,7 @@ func TestForgedObjects(t *testing.T) {
 	if _, err := lab.Echo(ctx, l.Outside); err != nil {
 		t.Fatal(err)
 	}
+
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	reachable(ctx, t, l, pods[0])
 	before := settledPeers(ctx, t, n1)
@@ -104,6 +105,7 @@ func TestForgedObjects(t *testing.T) {
 			reachable(ctx, t, l, pods[0])
 		})
 	}
+
 	for _, snapshot := range []string{"kept", "lost"} {
 		t.Run("restart, last good table "+snapshot, func(t *testing.T) {
 			if snapshot == "lost" {
@@ -111,22 +113,27 @@ func TestForgedObjects(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			restartVeild(ctx, t, n1)
 			want := before
 			if snapshot == "lost" {
-				// Nobody had the contested addresses: they are nobody's, and the node stays a peer without them.
+				// Nobody had the contested addresses: they are nobody's, and the node stays a peer
+				// without them.
 				want = withoutAddrs(before, n2.Addrs)
 			}
+
 			for _, f := range all {
 				if snapshot == "lost" && slices.Equal(f.Addresses, n2.Addrs) {
 					f.incumbent, f.because = "", "nobody's"
 				}
 				incumbents(t, want, waitStatus(ctx, t, n1, 10*time.Second, f.refused).Peers)
 			}
+
 			talk(ctx, t, pods[0], pods[1])
 			reachable(ctx, t, l, pods[0])
 		})
 	}
+
 	t.Run("deleted", func(t *testing.T) {
 		for _, f := range all {
 			if err := l.Withdraw(ctx, f.Name); err != nil {
@@ -141,10 +148,12 @@ func TestForgedObjects(t *testing.T) {
 			return nil
 		})
 	})
+
 	var h lab.Held
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("the incumbent's traffic was disturbed: %v", err)
 	}
+
 	t.Logf("one connection through it all: %d records, longest gap %.0f ms", h.Records, h.MaxGapMillis)
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)

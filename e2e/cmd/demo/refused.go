@@ -56,8 +56,8 @@ func (d *demo) refused(ctx context.Context) error {
 	return d.forged(ctx, node)
 }
 
-// forged announces nodes that claim what the second node has, and wants the first to refuse each and to
-// reach the second as before.
+// forged announces nodes that claim what the second node has, and wants the first to refuse each
+// and to reach the second as before.
 func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 	victim := d.ours.lab.Nodes()[1]
 	s, err := telemetry.Fetch(ctx, victim.Path(config.AdminSocket))
@@ -122,8 +122,9 @@ func (d *demo) outcome(ctx context.Context, node *lab.Node, claimant string) (go
 	return got, true
 }
 
-// unknown connects to an address of the cluster that no node has. The node answers at once with a reset (pkg/guard, refuse); that nobody else did is
-// shown by its routes, which have no way there for a pod.
+// unknown connects to an address of the cluster that no node has. The node answers at once with a
+// reset (pkg/guard, refuse); that nobody else did is shown by its routes, which have no way there
+// for a pod.
 func (d *demo) unknown(ctx context.Context, node *lab.Node, pod *lab.Pod, to netip.Addr) error {
 	refused := netns.Do(pod.NetNS(), func() error {
 		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, lab.EchoPort).String(), 5*time.Second)
