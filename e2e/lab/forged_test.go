@@ -154,7 +154,8 @@ func TestForgedObjects(t *testing.T) {
 		t.Errorf("the incumbent's traffic was disturbed: %v", err)
 	}
 
-	t.Logf("one connection through it all: %d records, longest gap %.0f ms", h.Records, h.MaxGapMillis)
+	t.Logf("one connection through it all: %d records, longest gap %.0f ms", h.Records,
+		h.MaxGapMillis)
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)
 }
@@ -197,7 +198,8 @@ func incumbents(t *testing.T, before, now []telemetry.Peer) {
 		return !slices.ContainsFunc(before, func(b telemetry.Peer) bool { return b.Name == p.Name })
 	})
 	same := func(a, b telemetry.Peer) bool {
-		return a.Name == b.Name && a.PublicKey == b.PublicKey && a.Endpoint.Addr() == b.Endpoint.Addr() && slices.Equal(a.AllowedIPs, b.AllowedIPs)
+		return a.Name == b.Name && a.PublicKey == b.PublicKey &&
+			a.Endpoint.Addr() == b.Endpoint.Addr() && slices.Equal(a.AllowedIPs, b.AllowedIPs)
 	}
 	if !slices.EqualFunc(before, now, same) {
 		t.Errorf("peers changed from %+v to %+v", before, now)
@@ -208,9 +210,10 @@ func incumbents(t *testing.T, before, now []telemetry.Peer) {
 func withoutAddrs(peers []telemetry.Peer, addrs []netip.Addr) []telemetry.Peer {
 	peers = slices.Clone(peers)
 	for i, p := range peers {
-		peers[i].AllowedIPs = slices.DeleteFunc(slices.Clone(p.AllowedIPs), func(x netip.Prefix) bool {
-			return x.IsSingleIP() && slices.Contains(addrs, x.Addr())
-		})
+		peers[i].AllowedIPs = slices.DeleteFunc(slices.Clone(p.AllowedIPs),
+			func(x netip.Prefix) bool {
+				return x.IsSingleIP() && slices.Contains(addrs, x.Addr())
+			})
 	}
 	return peers
 }
@@ -219,13 +222,15 @@ func withoutAddrs(peers []telemetry.Peer, addrs []netip.Addr) []telemetry.Peer {
 func reachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	t.Helper()
 	for _, a := range l.Control.Addrs() {
-		if _, err := p.Exec(ctx, "timeout", "5", "bash", "-c", fmt.Sprintf("exec 3<>/dev/tcp/%s/6443", a)); err != nil {
+		if _, err := p.Exec(ctx, "timeout", "5", "bash", "-c",
+			fmt.Sprintf("exec 3<>/dev/tcp/%s/6443", a)); err != nil {
 			t.Errorf("a pod to the API server: %v", err)
 		}
 	}
 	for _, a := range l.OutsideAddrs() {
 		for _, proto := range []string{"tcp", "udp"} {
-			if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: a, Egress: true}); err != nil {
+			if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: a, Egress: true}); err !=
+				nil {
 				t.Errorf("a pod to the outside over %s: %v", proto, err)
 			}
 		}

@@ -146,7 +146,9 @@ func (d *demo) judge() error {
 		bench.Gate{Name: "our network, every frame", Want: allowed, Got: outcome, OK: ours.Err() == nil},
 		bench.Gate{Name: "reference network, in clear (the sniffer can see)", Want: "more than 0 frames", Got: fmt.Sprintf("%d frames", control.Plaintext), OK: control.Plaintext > 0})
 	for i, n := range []*network{d.clear, d.ours} {
-		n.capture.Verdict = []string{"Every payload can be read by whoever sits on the wire.", "Between nodes there is WireGuard and nothing else: who talks to whom, and what, is not on the wire."}[i]
+		n.capture.Verdict = []string{"Every payload can be read by whoever sits on the wire.",
+			"Between nodes there is WireGuard and nothing else: who talks to whom, and what, is " +
+				"not on the wire."}[i]
 		d.report.Sides = append(d.report.Sides, n.capture)
 	}
 	return nil
@@ -155,7 +157,8 @@ func (d *demo) judge() error {
 // finish writes the results; the error names what should not have been.
 func (d *demo) finish() error {
 	err := program.Finish(d.out, d.report, os.Stdout)
-	d.say("open %s in a browser: it shows the frames of both networks next to each other", filepath.Join(d.out, "report.html"))
+	d.say("open %s in a browser: it shows the frames of both networks next to each other",
+		filepath.Join(d.out, "report.html"))
 	return errors.Join(d.problem, err)
 }
 
