@@ -20,7 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1", Resource: "veilnodes"}
+var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
+	Resource: "veilnodes"}
 
 // forgery is a Node, and a VeilNode when it has a key, that somebody wrote to steal from others.
 type forgery struct {
@@ -50,15 +51,23 @@ func forgeries(l *lab.Lab, victimKey string) []forgery {
 	own := strings.Repeat("A", 42)
 	service := []netip.Addr{f.ServiceRanges()[0].Addr().Next().Next()}
 	return []forgery{
-		{name: "a-duplicate-key", addrs: fresh(0), prefixes: f.PodPrefixes(90), key: victimKey, claims: f.PodPrefixes(90), incumbent: n2.Name, because: "public key"},
-		{name: "a-stolen-prefix", addrs: fresh(1), prefixes: f.PodPrefixes(91), key: own + "E=", claims: n2.PodPrefixes, because: "Node.spec.podCIDRs"},
-		{name: "a-node-with-anothers-prefix", addrs: fresh(2), prefixes: n2.PodPrefixes, key: own + "I=", claims: n2.PodPrefixes, incumbent: n2.Name, because: "pod prefix"},
+		{name: "a-duplicate-key", addrs: fresh(0), prefixes: f.PodPrefixes(90), key: victimKey,
+			claims: f.PodPrefixes(90), incumbent: n2.Name, because: "public key"},
+		{name: "a-stolen-prefix", addrs: fresh(1), prefixes: f.PodPrefixes(91), key: own + "E=",
+			claims: n2.PodPrefixes, because: "Node.spec.podCIDRs"},
+		{name: "a-node-with-anothers-prefix", addrs: fresh(2), prefixes: n2.PodPrefixes,
+			key: own + "I=", claims: n2.PodPrefixes, incumbent: n2.Name, because: "pod prefix"},
 		// The API names the API server's addresses of one family only (EndpointSlice
 		// default/kubernetes).
-		{name: "a-worker-as-api-server", addrs: l.Control.Addrs()[:1], prefixes: f.PodPrefixes(93), key: own + "M=", claims: f.PodPrefixes(93), because: "API server"},
-		{name: "a-node-with-anothers-address", addrs: n2.Addrs, prefixes: f.PodPrefixes(94), key: own + "Q=", claims: f.PodPrefixes(94), incumbent: n2.Name, because: "node address"},
-		{name: "a-service-address", addrs: service, prefixes: f.PodPrefixes(95), key: own + "U=", claims: f.PodPrefixes(95), because: "service range"},
-		{name: "a-gateway", addrs: l.OutsideAddrs(), prefixes: f.PodPrefixes(96), key: own + "Y=", claims: f.PodPrefixes(96), because: "gateway"},
+		{name: "a-worker-as-api-server", addrs: l.Control.Addrs()[:1], prefixes: f.PodPrefixes(93),
+			key: own + "M=", claims: f.PodPrefixes(93), because: "API server"},
+		{name: "a-node-with-anothers-address", addrs: n2.Addrs, prefixes: f.PodPrefixes(94),
+			key: own + "Q=", claims: f.PodPrefixes(94), incumbent: n2.Name,
+			because: "node address"},
+		{name: "a-service-address", addrs: service, prefixes: f.PodPrefixes(95), key: own + "U=",
+			claims: f.PodPrefixes(95), because: "service range"},
+		{name: "a-gateway", addrs: l.OutsideAddrs(), prefixes: f.PodPrefixes(96), key: own + "Y=",
+			claims: f.PodPrefixes(96), because: "gateway"},
 	}
 }
 
@@ -78,10 +87,12 @@ func (f forgery) create(ctx context.Context, c *lab.Control) error {
 	}
 
 	for _, a := range f.addrs {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+		node.Status.Addresses = append(node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
 
-	if node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil || f.key == "" {
+	if node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node,
+		metav1.UpdateOptions{}); err != nil || f.key == "" {
 		return err
 	}
 
@@ -98,14 +109,16 @@ func (f forgery) create(ctx context.Context, c *lab.Control) error {
 		"apiVersion": "kubeveil.io/v1alpha1", "kind": "VeilNode",
 		"metadata": map[string]any{"name": f.name, "ownerReferences": []any{map[string]any{
 			"apiVersion": "v1", "kind": "Node", "name": f.name, "uid": string(node.UID)}}},
-		"spec": map[string]any{"keys": []any{map[string]any{"epoch": int64(0), "publicKey": f.key}}, "endpoints": endpoints, "podPrefixes": claims},
+		"spec": map[string]any{"keys": []any{map[string]any{"epoch": int64(0), "publicKey": f.key}},
+			"endpoints": endpoints, "podPrefixes": claims},
 	}}
 	_, err = c.Dynamic.Resource(veilNodes).Create(ctx, v, metav1.CreateOptions{})
 	return err
 }
 
 func (f forgery) delete(ctx context.Context, c *lab.Control) error {
-	if err := c.Dynamic.Resource(veilNodes).Delete(ctx, f.name, metav1.DeleteOptions{}); err != nil {
+	if err := c.Dynamic.Resource(veilNodes).Delete(ctx, f.name,
+		metav1.DeleteOptions{}); err != nil {
 		return err
 	}
 	return c.Client.CoreV1().Nodes().Delete(ctx, f.name, metav1.DeleteOptions{})
@@ -118,7 +131,8 @@ func (f forgery) refused(s telemetry.Status) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is not refused for %q in favour of %q: %v", f.name, f.because, f.incumbent, s.Refused)
+	return fmt.Errorf("%s is not refused for %q in favour of %q: %v", f.name, f.because,
+		f.incumbent, s.Refused)
 }
 
 // Objects that lie are refused, loudly, and who held what they claim keeps it.
@@ -204,7 +218,8 @@ func TestForgedObjects(t *testing.T) {
 		t.Errorf("the incumbent's traffic was disturbed: %v", err)
 	}
 
-	t.Logf("one connection through it all: %d records, longest gap %.0f ms", h.Records, h.MaxGapMillis)
+	t.Logf("one connection through it all: %d records, longest gap %.0f ms", h.Records,
+		h.MaxGapMillis)
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)
 }
@@ -217,11 +232,13 @@ func loud(ctx context.Context, t *testing.T, n *lab.Node, f forgery) {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(strings.Split(string(log), "\n"), func(line string) bool {
-		return strings.Contains(line, "claim refused") && strings.Contains(line, f.name) && strings.Contains(line, f.because)
+		return strings.Contains(line, "claim refused") && strings.Contains(line, f.name) &&
+			strings.Contains(line, f.because)
 	}) {
 		t.Errorf("the log of %s does not name the refusal of %s", n.Name, f.name)
 	}
-	if want := fmt.Sprintf("kubeveil_claims_refused{node=%q}", f.name); !strings.Contains(nodeMetrics(ctx, t, n), want) {
+	if want := fmt.Sprintf("kubeveil_claims_refused{node=%q}",
+		f.name); !strings.Contains(nodeMetrics(ctx, t, n), want) {
 		t.Errorf("the metrics of %s lack %s", n.Name, want)
 	}
 }
@@ -234,7 +251,8 @@ func incumbents(t *testing.T, before, now []telemetry.Peer) {
 		return !slices.ContainsFunc(before, func(b telemetry.Peer) bool { return b.Name == p.Name })
 	})
 	same := func(a, b telemetry.Peer) bool {
-		return a.Name == b.Name && a.PublicKey == b.PublicKey && a.Endpoint.Addr() == b.Endpoint.Addr() && slices.Equal(a.AllowedIPs, b.AllowedIPs)
+		return a.Name == b.Name && a.PublicKey == b.PublicKey &&
+			a.Endpoint.Addr() == b.Endpoint.Addr() && slices.Equal(a.AllowedIPs, b.AllowedIPs)
 	}
 	if !slices.EqualFunc(before, now, same) {
 		t.Errorf("peers changed from %+v to %+v", before, now)
@@ -245,9 +263,10 @@ func incumbents(t *testing.T, before, now []telemetry.Peer) {
 func withoutAddrs(peers []telemetry.Peer, addrs []netip.Addr) []telemetry.Peer {
 	peers = slices.Clone(peers)
 	for i, p := range peers {
-		peers[i].AllowedIPs = slices.DeleteFunc(slices.Clone(p.AllowedIPs), func(x netip.Prefix) bool {
-			return x.IsSingleIP() && slices.Contains(addrs, x.Addr())
-		})
+		peers[i].AllowedIPs = slices.DeleteFunc(slices.Clone(p.AllowedIPs),
+			func(x netip.Prefix) bool {
+				return x.IsSingleIP() && slices.Contains(addrs, x.Addr())
+			})
 	}
 	return peers
 }
@@ -256,13 +275,15 @@ func withoutAddrs(peers []telemetry.Peer, addrs []netip.Addr) []telemetry.Peer {
 func reachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	t.Helper()
 	for _, a := range l.Control.Addrs() {
-		if _, err := p.Exec(ctx, "timeout", "5", "bash", "-c", fmt.Sprintf("exec 3<>/dev/tcp/%s/6443", a)); err != nil {
+		if _, err := p.Exec(ctx, "timeout", "5", "bash", "-c",
+			fmt.Sprintf("exec 3<>/dev/tcp/%s/6443", a)); err != nil {
 			t.Errorf("a pod to the API server: %v", err)
 		}
 	}
 	for _, a := range l.OutsideAddrs() {
 		for _, proto := range []string{"tcp", "udp"} {
-			if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: a, Egress: true}); err != nil {
+			if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: a, Egress: true}); err !=
+				nil {
 				t.Errorf("a pod to the outside over %s: %v", proto, err)
 			}
 		}

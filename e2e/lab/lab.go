@@ -167,7 +167,8 @@ func (l *Lab) make(ctx context.Context) error {
 	if l.Outside, err = l.newHost(ctx, "outside"); err != nil {
 		return err
 	}
-	if err := l.plug(ctx, l.Outside, "outside", "eth0", l.opts.Family.Underlay(outsideHost)); err != nil {
+	if err := l.plug(ctx, l.Outside, "outside", "eth0",
+		l.opts.Family.Underlay(outsideHost)); err != nil {
 		return err
 	}
 
@@ -205,10 +206,12 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 		return err
 	}
 	// Nothing of the bridge's own on the wire, and no rules between the ports.
-	if err := l.bridge.Sysctl("net/ipv6/conf/default/disable_ipv6", "1", "net/ipv6/conf/all/disable_ipv6", "1"); err != nil {
+	if err := l.bridge.Sysctl("net/ipv6/conf/default/disable_ipv6", "1",
+		"net/ipv6/conf/all/disable_ipv6", "1"); err != nil {
 		return err
 	}
-	_ = l.bridge.Sysctl("net/bridge/bridge-nf-call-iptables", "0", "net/bridge/bridge-nf-call-ip6tables", "0", "net/bridge/bridge-nf-call-arptables", "0")
+	_ = l.bridge.Sysctl("net/bridge/bridge-nf-call-iptables", "0",
+		"net/bridge/bridge-nf-call-ip6tables", "0", "net/bridge/bridge-nf-call-arptables", "0")
 	err = l.bridge.IP(ctx,
 		"link add "+bridgeLink+" type bridge mcast_snooping 0 stp_state 0 forward_delay 0",
 		"link set "+bridgeLink+" mtu "+fmt.Sprint(l.opts.UnderlayMTU),
@@ -242,11 +245,13 @@ func (l *Lab) rules() oracle.Rules {
 	}
 	for i := range l.opts.APIServers {
 		for _, a := range f.Underlay(controlHost + byte(i)) {
-			r.Flows = append(r.Flows, oracle.Flow{Name: "kube-apiserver", Proto: oracle.TCP, Addr: a.Addr(), Port: apiPort})
+			r.Flows = append(r.Flows, oracle.Flow{Name: "kube-apiserver", Proto: oracle.TCP,
+				Addr: a.Addr(), Port: apiPort})
 		}
 	}
 	if l.opts.APIServers > 1 {
-		r.Flows = append(r.Flows, oracle.Flow{Name: "etcd", Proto: oracle.TCP, Addr: f.Underlay(controlHost)[0].Addr(), Port: etcdPort})
+		r.Flows = append(r.Flows, oracle.Flow{Name: "etcd", Proto: oracle.TCP,
+			Addr: f.Underlay(controlHost)[0].Addr(), Port: etcdPort})
 	}
 	return r
 }

@@ -25,7 +25,8 @@ func Root() (string, error) {
 			return dir, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", errors.New("find the repository: no go.mod at or above the working directory")
+			return "", errors.New("find the repository: no go.mod at or above the working " +
+				"directory")
 		}
 		dir = filepath.Dir(dir)
 	}
@@ -42,7 +43,8 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	if os.Getenv(noBuildEnv) == "" {
-		if out, err := exec.Command(filepath.Join(root, "hack/build.sh")).CombinedOutput(); err != nil {
+		if out, err := exec.Command(filepath.Join(root, "hack/build.sh")).CombinedOutput(); err !=
+			nil {
 			return fmt.Errorf("build the programs: %w: %s", err, out)
 		}
 	}

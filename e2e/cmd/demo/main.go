@@ -47,7 +47,8 @@ Flags:
 
 func main() {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	out := flags.String("out", "out/demo", "`folder` for report.html, report.md and result.json; emptied first")
+	out := flags.String("out", "out/demo",
+		"`folder` for report.html, report.md and result.json; emptied first")
 	program.Main(flags, usage, func() (program.Run, error) {
 		d := &demo{out: *out, say: program.Progress(os.Stdout)}
 		return program.Within(limit, d.run), nil
@@ -66,8 +67,10 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.report = &report.Report{
-		Title:  "The same pods, in clear and behind Kubeveil",
-		Lead:   "Three nodes, a pod on each, every pod talking to every other over TCP and UDP, IPv4 and IPv6: once over the reference network, once over Kubeveil, and there to a service too. A sniffer on the wire of both looks for what must not be there.",
+		Title: "The same pods, in clear and behind Kubeveil",
+		Lead: "Three nodes, a pod on each, every pod talking to every other over TCP and UDP, " +
+			"IPv4 and IPv6: once over the reference network, once over Kubeveil, and there to a " +
+			"service too. A sniffer on the wire of both looks for what must not be there.",
 		Result: d.result, Labels: labels, Notes: notes,
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
@@ -79,7 +82,9 @@ func (d *demo) run(ctx context.Context) (err error) {
 
 // show is the demonstration, step by step.
 func (d *demo) show(ctx context.Context) (err error) {
-	d.say("build two clusters of three nodes: the reference network in clear, and Kubeveil with a real API server")
+	d.say("build two clusters of three nodes: the reference network in clear, and " +
+		"Kubeveil with a " +
+		"real API server")
 	if d.clear, err = d.newNetwork(ctx, lab.Clear); err != nil {
 		return err
 	}
@@ -110,18 +115,26 @@ func (d *demo) judge() error {
 	if err != nil {
 		return err
 	}
-	d.result.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext, ControlPlaintext: control.Plaintext}
-	d.say("sniffers: %d frames of ours, %d in clear; %d frames of the reference network, %d in clear", ours.Frames, ours.Plaintext, control.Frames, control.Plaintext)
+	d.result.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext,
+		ControlPlaintext: control.Plaintext}
+	d.say("sniffers: %d frames of ours, %d in clear; %d frames of the reference network, "+
+		"%d in clear", ours.Frames, ours.Plaintext, control.Frames, control.Plaintext)
 	outcome := "nothing but what is allowed"
 	if err := ours.Err(); err != nil {
 		outcome, d.problem = err.Error(), err
 	}
 	d.result.Gates = append(d.result.Gates,
 		bench.Exactly("our network, in clear", int(ours.Plaintext), 0, "frames"),
-		bench.Gate{Name: "our network, every frame", Want: "tunnel, neighbour discovery, or the API server", Got: outcome, OK: ours.Err() == nil},
-		bench.Gate{Name: "reference network, in clear (the sniffer can see)", Want: "more than 0 frames", Got: fmt.Sprintf("%d frames", control.Plaintext), OK: control.Plaintext > 0})
+		bench.Gate{Name: "our network, every frame",
+			Want: "tunnel, neighbour discovery, or the API server", Got: outcome,
+			OK: ours.Err() == nil},
+		bench.Gate{Name: "reference network, in clear (the sniffer can see)",
+			Want: "more than 0 frames", Got: fmt.Sprintf("%d frames", control.Plaintext),
+			OK: control.Plaintext > 0})
 	for i, n := range []*network{d.clear, d.ours} {
-		n.capture.Verdict = []string{"Every payload can be read by whoever sits on the wire.", "Between nodes there is WireGuard and nothing else: who talks to whom, and what, is not on the wire."}[i]
+		n.capture.Verdict = []string{"Every payload can be read by whoever sits on the wire.",
+			"Between nodes there is WireGuard and nothing else: who talks to whom, and what, is " +
+				"not on the wire."}[i]
 		d.report.Sides = append(d.report.Sides, n.capture)
 	}
 	return nil
@@ -130,7 +143,8 @@ func (d *demo) judge() error {
 // finish writes the results; the error names what should not have been.
 func (d *demo) finish() error {
 	err := program.Finish(d.out, d.report, os.Stdout)
-	d.say("open %s in a browser: it shows the frames of both networks next to each other", filepath.Join(d.out, "report.html"))
+	d.say("open %s in a browser: it shows the frames of both networks next to each other",
+		filepath.Join(d.out, "report.html"))
 	return errors.Join(d.problem, err)
 }
 

@@ -25,11 +25,14 @@ func (d *demo) refused(ctx context.Context) error {
 	unknown := netip.AddrFrom4([4]byte{prefix[0], prefix[1], 200, 9})
 	payload := []byte(d.ours.lab.Canary)
 
-	if err := d.counted(ctx, node, report.Refusal{What: "A pod sends from an address that is not its own", Want: "dropped at the pod's link"}, "pod_spoofed_source", func() error {
-		if _, err := pod.Exec(ctx, "ip", "address", "add", victim.String()+"/32", "dev", "lo"); err != nil {
+	if err := d.counted(ctx, node, report.Refusal{What: "A pod sends from an address that is " +
+		"not its own", Want: "dropped at the pod's link"}, "pod_spoofed_source", func() error {
+		if _, err := pod.Exec(ctx, "ip", "address", "add", victim.String()+"/32", "dev",
+			"lo"); err != nil {
 			return err
 		}
-		return send(pod.NetNS(), netip.AddrPortFrom(victim, 0), netip.AddrPortFrom(other, lab.EchoPort), payload)
+		return send(pod.NetNS(), netip.AddrPortFrom(victim, 0),
+			netip.AddrPortFrom(other, lab.EchoPort), payload)
 	}); err != nil {
 		return err
 	}
@@ -38,14 +41,16 @@ func (d *demo) refused(ctx context.Context) error {
 		return err
 	}
 
-	return d.counted(ctx, node, report.Refusal{What: "Somebody routes a pod's address past the tunnel by hand", Want: "dropped at the node's link"}, "dst_in_range", func() error {
+	return d.counted(ctx, node, report.Refusal{What: "Somebody routes a pod's address past the " +
+		"tunnel by hand", Want: "dropped at the node's link"}, "dst_in_range", func() error {
 		// More specific than the route into the tunnel.
 		route := fmt.Sprintf("%s/32 via %s dev eth0", other, d.ours.lab.Nodes()[1].Addrs[0])
 		if err := node.IP(ctx, "route add "+route); err != nil {
 			return err
 		}
 		defer func() { _ = node.IP(ctx, "route del "+route) }()
-		return send(node.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(other, lab.EchoPort), payload)
+		return send(node.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(other, lab.EchoPort),
+			payload)
 	})
 }
 
@@ -54,14 +59,17 @@ func (d *demo) refused(ctx context.Context) error {
 // for a pod.
 func (d *demo) unknown(ctx context.Context, node *lab.Node, pod *lab.Pod, to netip.Addr) error {
 	refused := netns.Do(pod.NetNS(), func() error {
-		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, lab.EchoPort).String(), 5*time.Second)
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, lab.EchoPort).String(),
+			5*time.Second)
 		if err != nil {
 			return err
 		}
 		return c.Close()
 	})
-	out, routed := node.Exec(ctx, "ip", "route", "get", to.String(), "mark", fmt.Sprint(config.PodMark))
-	r := report.Refusal{What: "A pod connects to an address of the cluster that no node has", Want: "refused by its own node, at once", Got: "connected"}
+	out, routed := node.Exec(ctx, "ip", "route", "get", to.String(), "mark",
+		fmt.Sprint(config.PodMark))
+	r := report.Refusal{What: "A pod connects to an address of the cluster that no node has",
+		Want: "refused by its own node, at once", Got: "connected"}
 	switch {
 	case routed == nil:
 		r.Got = fmt.Sprintf("there is a route: %s", out)
@@ -79,7 +87,8 @@ func (d *demo) note(r report.Refusal) {
 }
 
 // counted makes an attempt and wants the guard to count it for a reason.
-func (d *demo) counted(ctx context.Context, n *lab.Node, r report.Refusal, reason string, attempt func() error) error {
+func (d *demo) counted(ctx context.Context, n *lab.Node, r report.Refusal, reason string,
+	attempt func() error) error {
 	before, err := drops(ctx, n, reason)
 	if err != nil {
 		return err
