@@ -102,15 +102,19 @@ func hookText(ch *nftables.Chain) string {
 	return fmt.Sprintf("hook %d priority %d", *ch.Hooknum, *ch.Priority)
 }
 
+// texts describe the chain as read does.
 func (c *chain) texts() []string {
-	texts := []string{""}
+	if c.lines != nil {
+		return c.lines
+	}
+	c.lines = []string{""}
 	if c.hook != nil {
-		texts[0] = hookText(&nftables.Chain{Hooknum: c.hook, Priority: &c.priority})
+		c.lines[0] = hookText(&nftables.Chain{Hooknum: c.hook, Priority: &c.priority})
 	}
 	for _, r := range c.rules {
-		texts = append(texts, r.text)
+		c.lines = append(c.lines, r.text)
 	}
-	return texts
+	return c.lines
 }
 
 func readSet(c *nftables.Conn, set *nftables.Set) (elements, error) {

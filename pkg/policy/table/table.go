@@ -17,13 +17,49 @@ import (
 )
 
 // Table keeps the table of one network namespace. The zero value is ready. Its methods must run
-// on threads of that namespace; they may be called concurrently.
+// on threads of that namespace; they may be called concurrently. Close it at the end.
 type Table struct {
 	mu      sync.Mutex
 	planner planner
+	// conn stays open: the kernel finishes all pending deletions, which takes some 10 ms, before
+	// it closes a socket of nftables.
+	conn *nftables.Conn
 	// have is what the kernel has; read is whether it is known.
 	have *state
 	read bool
+}
+
+// Close closes the connection to the kernel. The table stays in force.
+func (t *Table) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.conn == nil {
+		return nil
+	}
+	c := t.conn
+	t.conn = nil
+	return c.CloseLasting()
+}
+
+func (t *Table) openLocked() (*nftables.Conn, error) {
+	if t.conn == nil {
+		c, err := open()
+		if err != nil {
+			return nil, err
+		}
+		t.conn = c
+	}
+	return t.conn, nil
+}
+
+// failedLocked forgets what is known, and closes a connection that may hold answers that were
+// not read.
+func (t *Table) failedLocked() {
+	t.read = false
+	if t.conn != nil {
+		_ = t.conn.CloseLasting()
+		t.conn = nil
+	}
 }
 
 // Forget makes the next Apply read the kernel: another program may have changed the table.
@@ -39,11 +75,10 @@ func (t *Table) Forget() {
 func (t *Table) Refresh() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c, err := open()
+	c, err := t.openLocked()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.CloseLasting() }()
 
 	if !t.read || t.have == nil {
 		return t.readLocked(c)
@@ -54,7 +89,7 @@ func (t *Table) Refresh() error {
 		}
 		got, err := readSet(c, &nftables.Set{Table: ourTable, Name: name, KeyType: keyOf(name)})
 		if err != nil {
-			t.read = false
+			t.failedLocked()
 			return err
 		}
 		t.have.sets[name] = got
@@ -91,33 +126,39 @@ const tries = 3
 func (t *Table) Apply(plan *policy.Plan) (changes int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c, err := open()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = c.CloseLasting() }()
-
 	want := t.planner.want(plan)
 	for try := 1; ; try++ {
-		if !t.read {
-			if err := t.readLocked(c); err != nil {
-				return 0, err
-			}
-		}
-		d := diff(t.have, want)
-		if d.empty() {
-			return 0, nil
-		}
-		err := d.write(c, want)
+		changes, err := t.applyLocked(want)
 		if err == nil {
-			t.have = d.after(t.have, want)
-			return d.count(), nil
+			return changes, nil
 		}
-		t.read = false
+		t.failedLocked()
 		if try == tries || !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) {
 			return 0, fmt.Errorf("write nftables table %s: %w", ourTable.Name, err)
 		}
 	}
+}
+
+func (t *Table) applyLocked(want *content) (changes int, err error) {
+	c, err := t.openLocked()
+	if err != nil {
+		return 0, err
+	}
+	if !t.read {
+		if err := t.readLocked(c); err != nil {
+			return 0, err
+		}
+	}
+
+	d := diff(t.have, want)
+	if d.empty() {
+		return 0, nil
+	}
+	if err := d.write(c, want); err != nil {
+		return 0, err
+	}
+	t.have = want.state()
+	return d.count(), nil
 }
 
 // Delete deletes the table, and with it all policy.
@@ -208,7 +249,7 @@ func diff(have *state, want *content) *difference {
 		switch texts, has := have.chains[name]; {
 		case !has:
 			d.addChains = append(d.addChains, name)
-		case len(texts) != len(c.rules)+1 || !slices.Equal(texts, c.texts()):
+		case &texts[0] != &c.texts()[0] && !slices.Equal(texts, c.texts()):
 			d.refill = append(d.refill, name)
 		}
 	}
@@ -261,14 +302,10 @@ func missing(a, b elements) (out []string) {
 	return out
 }
 
-// after is the state once the difference was written.
-func (d *difference) after(have *state, want *content) *state {
+// state is the kernel's once it has the content.
+func (want *content) state() *state {
 	out := &state{chains: map[string][]string{}, sets: map[string]elements{}, counters: map[string]bool{}}
 	for name, c := range want.chains {
-		if !d.anew && !slices.Contains(d.refill, name) && have.chains[name] != nil {
-			out.chains[name] = have.chains[name]
-			continue
-		}
 		out.chains[name] = c.texts()
 	}
 	for name, s := range want.sets {

@@ -31,7 +31,9 @@ const (
 
 // chain is a chain of the table; one without a hook is what others go to.
 type chain struct {
-	rules    []rule
+	rules []rule
+	// lines are the texts of the hook and of the rules, once they were asked for.
+	lines    []string
 	hook     *nftables.ChainHook
 	priority nftables.ChainPriority
 }
