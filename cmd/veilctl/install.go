@@ -58,7 +58,7 @@ func installCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "install", Hidden: true, DisableFlagParsing: true,
 		RunE: func(*cobra.Command, []string) error {
-			return fmt.Errorf("veilctl install --check is veilctl check; Kubeveil itself is "+
+			return fmt.Errorf("veilctl install -check is veilctl check now; Kubeveil itself is "+
 				"installed by kubectl apply -k manifests/: %w", errUsage)
 		},
 	}

@@ -139,7 +139,7 @@ func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, 
 	list, err := cluster.Dynamic.Resource(veilNodes).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("Kubeveil is not installed in %s: it has no resource "+
-			"veilnodes.kubeveil.io; see veilctl install --check", cluster.Server)
+			"veilnodes.kubeveil.io; see veilctl check", cluster.Server)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list veilnodes: %w", err)

@@ -40,14 +40,14 @@ func (c call) print(v any, wrong bool, show func() error) error {
 func newVeilctl() *cobra.Command {
 	root := &cobra.Command{
 		Use: "veilctl", Version: version.String(), SilenceErrors: true, SilenceUsage: true,
-		Long: `veilctl looks at Kubeveil: on the node it runs on, and in a cluster that a kubeconfig
-points to.
+		Long: `veilctl looks at Kubeveil: on the node it runs on, and in a cluster of a kubeconfig.
 
-Exit status: 0 all is well, 1 something is wrong with the node or the cluster, or the call
-failed, 2 the command line is wrong, 3 veild does not answer.`,
+Exit status: 0 all is well, 1 something is wrong with the node or the cluster, or the call failed,
+2 the command line is wrong, 3 veild does not answer.`,
 		Example: `  veilctl status
   source <(veilctl completion bash)     # or zsh; for fish: veilctl completion fish | source`,
 	}
+	cobra.EnableCommandSorting = false
 	choice(root)
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
@@ -56,8 +56,10 @@ failed, 2 the command line is wrong, 3 veild does not answer.`,
 
 	bench, service, volume := benchCommand(), &cobra.Command{
 		Use: "service", Short: "services of this node, with serviceProxy ebpf",
+		Example: "  veilctl service trace 10.96.0.10:53 --udp",
 	}, &cobra.Command{
 		Use: "volume", Short: "encrypted volumes of a cluster",
+		Example: "  veilctl volume list --context production",
 	}
 	bench.AddCommand(benchStorageCommand())
 	service.AddCommand(serviceListCommand(), serviceShowCommand(), serviceTrace())

@@ -31,11 +31,8 @@ func TestEveryVerbExplainsItselfWithExamples(t *testing.T) {
 			t.Errorf("%s -h: %v", path, err)
 		}
 
-		want := []string{"Usage:\n  " + v.CommandPath(), v.Short}
-		if !v.HasSubCommands() || path == "bench" {
-			want = append(want, "Examples:\n  ", v.CommandPath())
-		}
-		for _, w := range want {
+		for _, w := range []string{v.Short, "Usage:\n  " + v.CommandPath(),
+			"Examples:\n  ", "  " + v.CommandPath()} {
 			if !strings.Contains(out.String(), w) {
 				t.Errorf("%s -h does not say %q:\n%s", path, w, &out)
 			}
@@ -102,7 +99,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"a mistyped verb":            {"stauts", "did you mean status?"},
 		"a mistyped verb of a thing": {"volume lits", "did you mean list?"},
 		"nothing like a verb":        {"nonsense", `unknown verb "nonsense"`},
-		"no verb of a thing":         {"volume", "One of destroy, list"},
+		"no verb of a thing":         {"volume", "One of list, show"},
 		"an unknown flag":            {"status --nonsense", "unknown flag: --nonsense"},
 		"one dash":                   {"status -kubeconfig /x", "-kubeconfig: write --kubeconfig"},
 		"one dash, help by a letter": {"volume recover -header=x pvc", "-header=x: write --header=x"},

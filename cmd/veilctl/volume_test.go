@@ -362,7 +362,7 @@ func TestRecoverRefuses(t *testing.T) {
 			"wrapped by another key"},
 		"a header that is there": {[]string{"--state", state, "--key-file", kek, "--header", there},
 			"file exists"},
-		"a verb that there is not": {[]string{"-what"}, "flag provided but not defined"},
+		"a verb that there is not": {[]string{"--what"}, "unknown flag: --what"},
 	} {
 		err := run(t.Context(), append([]string{"volume", "recover"}, c.args...), io.Discard,
 			io.Discard)
