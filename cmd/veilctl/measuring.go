@@ -2,10 +2,11 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -21,7 +22,8 @@ type measuring struct {
 }
 
 // register adds the flags; out is the usual folder, sample what a sample is of.
-func (m *measuring) register(fs *flag.FlagSet, out, sample string) {
+func (m *measuring) register(cmd *cobra.Command, out, sample string) {
+	fs := cmd.Flags()
 	m.access.Register(fs)
 	fs.StringVar(&m.image, "image", remote.ToolsImage,
 		"`image` of the suite's tools, which the nodes must have or can pull")

@@ -2,10 +2,10 @@ package remote
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -14,8 +14,8 @@ import (
 // ~/.kube/config, current context; in a pod its own account.
 type Access struct{ Kubeconfig, Context string }
 
-// Register adds the flags -kubeconfig and -context.
-func (a *Access) Register(fs *flag.FlagSet) {
+// Register adds the flags --kubeconfig and --context.
+func (a *Access) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&a.Kubeconfig, "kubeconfig", "",
 		"kubeconfig `file` (default: what kubectl takes: $KUBECONFIG, then ~/.kube/config)")
 	fs.StringVar(&a.Context, "context", "",
@@ -45,14 +45,14 @@ func (a *Access) config() (*rest.Config, error) {
 
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("kubeconfig %s does not exist: name another with -kubeconfig",
+		return nil, fmt.Errorf("kubeconfig %s does not exist: name another with --kubeconfig",
 			a.Kubeconfig)
 	case clientcmd.IsEmptyConfig(err) && a.Kubeconfig != "":
 		return nil, fmt.Errorf("kubeconfig %s is empty, or names no cluster: "+
-			"name another with -kubeconfig", a.Kubeconfig)
+			"name another with --kubeconfig", a.Kubeconfig)
 	case clientcmd.IsEmptyConfig(err):
-		return nil, errors.New("no kubeconfig: name one with -kubeconfig, or set KUBECONFIG; " +
-			"on a control-plane node of kubeadm: -kubeconfig /etc/kubernetes/admin.conf")
+		return nil, errors.New("no kubeconfig: name one with --kubeconfig, or set KUBECONFIG; " +
+			"on a control-plane node of kubeadm: --kubeconfig /etc/kubernetes/admin.conf")
 	case err != nil:
 		return nil, fmt.Errorf("kubeconfig %s: %w", a.Kubeconfig, err)
 	}
