@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -27,8 +27,8 @@ type leakReport struct {
 	// Leaks hold an address of the cluster in clear.
 	Leaks uint64 `json:"leaks"`
 	// Dropped frames were not seen; more than zero proves nothing.
-	Dropped  uint64           `json:"dropped"`
-	Examples []oracle.Example `json:"examples,omitempty"`
+	Dropped  uint64         `json:"dropped"`
+	Examples []leak.Example `json:"examples,omitempty"`
 }
 
 var leakcheckVerb = verb{
@@ -68,7 +68,7 @@ func leakcheck(fs *flag.FlagSet) func(call) error {
 }
 
 func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, error) {
-	rules := oracle.Rules{Inner: s.Guard.Ranges, Nodes: s.Guard.NodeAddrs}
+	rules := leak.Rules{Inner: s.Guard.Ranges, Nodes: s.Guard.NodeAddrs}
 	for _, d := range s.Devices {
 		rules.TunnelPort = uint16(d.Port)
 	}
@@ -76,7 +76,7 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	if err := mayRead(); err != nil {
 		return leakReport{}, err
 	}
-	o, err := oracle.Start("/proc/self/ns/net", rules)
+	o, err := leak.Start("/proc/self/ns/net", rules)
 	if err != nil {
 		return leakReport{}, fmt.Errorf("read this node's links: %w", err)
 	}
@@ -104,7 +104,7 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 
 	r := leakReport{
 		Links: s.Guard.Links, Seconds: time.Since(began).Seconds(), Frames: seen.Frames, Dropped: seen.Dropped,
-		Tunnel: seen.Kinds[oracle.Tunnel], Neighbour: seen.Kinds[oracle.Neighbour], Leaks: seen.Plaintext,
+		Tunnel: seen.Kinds[leak.Tunnel], Neighbour: seen.Kinds[leak.Neighbour], Leaks: seen.Plaintext,
 	}
 	r.Other = r.Frames - r.Tunnel - r.Neighbour - r.Leaks
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // starting bounds how many labs start at a time: an API server that starts keeps a processor busy
@@ -109,7 +109,7 @@ func TestOracleSeesTheClearNetwork(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Logf("%d frames, %d plaintext: %v", result.Frames, result.Plaintext, result.Kinds)
-			if result.Dropped != 0 || result.Kinds[oracle.LeakCanary] == 0 || result.Kinds[oracle.LeakAddress] == 0 {
+			if result.Dropped != 0 || result.Kinds[leak.LeakCanary] == 0 || result.Kinds[leak.LeakAddress] == 0 {
 				t.Errorf("the oracle saw no leak in clear traffic: %+v", result)
 			}
 			if result.Err() == nil {

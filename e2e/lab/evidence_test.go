@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -104,7 +104,7 @@ func TestForgedEvidenceAgainstANewcomer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if answers == 0 || result.Kinds[oracle.LeakCanary] == 0 {
+			if answers == 0 || result.Kinds[leak.LeakCanary] == 0 {
 				t.Errorf("%d answers, and the oracle saw %v: the cases that see nothing prove nothing", answers, result.Kinds)
 			}
 		})

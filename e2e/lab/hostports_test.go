@@ -11,7 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Ports of the second node that lead to the process of a host: of the asking pod's own, and of the
@@ -56,7 +56,7 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 
 	for _, q := range asked {
 		for _, proto := range []string{"tcp", "udp"} {
-			before := l.Oracle.Seen().Kinds[oracle.Tunnel]
+			before := l.Oracle.Seen().Kinds[leak.Tunnel]
 			if _, err := lab.Send(ctx, q.from, lab.Exchange{Proto: proto, To: q.to, Port: q.port}); err != nil {
 				t.Errorf("%s by %s over %s: %v", q.name, q.to, proto, err)
 			}

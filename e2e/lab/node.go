@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Node is a host of the cluster: it has a Node object, runs the programs of its network and has
@@ -62,7 +62,7 @@ func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node
 		n.PodPrefixes = podPrefixes
 	}
 
-	l.Oracle.Update(func(r *oracle.Rules) { r.Nodes = append(r.Nodes, n.Addrs...) })
+	l.Oracle.Update(func(r *leak.Rules) { r.Nodes = append(r.Nodes, n.Addrs...) })
 	h, err := l.newHost(ctx, fmt.Sprintf("node-%d", number))
 	if err != nil {
 		return nil, err

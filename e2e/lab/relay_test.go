@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // relayHost is the last byte of the relay's address, which no Node has.
@@ -208,7 +208,7 @@ func newRelay(ctx context.Context, t *testing.T, l *lab.Lab) *relay {
 		t.Fatal(err)
 	}
 	r := &relay{l: l, nodes: l.Nodes()[:2], addr: l.Family().Underlay(relayHost)[0].Addr()}
-	l.Oracle.Update(func(rules *oracle.Rules) { rules.Nodes = append(rules.Nodes, r.addr) })
+	l.Oracle.Update(func(rules *leak.Rules) { rules.Nodes = append(rules.Nodes, r.addr) })
 	for i := range r.nodes {
 		err := h.Do(func() error {
 			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.addr, uint16(4441+i))))

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // portToPod is the port of a service that another program publishes on a node.
@@ -52,7 +52,7 @@ func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 	}
 	foreign(ctx, t, l.Nodes()[0], "foreign_sources", "chain post { type nat hook postrouting priority 100; "+sources+" }")
 	remote := l.Nodes()[1]
-	before := l.Oracle.Seen().Kinds[oracle.Tunnel]
+	before := l.Oracle.Seen().Kinds[leak.Tunnel]
 	for i, addr := range remote.Addrs {
 		for _, proto := range []string{"tcp", "udp"} {
 			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: proto, To: addr}); err != nil {
@@ -109,7 +109,7 @@ func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	a, b := l.Nodes()[0], l.Nodes()[1]
 	foreign(ctx, t, b, "foreign_ports", published(portToPod, pods[2].Addrs))
 	for _, addr := range b.Addrs {
-		before := l.Oracle.Seen().Kinds[oracle.Tunnel]
+		before := l.Oracle.Seen().Kinds[leak.Tunnel]
 		for _, proto := range []string{"tcp", "udp"} {
 			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: proto, To: addr, Port: portToPod}); err != nil {
 				t.Errorf("a pod by %s to the pod over %s: %v", addr, proto, err)
@@ -118,10 +118,10 @@ func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 		tunnelled(ctx, t, l, before)
 		// As far as the second node that is host to host, and allowed by its name; from there on it
 		// is to a pod.
-		l.Oracle.Update(func(r *oracle.Rules) {
-			r.Flows = append(r.Flows, oracle.Flow{Name: "port of a node", Proto: oracle.TCP, Addr: addr, Port: portToPod})
+		l.Oracle.Update(func(r *leak.Rules) {
+			r.Flows = append(r.Flows, leak.Flow{Name: "port of a node", Proto: leak.TCP, Addr: addr, Port: portToPod})
 		})
-		before = l.Oracle.Seen().Kinds[oracle.Tunnel]
+		before = l.Oracle.Seen().Kinds[leak.Tunnel]
 		ask := fmt.Sprintf(`exec 3<>/dev/tcp/%s/%d; echo question >&3; read -r answer <&3; [ "$answer" = question ]`, addr, portToPod)
 		if _, err := a.Exec(ctx, "timeout", "5", "bash", "-c", ask); err != nil {
 			t.Errorf("a host by %s to the pod: %v", addr, err)
@@ -144,7 +144,7 @@ func published(port int, addrs []netip.Addr) string {
 func tunnelled(ctx context.Context, t *testing.T, l *lab.Lab, before uint64) {
 	t.Helper()
 	err := lab.Until(ctx, 5*time.Second, func() error {
-		if now := l.Oracle.Seen().Kinds[oracle.Tunnel]; now < before+8 {
+		if now := l.Oracle.Seen().Kinds[leak.Tunnel]; now < before+8 {
 			return fmt.Errorf("%d messages of the tunnel", now-before)
 		}
 		return nil

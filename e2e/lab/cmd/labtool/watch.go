@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // watch reads the uplinks of this network namespace with the leak oracle and says what each part of
@@ -31,7 +31,7 @@ func watch(ctx context.Context, args []string) (any, error) {
 		return nil, err
 	}
 
-	rules := oracle.Rules{TunnelPort: uint16(*port)}
+	rules := leak.Rules{TunnelPort: uint16(*port)}
 	for _, s := range strings.Split(*nodes, ",") {
 		addr, err := netip.ParseAddr(s)
 		if err != nil {
@@ -44,7 +44,7 @@ func watch(ctx context.Context, args []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, err := oracle.Start("", rules)
+	o, err := leak.Start("", rules)
 	if err != nil {
 		return nil, err
 	}
@@ -65,16 +65,16 @@ func watch(ctx context.Context, args []string) (any, error) {
 }
 
 // answerParts answers each line of in with the result of the part that it ends.
-func answerParts(o *oracle.Oracle, in io.Reader, out io.Writer) error {
+func answerParts(o *leak.Oracle, in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		result, err := o.Take()
 		if err != nil {
 			return err
 		}
-		o.Update(func(r *oracle.Rules) { r.Canary = []byte(lines.Text()) })
+		o.Update(func(r *leak.Rules) { r.Canary = []byte(lines.Text()) })
 		// What is no finding of its own to this caller is not worth the bytes.
-		result.Examples = slices.DeleteFunc(result.Examples, func(e oracle.Example) bool { return !e.Kind.Leak() })
+		result.Examples = slices.DeleteFunc(result.Examples, func(e leak.Example) bool { return !e.Kind.Leak() })
 		if err := json.NewEncoder(out).Encode(result); err != nil {
 			return err
 		}
