@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // verdictOf is what the guard at egress must say of a frame, written as plainly as
@@ -130,7 +130,7 @@ func FuzzGuardAgainstOracle(f *testing.F) {
 		}
 		var mark uint32
 		if marked {
-			mark = config.PodMark
+			mark = abi.PodMark
 		}
 		_, err := l.progs["guard_egress"].Run(&ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+64), Context: skb{Mark: mark}})
 		if errors.Is(err, unix.EINVAL) {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -125,7 +125,7 @@ func mayRead() error {
 	case errors.Is(err, unix.EPERM):
 		return errors.New("leakcheck reads frames, for which CAP_NET_RAW is missing here (veild's container does without it); on the node, as root: " +
 			"veilctl leakcheck, with the veilctl of the image or of `make build`; where you have no shell on the node: " +
-			"kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- /usr/local/bin/veilctl leakcheck -socket /host" + config.AdminSocket +
+			"kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- /usr/local/bin/veilctl leakcheck -socket /host" + abi.AdminSocket +
 			" with the image of DaemonSet veild")
 	case err != nil:
 		return fmt.Errorf("read frames: %w", err)

@@ -6,8 +6,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/agent"
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // command adds the flags of a verb and returns what runs.
@@ -134,10 +134,10 @@ func onNode(run func(c call, socket string) error) command {
 }
 
 func host(fs *flag.FlagSet) func(call) error {
-	confDir := fs.String("cni-conf-dir", config.CNIConfDir, "`directory` of CNI configurations")
+	confDir := fs.String("cni-conf-dir", abi.CNIConfDir, "`directory` of CNI configurations")
 	return func(c call) error { return agent.Describe(c.out, *confDir) }
 }
 
 func socketFlag(fs *flag.FlagSet) *string {
-	return fs.String("socket", config.AdminSocket, "veild's `socket`")
+	return fs.String("socket", abi.AdminSocket, "veild's `socket`")
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -72,7 +72,7 @@ func talk(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 func between(ctx context.Context, t *testing.T, pods ...*lab.Pod) {
 	t.Helper()
 	for _, p := range pods {
-		out, err := p.Node.Exec(ctx, "sh", "-c", "nft list counters | grep -B1 'packets [1-9]'; grep dport=7000 /proc/net/nf_conntrack; ip neigh; ip -s link show group "+fmt.Sprint(config.PodGroup))
+		out, err := p.Node.Exec(ctx, "sh", "-c", "nft list counters | grep -B1 'packets [1-9]'; grep dport=7000 /proc/net/nf_conntrack; ip neigh; ip -s link show group "+fmt.Sprint(abi.PodGroup))
 		t.Logf("%s: %v\n%s", p.Node.Name, err, out)
 		out, err = p.Exec(ctx, "sh", "-c", "ip neigh; grep -h Udp /proc/net/snmp /proc/net/snmp6")
 		t.Logf("%s: %v\n%s", p.ID, err, out)

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -73,7 +73,7 @@ func TestForgedEvidenceAgainstANewcomer(t *testing.T) {
 			n1, n2 := l.Nodes()[0], l.Nodes()[1]
 			echoAt(ctx, t, n2)
 			moveDefaultRoute(ctx, t, l)
-			if err := os.Remove(n1.Path(config.SnapshotFile)); err != nil {
+			if err := os.Remove(n1.Path(abi.SnapshotFile)); err != nil {
 				t.Fatal(err)
 			}
 			restartVeild(ctx, t, n1)
@@ -174,7 +174,7 @@ func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 
 	restartVeild(ctx, t, n1)
 	err = lab.Until(ctx, 20*time.Second, func() error {
-		b, err := os.ReadFile(n1.Path(config.SnapshotFile))
+		b, err := os.ReadFile(n1.Path(abi.SnapshotFile))
 		if err != nil {
 			return err
 		}

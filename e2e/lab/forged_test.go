@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -87,7 +87,7 @@ func (f forgery) create(ctx context.Context, c *lab.Control) error {
 
 	var endpoints, claims []any
 	for _, a := range f.addrs {
-		endpoints = append(endpoints, netip.AddrPortFrom(a, config.TunnelPort).String())
+		endpoints = append(endpoints, netip.AddrPortFrom(a, abi.TunnelPort).String())
 	}
 
 	for _, p := range f.claims {
@@ -159,7 +159,7 @@ func TestForgedObjects(t *testing.T) {
 	for _, snapshot := range []string{"kept", "lost"} {
 		t.Run("restart, last good table "+snapshot, func(t *testing.T) {
 			if snapshot == "lost" {
-				if err := os.Remove(n1.Path(config.SnapshotFile)); err != nil {
+				if err := os.Remove(n1.Path(abi.SnapshotFile)); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -90,7 +90,7 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	}
 
 	for _, taken := range []string{"flush map inet %[1]s self4; flush map inet %[1]s self6", "flush chain inet %[1]s keep_source"} {
-		taken = fmt.Sprintf(taken, config.NFTGuardTable)
+		taken = fmt.Sprintf(taken, abi.NFTGuardTable)
 		run(ctx, t, b, "nft", taken)
 		ask(300*time.Millisecond, func(addr netip.Addr, proto string, err error) {
 			if err == nil {

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -232,7 +232,7 @@ func (l *Lab) rules() leak.Rules {
 	f := l.opts.Family
 	r := leak.Rules{
 		Inner:        append(f.ClusterRanges(), f.ServiceRanges()...),
-		TunnelPort:   config.TunnelPort,
+		TunnelPort:   abi.TunnelPort,
 		Canary:       []byte(l.Canary),
 		EgressCanary: []byte(l.EgressCanary),
 		Outside:      addrsOf(f.Underlay(outsideHost)),

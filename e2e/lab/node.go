@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -265,7 +265,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 			return Stop(fmt.Errorf("veild has ended: %w: %s", p.ended(), p.tail()))
 		}
 		if n.lab.opts.Network == Veil {
-			if _, err := os.Stat(n.Path(config.ReadyFile)); err != nil {
+			if _, err := os.Stat(n.Path(abi.ReadyFile)); err != nil {
 				return err
 			}
 		}

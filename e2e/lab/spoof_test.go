@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -195,13 +195,13 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 func linkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	const metadata = "169.254.169.254"
 	l.Oracle.Update(func(r *leak.Rules) { r.Outside = append(r.Outside, netip.MustParseAddr(metadata)) })
-	for _, a := range []string{config.PodGateway4, config.TunnelAddress4, metadata} {
+	for _, a := range []string{abi.PodGateway4, abi.TunnelAddress4, metadata} {
 		if err := l.Outside.IP(ctx, fmt.Sprintf("addr add %s/32 dev lo", a)); err != nil {
 			t.Fatal(err)
 		}
 		_, err := lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(a), Egress: true, Timeout: 2 * time.Second})
 		// The tunnels' address is the node's own, where somebody may answer.
-		if (err == nil) != (a == metadata) && a != config.TunnelAddress4 {
+		if (err == nil) != (a == metadata) && a != abi.TunnelAddress4 {
 			t.Errorf("to %s: %v", a, err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -73,7 +73,7 @@ func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 		t.Fatal(err)
 	}
 
-	run(ctx, t, p.Node, "nft", "flush", "chain", "inet", config.NFTGuardTable, "keep_source")
+	run(ctx, t, p.Node, "nft", "flush", "chain", "inet", abi.NFTGuardTable, "keep_source")
 	ask := func(timeout time.Duration) (answered, refused error) {
 		for _, addr := range l.Nodes()[1].Addrs {
 			for _, proto := range []string{"tcp", "udp"} {

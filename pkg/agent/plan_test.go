@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -26,7 +27,7 @@ func peer(name string, mtu int, key byte, nodeAddrs []netip.Addr, pods []netip.P
 		Keys: []cluster.Key{{Public: wgkey.Public{key}}}, PodPrefixes: pods, MTU: mtu,
 	}}
 	for _, a := range nodeAddrs {
-		n.Claim.Endpoints = append(n.Claim.Endpoints, netip.AddrPortFrom(a, config.TunnelPort))
+		n.Claim.Endpoints = append(n.Claim.Endpoints, netip.AddrPortFrom(a, abi.TunnelPort))
 	}
 	return n
 }
@@ -64,7 +65,7 @@ func TestDecideForTwoNodes(t *testing.T) {
 			Name: "b", PodPrefixes: prefixes("198.19.2.0/24", "fd42:1:0:2::/64"), NodeAddrs: addrs("198.18.0.12", "fd42::c"), Devices: []string{"veil0"},
 		}},
 		ClusterRanges: in.cfg.ClusterRanges, ServiceRanges: in.cfg.ServiceRanges,
-		NodeAddrs: in.table.NodeAddrs, SelfAddrs: addrs("198.18.0.11", "fd42::b"), Masquerade: true, Flowtable: true, TunnelPort: config.TunnelPort,
+		NodeAddrs: in.table.NodeAddrs, SelfAddrs: addrs("198.18.0.11", "fd42::b"), Masquerade: true, Flowtable: true, TunnelPort: abi.TunnelPort,
 	}
 
 	ip := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})
@@ -107,19 +108,19 @@ func TestDecideFromWhereTunnelDatagramsAreTaken(t *testing.T) {
 		text    string
 	}{
 		{"all nodes bind their source", func(*inputs) {},
-			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
+			&guard.Datagrams{Port: abi.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
 		{"an endpoint is contested", func(in *inputs) { in.table.Peers[0].Addresses = b[:1] },
-			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
+			&guard.Datagrams{Port: abi.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
 		{"a node is of an older version", func(in *inputs) { in.table.Peers[0].Claim.Features = nil },
 			&guard.Datagrams{Bind: true}, nil, "node b"},
 		{"the source has not said all yet", func(in *inputs) { in.synced, in.table.Peers[0].Claim.Features = false, nil },
-			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Add: true, Bind: true}, nil, "before"},
+			&guard.Datagrams{Port: abi.TunnelPort, Sources: b, Add: true, Bind: true}, nil, "before"},
 		{"the source is a snapshot", func(in *inputs) {
 			in.cfg.Source.Kind, in.table.Peers[0].Claim.Features = config.SourceSnapshot, nil
-		}, &guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
+		}, &guard.Datagrams{Port: abi.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
 		{"nodes are behind NAT", func(in *inputs) { in.cfg.Tunnel.Roaming = true }, &guard.Datagrams{}, nil, "tunnel.roaming"},
 		{"there is no other node", func(in *inputs) { in.table.Peers = nil },
-			&guard.Datagrams{Port: config.TunnelPort, Sources: []netip.Addr{}, Bind: true}, nil, "believed nodes"},
+			&guard.Datagrams{Port: abi.TunnelPort, Sources: []netip.Addr{}, Bind: true}, nil, "believed nodes"},
 		{"nothing is known", func(in *inputs) { in.table = cluster.Table{} }, nil, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -384,7 +385,7 @@ func TestNodeOfTheGuardAloneStaysClosed(t *testing.T) {
 		t.Errorf("closed for %v and %v, want %v", d.guard.NodeAddrs, d.host.NodeAddrs, want)
 	}
 	unreachable := slices.ContainsFunc(hostnet.Plan(d.host).Routes, func(r hostnet.Route) bool {
-		return r.Table == config.TablePod && r.Device == "" && r.Dst == netip.MustParsePrefix("198.18.0.13/32")
+		return r.Table == abi.TablePod && r.Device == "" && r.Dst == netip.MustParsePrefix("198.18.0.13/32")
 	})
 	if !unreachable {
 		t.Error("its address is not unreachable for pods")

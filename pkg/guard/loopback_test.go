@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Pods and other nodes do not reach what listens on the node's loopback, be it routed to them or
@@ -59,7 +59,7 @@ func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 			}
 
 			// The control: without the rule it arrives.
-			n.Run(t, func() error { return nft("flush chain inet " + config.NFTGuardTable + " prerouting") })
+			n.Run(t, func() error { return nft("flush chain inet " + abi.NFTGuardTable + " prerouting") })
 			send()
 			if !arrives(patience) {
 				t.Error("a packet does not arrive without the rule either: the case shows nothing")

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 func TestConfigurationMistakes(t *testing.T) {
@@ -22,9 +22,9 @@ func TestConfigurationMistakes(t *testing.T) {
 		{"negative mtu", object{"mtu": -1}, []string{`"mtu" is -1`, "68 to 65535"}},
 		{"mtu larger than a packet", object{"mtu": 65536}, []string{`"mtu" is 65536`}},
 		{"mtu too small for IPv6", object{"mtu": 1279}, []string{"1279", "fd42:1:0:1::/64", "1280", "1340"}},
-		{"no ipam", object{"ipam": nil}, []string{`"ipam" is missing`, `"host-local"`, config.IPAMDir}},
+		{"no ipam", object{"ipam": nil}, []string{`"ipam" is missing`, `"host-local"`, abi.IPAMDir}},
 		{"another ipam plugin", object{"ipam": object{"type": "dhcp"}}, []string{`"ipam.type" is "dhcp"`, `"host-local"`}},
-		{"reservations on the disk by default", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24"}}, []string{`"ipam.dataDir"`, config.IPAMDir}},
+		{"reservations on the disk by default", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24"}}, []string{`"ipam.dataDir"`, abi.IPAMDir}},
 		{"relative dataDir", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24", "dataDir": "ipam"}}, []string{`"ipam.dataDir" is "ipam"`}},
 		{"no range", object{"ipam": ipamOf()}, []string{`"ipam.ranges" is empty`}},
 		{"subnet that is none", object{"ipam": ipamOf("198.18.1.0")}, []string{`subnet "198.18.1.0"`, "10.244.1.0/24"}},
@@ -86,7 +86,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("accepted without prefixes: %v", err)
 		}
 		for _, p := range prefixes {
-			if p.Addr().Is6() && c.MTU < config.MinPodMTU6 || c.MTU < minMTU || c.MTU > maxMTU {
+			if p.Addr().Is6() && c.MTU < abi.MinPodMTU6 || c.MTU < minMTU || c.MTU > maxMTU {
 				t.Errorf("accepted mtu %d for %s", c.MTU, p)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/load"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // network is one of the two clusters with a pod on each node.
@@ -90,7 +90,7 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 		// the probes of the path's MTU longer.
 		want = func(frame []byte) bool {
 			p, ok := parseFrame(frame)
-			return ok && p.proto == udp && (p.dstPort == config.TunnelPort || p.srcPort == config.TunnelPort) && len(frame) > 250 && len(frame) < 450
+			return ok && p.proto == udp && (p.dstPort == abi.TunnelPort || p.srcPort == abi.TunnelPort) && len(frame) > 250 && len(frame) < 450
 		}
 	}
 

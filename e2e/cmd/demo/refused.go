@@ -11,7 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -60,7 +60,7 @@ func (d *demo) unknown(ctx context.Context, node *lab.Node, pod *lab.Pod, to net
 		}
 		return c.Close()
 	})
-	out, routed := node.Exec(ctx, "ip", "route", "get", to.String(), "mark", fmt.Sprint(config.PodMark))
+	out, routed := node.Exec(ctx, "ip", "route", "get", to.String(), "mark", fmt.Sprint(abi.PodMark))
 	r := report.Refusal{What: "A pod connects to an address of the cluster that no node has", Want: "refused by its own node, at once", Got: "connected"}
 	switch {
 	case routed == nil:
@@ -105,7 +105,7 @@ func (d *demo) counted(ctx context.Context, n *lab.Node, r report.Refusal, reaso
 
 // drops is the guard's counter for a reason.
 func drops(ctx context.Context, n *lab.Node, reason string) (uint64, error) {
-	s, err := telemetry.Fetch(ctx, n.Path(config.AdminSocket))
+	s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
 	if err != nil {
 		return 0, err
 	}

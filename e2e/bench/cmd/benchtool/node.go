@@ -14,7 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/load"
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -102,7 +102,7 @@ func (n *node) watch(_ context.Context, w remote.Watch) (any, error) {
 	if n.watching != nil {
 		return nil, errors.New("it is watched already")
 	}
-	o, err := leak.Start("/proc/self/ns/net", leak.Rules{Inner: w.Ranges, Nodes: w.Nodes, TunnelPort: config.TunnelPort, Canary: []byte(w.Canary)})
+	o, err := leak.Start("/proc/self/ns/net", leak.Rules{Inner: w.Ranges, Nodes: w.Nodes, TunnelPort: abi.TunnelPort, Canary: []byte(w.Canary)})
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -26,7 +26,7 @@ import (
 func watch(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("watch")
 	nodes := flags.String("nodes", "", "addresses between which tunnels are, commas between")
-	port := flags.Int("port", config.TunnelPort, "UDP port of tunnels")
+	port := flags.Int("port", abi.TunnelPort, "UDP port of tunnels")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
