@@ -7,8 +7,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
-	"github.com/kubeveil/kubeveil/pkg/preflight"
 )
 
 var installVerb = verb{
