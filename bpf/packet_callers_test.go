@@ -50,7 +50,8 @@ func called(t *testing.T) *ebpf.Collection {
 var clusterAddr = map[string]string{"IPv4": "198.18.200.1", "IPv6": "fd42:1:0:ff::1"}
 
 // servicePorts are those of a labService, and of its pods.
-var servicePorts = map[byte]struct{ service, pod uint16 }{unix.IPPROTO_TCP: {80, 8080}, unix.IPPROTO_UDP: {53, 5353}}
+var servicePorts = map[byte]struct{ service, pod uint16 }{unix.IPPROTO_TCP: {80, 8080},
+	unix.IPPROTO_UDP: {53, 5353}}
 
 // forget has the table of flows lose all.
 func forget(t *testing.T, coll *ebpf.Collection) {
@@ -72,20 +73,25 @@ func TestCallersAreNotForgotten(t *testing.T) {
 			to := func(addr string) netip.AddrPort { return at(addr, port.service) }
 			open := segment(client, to(a.vip), proto, tcpSYN, "")
 			expectForged(t, coll, open)
-			becomesOf(t, coll, "service_in", segment(at(a.client, 40000), to(a.vip), proto, tcpSYN, ""), 0)
-			becomesOf(t, coll, "service_pod_in", segment(client, to(clusterAddr[a.name]), proto, tcpSYN, ""), 0)
+			becomesOf(t, coll, "service_in", segment(at(a.client, 40000), to(a.vip), proto, tcpSYN,
+				""), 0)
+			becomesOf(t, coll, "service_pod_in",
+				segment(client, to(clusterAddr[a.name]), proto, tcpSYN, ""), 0)
 			expectAlone(t, coll, "service_pod_in", segment(client, to(a.other), proto, tcpSYN, ""))
-			expectCallers(t, coll, a.name+": a pod that says it is another, a client outside, an address of the ranges, one that is no service's")
+			expectCallers(t, coll, a.name+": a pod that says it is another, a client outside, an "+
+				"address of the ranges, one that is no service's")
 
 			// From another port: the one above has its flow to that backend.
 			client = at(a.pod2, 40001)
 			open = segment(client, to(a.vip), proto, tcpSYN, "")
-			expectPacket(t, coll, "service_pod_in", open, segment(client, pod, proto, tcpSYN, ""), 0, abi.ServiceMark)
+			expectPacket(t, coll, "service_pod_in", open, segment(client, pod, proto, tcpSYN, ""),
+				0, abi.ServiceMark)
 			want := caller{netip.MustParseAddr(a.vip).As16(), links.own}
 			expectCallers(t, coll, a.name+": a pod", want)
 			forget(t, coll)
 			if proto == unix.IPPROTO_TCP {
-				expectAlone(t, coll, "service_pod_in", segment(client, to(a.vip), proto, tcpACK, "secret"))
+				expectAlone(t, coll, "service_pod_in",
+					segment(client, to(a.vip), proto, tcpACK, "secret"))
 			}
 			expectCallers(t, coll, a.name+": a pod whose flow was forgotten", want)
 
@@ -117,7 +123,8 @@ func TestNoFlowsWithoutRoomForCallers(t *testing.T) {
 			}
 
 			for i := range uint32(callersMax) {
-				if err := coll.Maps["service_callers"].Put(caller{Link: 1000 + i}, uint8(1)); err != nil {
+				if err := coll.Maps["service_callers"].Put(caller{Link: 1000 + i},
+					uint8(1)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -127,7 +134,8 @@ func TestNoFlowsWithoutRoomForCallers(t *testing.T) {
 				counts := counted(t, coll, packetPort)
 				verdict, _, _, err := runPacket(t, coll, "service_pod_in", in, 0)
 				if err != nil || verdict != dropped || counted(t, coll, packetPort) != counts+1 {
-					t.Errorf("%s, %s of protocol %d: verdict %d, %v, counted %d times", a.name, situation, proto, int32(verdict), err, counted(t, coll, packetPort)-counts)
+					t.Errorf("%s, %s of protocol %d: verdict %d, %v, counted %d times", a.name,
+						situation, proto, int32(verdict), err, counted(t, coll, packetPort)-counts)
 				}
 			}
 
@@ -144,8 +152,10 @@ func TestNoFlowsWithoutRoomForCallers(t *testing.T) {
 			}
 
 			// Nobody has to be remembered for the others.
-			becomesOf(t, coll, "service_pod_in", segment(client, at(clusterAddr[a.name], port.service), proto, tcpSYN, ""), 0)
-			becomesOf(t, coll, "service_in", segment(at(a.client, 40000), vip, proto, tcpSYN, ""), 0)
+			becomesOf(t, coll, "service_pod_in",
+				segment(client, at(clusterAddr[a.name], port.service), proto, tcpSYN, ""), 0)
+			becomesOf(t, coll, "service_in", segment(at(a.client, 40000), vip, proto, tcpSYN,
+				""), 0)
 		}
 	}
 }

@@ -33,7 +33,8 @@ type flow struct {
 const (
 	flowIn, flowOut, flowPlace uint8 = 0, 1, 2
 
-	flowForward, flowFIN, flowRST, flowSpoke, flowAnswered, flowFINBack uint16 = 1, 4, 8, 16, 32, 128
+	flowForward, flowFIN, flowRST, flowSpoke, flowAnswered, flowFINBack uint16 = 1, 4, 8, 16,
+		32, 128
 
 	flowOpen = flowSpoke | flowAnswered
 )
@@ -80,7 +81,8 @@ func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 }
 
 // becomesOf returns a frame after a program let it pass, and the mark.
-func becomesOf(t *testing.T, coll *ebpf.Collection, prog string, in []byte, mark uint32) ([]byte, uint32) {
+func becomesOf(t *testing.T, coll *ebpf.Collection, prog string, in []byte,
+	mark uint32) ([]byte, uint32) {
 	t.Helper()
 	verdict, out, after, err := runPacket(t, coll, prog, in, mark)
 	if err != nil || verdict != next {
@@ -98,12 +100,15 @@ func expectAlone(t *testing.T, coll *ebpf.Collection, prog string, in []byte) {
 type ofFlow struct{ client, node, pod, self netip.AddrPort }
 
 // begin has a client open a connection as far as it leaves this node.
-func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr string, port uint16) ofFlow {
+func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr string,
+	port uint16) ofFlow {
 	t.Helper()
 	const tcp = unix.IPPROTO_TCP
 	f := ofFlow{client: at(clientAddr, port), node: at(nodeAddr, 30090), pod: at(podAddr, 8080)}
-	expectPacket(t, coll, "service_in", segment(f.client, f.node, tcp, tcpSYN, ""), segment(f.client, f.pod, tcp, tcpSYN, ""), 0, servedMark)
-	sent, _ := becomesOf(t, coll, "service_pod_out", segment(f.client, f.pod, tcp, tcpSYN, ""), servedMark)
+	expectPacket(t, coll, "service_in", segment(f.client, f.node, tcp, tcpSYN, ""),
+		segment(f.client, f.pod, tcp, tcpSYN, ""), 0, servedMark)
+	sent, _ := becomesOf(t, coll, "service_pod_out", segment(f.client, f.pod, tcp, tcpSYN, ""),
+		servedMark)
 	_, l4, src, _, _ := splitIP(sent[ethernet:], f.client.Addr().Is6())
 	f.self = netip.AddrPortFrom(src, binary.BigEndian.Uint16(l4))
 	return f
@@ -112,7 +117,8 @@ func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr st
 // entries are those by which others tell whether f is over: of answers as they leave, and as they
 // come.
 func (f ofFlow) entries() []flowKey {
-	return []flowKey{flowKeyOf(f.pod, f.client, unix.IPPROTO_TCP, flowOut), flowKeyOf(f.pod, f.self, unix.IPPROTO_TCP, flowIn)}
+	return []flowKey{flowKeyOf(f.pod, f.client, unix.IPPROTO_TCP, flowOut),
+		flowKeyOf(f.pod, f.self, unix.IPPROTO_TCP, flowIn)}
 }
 
 func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation string, want uint16) {
@@ -120,7 +126,8 @@ func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation strin
 	all := flows(t, coll)
 	for _, k := range f.entries() {
 		if got, ok := all[k]; !ok || got.Flags != want {
-			t.Errorf("%s: entry of hook %d has flags %#x (there: %t), want %#x", situation, k.Hook, got.Flags, ok, want)
+			t.Errorf("%s: entry of hook %d has flags %#x (there: %t), want %#x", situation, k.Hook,
+				got.Flags, ok, want)
 		}
 	}
 }
@@ -133,10 +140,14 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 			coll := served(t)
 			f := begin(t, coll, a.client, a.node, a.pod2, 40000)
 			const tcp = unix.IPPROTO_TCP
-			client := func(flags byte) { becomesOf(t, coll, "service_in", segment(f.client, f.node, tcp, flags, ""), 0) }
+			client := func(flags byte) {
+				becomesOf(t, coll, "service_in", segment(f.client, f.node, tcp, flags, ""), 0)
+			}
 			backend := func(flags byte) {
-				expectPacket(t, coll, "service_pod_in", segment(f.pod, f.self, tcp, flags, ""), segment(f.pod, f.client, tcp, flags, ""), 0, abi.ServiceMark)
-				expectPacket(t, coll, "service_out", segment(f.pod, f.client, tcp, flags, ""), segment(f.node, f.client, tcp, flags, ""), servedMark, servedMark)
+				expectPacket(t, coll, "service_pod_in", segment(f.pod, f.self, tcp, flags, ""),
+					segment(f.pod, f.client, tcp, flags, ""), 0, abi.ServiceMark)
+				expectPacket(t, coll, "service_out", segment(f.pod, f.client, tcp, flags, ""),
+					segment(f.node, f.client, tcp, flags, ""), servedMark, servedMark)
 			}
 			f.expectState(t, coll, "nobody answered", 0)
 			client(tcpSYN)
@@ -186,13 +197,17 @@ func TestPortsOfThisNodeComeBack(t *testing.T) {
 			{"ended by the client alone", flowOpen | flowFIN, 30, false, true},
 			{"ended by the backend alone", flowOpen | flowFINBack, 30, false, true},
 			{"ended by the client alone, half an hour ago", flowOpen | flowFIN, 1800, false, false},
-			{"ended by the backend alone, half an hour ago", flowOpen | flowFINBack, 1800, false, false},
-			{"ended by the client alone, more than an hour ago", flowOpen | flowFIN, 3700, true, false},
+			{"ended by the backend alone, half an hour ago", flowOpen | flowFINBack, 1800, false,
+				false},
+			{"ended by the client alone, more than an hour ago", flowOpen | flowFIN, 3700, true,
+				false},
 			{"ended by the client alone, never answered", flowSpoke | flowFIN, 90, true, false},
 			{"ended by the client alone, and reset", flowOpen | flowFIN | flowRST, 90, true, false},
-			{"ended by both, of the same client, a moment ago", flowOpen | flowFIN | flowFINBack, 0, false, true},
+			{"ended by both, of the same client, a moment ago", flowOpen | flowFIN | flowFINBack, 0,
+				false, true},
 			{"ended by both, of the same client", flowOpen | flowFIN | flowFINBack, 4, true, true},
-			{"ended by both, of another client, seconds ago", flowOpen | flowFIN | flowFINBack, 7, false, false},
+			{"ended by both, of another client, seconds ago", flowOpen | flowFIN | flowFINBack, 7,
+				false, false},
 			{"ended by both, of another client", flowOpen | flowFIN | flowFINBack, 12, true, false},
 			{"open, a day ago", flowOpen, 90000, true, false},
 		} {
@@ -204,8 +219,10 @@ func TestPortsOfThisNodeComeBack(t *testing.T) {
 
 				keys, values := make([]flowKey, 0, 1<<16), make([]flow, 0, 1<<16)
 				for port := 1024; port < 1<<16; port++ {
-					keys = append(keys, flowKeyOf(f.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn))
-					values = append(values, flow{Addr: netip.MustParseAddr(holder).As16(), Port: [2]byte{1, 1}, Flags: c.flags, Used: now - c.age})
+					keys = append(keys, flowKeyOf(f.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP,
+						flowIn))
+					values = append(values, flow{Addr: netip.MustParseAddr(holder).As16(),
+						Port: [2]byte{1, 1}, Flags: c.flags, Used: now - c.age})
 				}
 
 				batch(t, coll.Maps["service_flows"], keys, values)
@@ -232,7 +249,8 @@ func TestPortsThatWereTaken(t *testing.T) {
 			var values []flow
 			for port := 1024; port < 1<<16; port++ {
 				k := flowKeyOf(former.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn)
-				v := flow{Addr: netip.MustParseAddr(a.pod1).As16(), Port: [2]byte{1, 1}, Flags: flowOpen, Used: now}
+				v := flow{Addr: netip.MustParseAddr(a.pod1).As16(), Port: [2]byte{1, 1},
+					Flags: flowOpen, Used: now}
 				if k == former.entries()[1] {
 					v = all[k]
 					v.Flags, v.Used = flowOpen|flowFIN|flowFINBack, now-20
@@ -247,7 +265,8 @@ func TestPortsThatWereTaken(t *testing.T) {
 					t.Fatal("nobody got the port of the closed flow")
 				}
 				client := at(a.client, 50000)
-				verdict, _, _, err := runPacket(t, coll, "service_in", segment(client, former.node, unix.IPPROTO_TCP, tcpSYN, ""), 0)
+				verdict, _, _, err := runPacket(t, coll, "service_in",
+					segment(client, former.node, unix.IPPROTO_TCP, tcpSYN, ""), 0)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -257,14 +276,18 @@ func TestPortsThatWereTaken(t *testing.T) {
 			}
 
 			for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
-				if _, _, _, err := runPacket(t, coll, "service_in", segment(former.client, former.node, unix.IPPROTO_TCP, flags, ""), 0); err != nil {
+				if _, _, _, err := runPacket(t, coll, "service_in",
+					segment(former.client, former.node, unix.IPPROTO_TCP, flags, ""),
+					0); err != nil {
 					t.Fatal(err)
 				}
 				taken.expectState(t, coll, "the former client went on", 0)
 			}
 
-			expectPacket(t, coll, "service_pod_in", segment(taken.pod, taken.self, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""),
-				segment(taken.pod, taken.client, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""), 0, abi.ServiceMark)
+			expectPacket(t, coll, "service_pod_in",
+				segment(taken.pod, taken.self, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""),
+				segment(taken.pod, taken.client, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""), 0,
+				abi.ServiceMark)
 		})
 	}
 }
@@ -305,30 +328,40 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 
 				age(t, coll, c.age)
 				other := at(a.node, 30070)
-				verdict, out, _, err := runPacket(t, coll, "service_in", segment(former.client, other, tcp, tcpSYN, ""), 0)
+				verdict, out, _, err := runPacket(t, coll, "service_in",
+					segment(former.client, other, tcp, tcpSYN, ""), 0)
 				if err != nil || (verdict == next) != c.free {
 					t.Fatalf("verdict %d, %v; want a flow: %t", int32(verdict), err, c.free)
 				}
 
 				if !c.free {
-					becomesOf(t, coll, "service_in", segment(former.client, former.node, tcp, tcpACK, ""), 0)
-					expectPacket(t, coll, "service_out", segment(former.pod, former.client, tcp, tcpACK, ""), segment(former.node, former.client, tcp, tcpACK, ""), servedMark, servedMark)
+					becomesOf(t, coll, "service_in",
+						segment(former.client, former.node, tcp, tcpACK, ""), 0)
+					expectPacket(t, coll, "service_out",
+						segment(former.pod, former.client, tcp, tcpACK, ""),
+						segment(former.node, former.client, tcp, tcpACK, ""), servedMark,
+						servedMark)
 					return
 				}
 
-				if want := segment(former.client, former.pod, tcp, tcpSYN, ""); !bytes.Equal(out, want) {
+				if want := segment(former.client, former.pod, tcp, tcpSYN, ""); !bytes.Equal(out,
+					want) {
 					t.Fatalf("out %x\nwant %x", out, want)
 				}
 
 				for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
-					expectAlone(t, coll, "service_in", segment(former.client, former.node, tcp, flags, ""))
+					expectAlone(t, coll, "service_in",
+						segment(former.client, former.node, tcp, flags, ""))
 				}
 
 				if now := flows(t, coll)[former.entries()[0]]; now.Flags != 0 {
-					t.Errorf("the former connection's packets gave the new one the state %#x", now.Flags)
+					t.Errorf("the former connection's packets gave the new one the state %#x",
+						now.Flags)
 				}
 
-				expectPacket(t, coll, "service_out", segment(former.pod, former.client, tcp, tcpSYN|tcpACK, ""), segment(other, former.client, tcp, tcpSYN|tcpACK, ""), servedMark, servedMark)
+				expectPacket(t, coll, "service_out",
+					segment(former.pod, former.client, tcp, tcpSYN|tcpACK, ""),
+					segment(other, former.client, tcp, tcpSYN|tcpACK, ""), servedMark, servedMark)
 			})
 		}
 	}
@@ -352,9 +385,12 @@ func TestUnansweredClientsChooseAnew(t *testing.T) {
 				f := begin(t, l.coll, a.client, a.node, a.pod2, 40000)
 				const tcp = unix.IPPROTO_TCP
 				if c.open {
-					becomesOf(t, l.coll, "service_pod_in", segment(f.pod, f.self, tcp, tcpSYN|tcpACK, ""), 0)
-					becomesOf(t, l.coll, "service_out", segment(f.pod, f.client, tcp, tcpSYN|tcpACK, ""), servedMark)
-					becomesOf(t, l.coll, "service_in", segment(f.client, f.node, tcp, tcpACK, ""), 0)
+					becomesOf(t, l.coll, "service_pod_in",
+						segment(f.pod, f.self, tcp, tcpSYN|tcpACK, ""), 0)
+					becomesOf(t, l.coll, "service_out",
+						segment(f.pod, f.client, tcp, tcpSYN|tcpACK, ""), servedMark)
+					becomesOf(t, l.coll, "service_in",
+						segment(f.client, f.node, tcp, tcpACK, ""), 0)
 				}
 
 				age(t, l.coll, c.age)
@@ -407,7 +443,8 @@ func TestPodsMakeNoFlowsOfOthers(t *testing.T) {
 				expectAlone(t, coll, "service_pod_in", segment(client, to, proto, flags, ""))
 			}
 			if after := flows(t, coll); len(before) != 4 || !sameFlows(before, after) {
-				t.Errorf("%s: a pod changed the flow of a client outside:\n%v\n%v", a.name, before, after)
+				t.Errorf("%s: a pod changed the flow of a client outside:\n%v\n%v", a.name, before,
+					after)
 			}
 		}
 	}
@@ -448,7 +485,8 @@ func TestFlowsThatEndedChangeNothing(t *testing.T) {
 			coll, node, pod := served(t), at(a.node, 30081), at(a.pod1, 5353)
 			becomesOf(t, coll, "service_pod_in", segment(client, node, udp, 0, "?"), 0)
 			answer := segment(pod, client, udp, 0, "!")
-			expectPacket(t, coll, "service_pod_out", answer, segment(node, client, udp, 0, "!"), 0, 0)
+			expectPacket(t, coll, "service_pod_out", answer, segment(node, client, udp, 0, "!"),
+				0, 0)
 			age(t, coll, 121)
 			expectAlone(t, coll, "service_pod_in", answer)
 			expectAlone(t, coll, "service_pod_out", answer)
@@ -464,7 +502,8 @@ func TestDatagramsOfALaterSecondAreOfTheFlow(t *testing.T) {
 		first, _ := becomesOf(t, coll, "service_in", in, 0)
 		before := counted(t, coll, packetUDP)
 		age(t, coll, -2)
-		if again, _ := becomesOf(t, coll, "service_in", in, 0); !bytes.Equal(first, again) || counted(t, coll, packetUDP) != before {
+		if again, _ := becomesOf(t, coll, "service_in", in, 0); !bytes.Equal(first, again) ||
+			counted(t, coll, packetUDP) != before {
 			t.Errorf("%s: a flow used two seconds from now was made anew", a.name)
 		}
 	}
@@ -475,12 +514,14 @@ func TestPacketsOfTunnelsAreNoServices(t *testing.T) {
 	l := &lab{coll: packets(t)}
 	l.serve(t, labService{name: "thief", nodePort: tunnelPort - 1, pods: []string{"1"}})
 	for _, a := range labAddrs {
-		if err := l.coll.Maps["nodes"].Put(netip.MustParseAddr(a.node).As16(), uint8(1)); err != nil {
+		if err := l.coll.Maps["nodes"].Put(netip.MustParseAddr(a.node).As16(),
+			uint8(1)); err != nil {
 			t.Fatal(err)
 		}
 		outer := segment(at(a.client, 40000), at(a.node, tunnelPort), unix.IPPROTO_UDP, 0, "outer")
 		expectAlone(t, l.coll, "service_in", outer)
 		// Its TCP port is anybody's.
-		becomesOf(t, l.coll, "service_in", segment(at(a.client, 40000), at(a.node, tunnelPort-1), unix.IPPROTO_TCP, tcpSYN, ""), 0)
+		becomesOf(t, l.coll, "service_in", segment(at(a.client, 40000), at(a.node, tunnelPort-1),
+			unix.IPPROTO_TCP, tcpSYN, ""), 0)
 	}
 }

@@ -34,7 +34,9 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 		t.Fatal(err)
 	}
 
-	set := map[string]uint32{"pod_mark": abi.PodMark, "tunnel_mark": abi.TunnelMark, "service_mark": abi.ServiceMark, "probe_port": abi.ProbePort, "tunnel_port": tunnelPort, "flow_places": flows / 128}
+	set := map[string]uint32{"pod_mark": abi.PodMark, "tunnel_mark": abi.TunnelMark,
+		"service_mark": abi.ServiceMark, "probe_port": abi.ProbePort,
+		"tunnel_port": tunnelPort, "flow_places": flows / 128}
 	if hostRouting {
 		set["host_routing"] = 1
 	}
@@ -45,7 +47,8 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 		}
 	}
 
-	spec.Maps["service_flows"].MaxEntries, spec.Maps["service_callers"].MaxEntries = flows, callersMax
+	spec.Maps["service_flows"].MaxEntries, spec.Maps["service_callers"].MaxEntries = flows,
+		callersMax
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {
 		t.Fatalf("load: %+v", err)

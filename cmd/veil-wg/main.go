@@ -75,7 +75,8 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	fs := flag.NewFlagSet("veil-wg", flag.ContinueOnError)
 	fs.StringVar(&o.dir, "dir", abi.WorkerDir, "`directory` of requests, on tmpfs")
-	fs.BoolVar(&o.trustDisk, "trust-disk", false, "allow -dir on a disk, where private keys would be written")
+	fs.BoolVar(&o.trustDisk, "trust-disk", false,
+		"allow -dir on a disk, where private keys would be written")
 	fs.TextVar(&o.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	fs.IntVar(&o.mtu, "mtu", 0, "device only: `bytes`, used when the TUN has to be made")
 	fs.BoolVar(&o.locked, "locked", false, "device only: file descriptor 3 is the device's lock")
@@ -118,7 +119,8 @@ func serveDevice(ctx context.Context, o options, args []string, log *slog.Logger
 	if len(args) != 1 {
 		return fmt.Errorf("device: want one name, have %q", args)
 	}
-	d := worker.DeviceOptions{Request: worker.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir, Debug: o.level <= slog.LevelDebug, Log: log}
+	d := worker.DeviceOptions{Request: worker.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir,
+		Debug: o.level <= slog.LevelDebug, Log: log}
 	if o.locked {
 		syscall.CloseOnExec(lockFD)
 		d.Lock = os.NewFile(lockFD, "lock")

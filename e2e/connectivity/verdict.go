@@ -46,7 +46,8 @@ type Seen struct {
 
 // newSeen takes over what the oracle said; whose only canary was the flow's.
 func newSeen(r leak.Result) Seen {
-	s := Seen{Frames: r.Frames, Tunnel: r.Kinds[leak.Tunnel], Clear: r.Kinds[leak.LeakCanary], Dropped: r.Dropped}
+	s := Seen{Frames: r.Frames, Tunnel: r.Kinds[leak.Tunnel], Clear: r.Kinds[leak.LeakCanary],
+		Dropped: r.Dropped}
 	for _, e := range r.Examples {
 		if e.Kind == leak.LeakCanary {
 			s.Examples = append(s.Examples, e.Link+": "+e.Detail)

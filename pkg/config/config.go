@@ -152,15 +152,16 @@ func Default() Config {
 		node = "" // Validate asks for it.
 	}
 	return Config{
-		Node:           strings.ToLower(node),
-		Source:         Source{Kind: SourceKubernetes},
-		KeyFile:        abi.KeyFile,
-		SnapshotFile:   abi.SnapshotFile,
-		Tunnel:         Tunnel{Mode: ModeAuto, Port: abi.TunnelPort},
-		Masquerade:     true,
-		CNI:            CNI{ConfDir: abi.CNIConfDir, Portmap: true, Bandwidth: true},
-		ServiceProxy:   ServiceProxyNone,
-		Services:       Services{HostRouting: HostRoutingKernel, HealthAddress: abi.ServiceHealthAddress},
+		Node:         strings.ToLower(node),
+		Source:       Source{Kind: SourceKubernetes},
+		KeyFile:      abi.KeyFile,
+		SnapshotFile: abi.SnapshotFile,
+		Tunnel:       Tunnel{Mode: ModeAuto, Port: abi.TunnelPort},
+		Masquerade:   true,
+		CNI:          CNI{ConfDir: abi.CNIConfDir, Portmap: true, Bandwidth: true},
+		ServiceProxy: ServiceProxyNone,
+		Services: Services{HostRouting: HostRoutingKernel,
+			HealthAddress: abi.ServiceHealthAddress},
 		MetricsAddress: abi.MetricsAddress,
 		LogLevel:       "info",
 	}

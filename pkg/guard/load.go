@@ -22,7 +22,8 @@ var (
 		abi.PinLinks, abi.PinWork,
 	}
 	pinnedPrograms = []string{
-		abi.PinGuardIngress, abi.PinGuardIngressL3, abi.PinGuardEgress, abi.PinGuardEgressL3,
+		abi.PinGuardIngress, abi.PinGuardIngressL3, abi.PinGuardEgress,
+		abi.PinGuardEgressL3,
 	}
 	// retiredPins are what earlier versions pinned; Open and Remove delete them. What an
 	// earlier version attached to a pod's link goes with the link, and marks it as the rules do.
@@ -32,13 +33,15 @@ var (
 // specs returns the compiled programs, with the settings in them.
 func specs() ([]*ebpf.CollectionSpec, error) {
 	var all []*ebpf.CollectionSpec
-	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadGuardIngress, bpf.LoadGuardEgress} {
+	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadGuardIngress,
+		bpf.LoadGuardEgress} {
 		spec, err := load()
 		if err != nil {
 			return nil, err
 		}
 		for name, value := range map[string]uint32{
-			"pod_mark": abi.PodMark, "tunnel_mark": abi.TunnelMark, "service_mark": abi.ServiceMark, "probe_port": abi.ProbePort,
+			"pod_mark": abi.PodMark, "tunnel_mark": abi.TunnelMark,
+			"service_mark": abi.ServiceMark, "probe_port": abi.ProbePort,
 		} {
 			if v := spec.Variables[name]; v != nil {
 				if err := v.Set(value); err != nil {
@@ -72,7 +75,8 @@ func (g *Guard) load(all []*ebpf.CollectionSpec) error {
 		}
 	}
 	for _, name := range retiredPins {
-		if err := os.Remove(filepath.Join(g.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(g.dir, name)); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove pin of an earlier version: %w", err)
 		}
 	}
@@ -171,7 +175,8 @@ func (g *Guard) loadPrograms(spec *ebpf.CollectionSpec) error {
 			shared[name] = m
 		}
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	coll, err := ebpf.NewCollectionWithOptions(spec,
+		ebpf.CollectionOptions{MapReplacements: shared})
 	if err != nil {
 		return fmt.Errorf("load programs: %w", err)
 	}
@@ -218,5 +223,6 @@ func (g *Guard) adoptOrPin(name string, coll *ebpf.Collection) (*ebpf.Program, e
 
 // explain adds to an error of the kernel what to do about it.
 func explain(err error) error {
-	return bpfobj.Explain(err, "a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF, 5.10 or newer,")
+	return bpfobj.Explain(err,
+		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF, 5.10 or newer,")
 }

@@ -77,7 +77,8 @@ func (w *world) oracle(f policy.Flow) policy.Verdict {
 	return policy.Allow
 }
 
-func (w *world) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr, f policy.Flow) bool {
+func (w *world) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr,
+	f policy.Flow) bool {
 	isolated := false
 	for _, np := range w.policies {
 		if np.Namespace != p.Namespace || !selects(np.Subjects, p.Labels) || !np.Isolates[d] {
@@ -127,7 +128,8 @@ func (w *world) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 	return false
 }
 
-func (w *world) ports(d policy.Direction, p policy.Pod, r policy.Rule, other netip.Addr, f policy.Flow) bool {
+func (w *world) ports(d policy.Direction, p policy.Pod, r policy.Rule, other netip.Addr,
+	f policy.Flow) bool {
 	if len(r.Ports) == 0 {
 		return true
 	}

@@ -53,7 +53,8 @@ func drawSelector(t *rapid.T) policy.Selector {
 	var s policy.Selector
 	for range rapid.SampledFrom([]int{0, 0, 1, 1, 2}).Draw(t, "requirements") {
 		r := policy.Requirement{Key: rapid.SampledFrom(keys).Draw(t, "key"),
-			Op: rapid.SampledFrom([]policy.Operator{policy.In, policy.In, policy.NotIn, policy.Exists,
+			Op: rapid.SampledFrom([]policy.Operator{policy.In, policy.In, policy.NotIn,
+				policy.Exists,
 				policy.DoesNotExist}).Draw(t, "operator")}
 		if r.Op == policy.In || r.Op == policy.NotIn {
 			r.Values = rapid.SliceOfN(rapid.SampledFrom(values), 1, 2).Draw(t, "values")
@@ -78,7 +79,8 @@ func drawPod(t *rapid.T) policy.Pod {
 		p.Addrs = podAddr(rapid.IntRange(1, pool).Draw(t, "address"))
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "ports") {
-		p.Ports = append(p.Ports, policy.NamedPort{Name: rapid.SampledFrom(portNames).Draw(t, "port"),
+		p.Ports = append(p.Ports, policy.NamedPort{Name: rapid.SampledFrom(portNames).Draw(t,
+			"port"),
 			Proto: rapid.SampledFrom(protos).Draw(t, "proto"),
 			Port:  rapid.SampledFrom(numbers).Draw(t, "number")})
 	}
@@ -151,7 +153,8 @@ func drawPolicy(t *rapid.T) policy.Policy {
 func (w *world) change(t *rapid.T, p *policy.Planner) {
 	switch rapid.IntRange(0, 9).Draw(t, "change") {
 	case 0:
-		ns := policy.Namespace{Name: rapid.SampledFrom(nsNames).Draw(t, "ns"), Labels: drawLabels(t)}
+		ns := policy.Namespace{Name: rapid.SampledFrom(nsNames).Draw(t, "ns"),
+			Labels: drawLabels(t)}
 		w.namespaces[ns.Name] = ns
 		p.PutNamespace(ns)
 	case 1:
@@ -240,7 +243,8 @@ func flows() (out []policy.Flow) {
 			}
 			for i, kind := range [][2]bool{{true, true}, {true, false}, {false, true}} {
 				f := policy.Flow{Src: src, Dst: dst, FromPod: kind[0], ToPod: kind[1]}
-				out = append(out, policy.Flow{Src: src, Dst: dst, FromPod: kind[0], ToPod: kind[1], Proto: 1})
+				out = append(out, policy.Flow{Src: src, Dst: dst, FromPod: kind[0], ToPod: kind[1],
+					Proto: 1})
 				for j, port := range []uint16{1, 53, 80, 82, 8080} {
 					f.Proto, f.Port = protos[(i+j)%len(protos)], port
 					out = append(out, f)
@@ -277,7 +281,8 @@ func TestPlanJudgesAsTheAPISays(t *testing.T) {
 
 		fresh := w.tellAll().Plan()
 		if diff := cmp.Diff(fresh, plan, compareAddrs); diff != "" {
-			t.Fatalf("a planner that was told the same at once plans otherwise (-fresh +kept):\n%s", diff)
+			t.Fatalf("a planner that was told the same at once plans otherwise (-fresh +kept):\n%s",
+				diff)
 		}
 	})
 }

@@ -70,7 +70,8 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 		return err
 	}
 
-	dev := device.NewDevice(tunDev, conn.NewStdNetBind(), newLogger(o.Log.With("device", o.Device), o.Debug))
+	dev := device.NewDevice(tunDev, conn.NewStdNetBind(),
+		newLogger(o.Log.With("device", o.Device), o.Debug))
 	defer dev.Close()
 	s := &server{dev: dev, state: filepath.Join(o.Dir, o.Device+".state")}
 	if err := s.restore(o.Log); err != nil {
@@ -106,8 +107,10 @@ func (s *server) restore(log *slog.Logger) error {
 		return err
 	}
 	if err := s.dev.IpcSetOperation(bytes.NewReader(configuration(b))); err != nil {
-		log.Warn("kept state is not usable, beginning empty", "file", s.state, "err", redact(err.Error()))
-		empty := "private_key=0000000000000000000000000000000000000000000000000000000000000000\nreplace_peers=true\n"
+		log.Warn("kept state is not usable, beginning empty", "file", s.state,
+			"err", redact(err.Error()))
+		empty :=
+			"private_key=0000000000000000000000000000000000000000000000000000000000000000\nreplace_peers=true\n"
 		return s.dev.IpcSetOperation(bytes.NewReader([]byte(empty)))
 	}
 	return nil
@@ -115,7 +118,8 @@ func (s *server) restore(log *slog.Logger) error {
 
 // run serves the configuration socket until ctx ends or the device does. A socket
 // that somebody removed is made again.
-func (s *server) run(ctx context.Context, path string, gone <-chan struct{}, log *slog.Logger) error {
+func (s *server) run(ctx context.Context, path string, gone <-chan struct{},
+	log *slog.Logger) error {
 	l, err := listen(path)
 	if err != nil {
 		return err
@@ -148,7 +152,8 @@ func (s *server) run(ctx context.Context, path string, gone <-chan struct{}, log
 
 		again, err := listen(path)
 		if err != nil {
-			log.Warn("configuration socket is gone and cannot be made again", "socket", path, "err", err)
+			log.Warn("configuration socket is gone and cannot be made again", "socket", path,
+				"err", err)
 			continue
 		}
 

@@ -59,9 +59,11 @@ func queueFlags(l nl.Link) (uint16, error) {
 	t, ok := l.(*nl.Tuntap)
 	switch {
 	case !ok || l.Type() != tunLink:
-		return 0, fmt.Errorf("device %s exists and is of type %s, not a TUN: remove it or choose another name", l.Attrs().Name, l.Type())
+		return 0, fmt.Errorf("device %s exists and is of type %s, not a TUN: remove it or choose "+
+			"another name", l.Attrs().Name, l.Type())
 	case t.Mode != unix.IFF_TUN:
-		return 0, fmt.Errorf("device %s exists and is a TAP, not a TUN: remove it or choose another name", l.Attrs().Name)
+		return 0, fmt.Errorf("device %s exists and is a TAP, not a TUN: remove it or choose "+
+			"another name", l.Attrs().Name)
 	}
 	return uint16(t.Flags) & unix.IFF_MULTI_QUEUE, nil
 }
@@ -71,7 +73,8 @@ func attachTUN(name string, flags uint16) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
-		return nil, fmt.Errorf("open /dev/net/tun: %w: the kernel has no TUN (load module tun, or give the container the device)", err)
+		return nil, fmt.Errorf("open /dev/net/tun: %w: the kernel has no TUN (load module tun, or "+
+			"give the container the device)", err)
 	case err != nil:
 		return nil, fmt.Errorf("open /dev/net/tun: %w", err)
 	}

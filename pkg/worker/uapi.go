@@ -48,7 +48,8 @@ func listen(path string) (*net.UnixListener, error) {
 	}
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
-		return nil, fmt.Errorf("configuration socket %s: %w: another program serves it", path, unix.EADDRINUSE)
+		return nil, fmt.Errorf("configuration socket %s: %w: another program serves it", path,
+			unix.EADDRINUSE)
 	}
 	tmp := path + ".new"
 	os.Remove(tmp)

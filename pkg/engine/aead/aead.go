@@ -98,8 +98,8 @@ func (w *Worker) OpenMessage(key *Key, dst, sealed, ad []byte) bool {
 // iface is the layout of an interface value with methods (runtime.iface).
 type iface struct{ tab, data unsafe.Pointer }
 
-// template is an AEAD of x/crypto with the zero key. Its concrete type is a struct that holds the 32
-// bytes of the key and nothing else; Choose proves it.
+// template is an AEAD of x/crypto with the zero key. Its concrete type is a struct that holds the
+// 32 bytes of the key and nothing else; Choose proves it.
 var template = func() cipher.AEAD {
 	a, err := chacha20poly1305.New(make([]byte, KeySize))
 	if err != nil {
@@ -108,8 +108,8 @@ var template = func() cipher.AEAD {
 	return a
 }()
 
-// at returns an AEAD of x/crypto that reads its key at key. chacha20poly1305.New would copy the key to
-// the heap, where it outlives the session.
+// at returns an AEAD of x/crypto that reads its key at key. chacha20poly1305.New would copy the key
+// to the heap, where it outlives the session.
 func at(key *Key) cipher.AEAD {
 	a := template
 	(*iface)(unsafe.Pointer(&a)).data = unsafe.Pointer(key)

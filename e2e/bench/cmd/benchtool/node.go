@@ -102,7 +102,8 @@ func (n *node) watch(_ context.Context, w remote.Watch) (any, error) {
 	if n.watching != nil {
 		return nil, errors.New("it is watched already")
 	}
-	o, err := leak.Start("/proc/self/ns/net", leak.Rules{Inner: w.Ranges, Nodes: w.Nodes, TunnelPort: abi.TunnelPort, Canary: []byte(w.Canary)})
+	o, err := leak.Start("/proc/self/ns/net", leak.Rules{Inner: w.Ranges, Nodes: w.Nodes,
+		TunnelPort: abi.TunnelPort, Canary: []byte(w.Canary)})
 	if err != nil {
 		return nil, err
 	}
