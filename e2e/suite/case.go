@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Need is what a case needs beyond a kubeconfig; its text completes "needs …".
@@ -62,7 +62,7 @@ type Lab interface {
 	StopAPI(ctx context.Context) error
 	StartAPI(ctx context.Context) error
 	// Oracle listens on the wire outside the nodes.
-	Oracle() *oracle.Oracle
+	Oracle() *leak.Oracle
 	// Clear installs the reference network on the nodes, which encrypts nothing; Unclear takes it
 	// away without a trace.
 	Clear(ctx context.Context) error

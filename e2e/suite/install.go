@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -86,7 +86,7 @@ func (s *Session) seenInClear(ctx context.Context, a, b *remote.Pod) error {
 		if err != nil {
 			return err
 		}
-		if seen.Kinds[oracle.LeakCanary] == 0 {
+		if seen.Kinds[leak.LeakCanary] == 0 {
 			return fmt.Errorf("the oracle saw no payload in clear to %s: it proves nothing", addr)
 		}
 	}

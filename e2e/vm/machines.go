@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Platform is what the nodes are, see pkg/bench.
@@ -24,7 +24,7 @@ func (c *Cluster) Platform() string {
 }
 
 // Oracle listens on every port of the bridge, from before the first boot.
-func (c *Cluster) Oracle() *oracle.Oracle { return c.Lab.Oracle }
+func (c *Cluster) Oracle() *leak.Oracle { return c.Lab.Oracle }
 
 // machine finds one that is there by its name.
 func (c *Cluster) machine(name string) (*Machine, error) {

@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // metricsAddress is where veild of the part scale serves its metrics, inside its node.
@@ -414,7 +414,7 @@ func (s *scaled) empty(ctx context.Context) error {
 	if _, err := s.node.Exec(ctx, "wg", args...); err != nil {
 		return err
 	}
-	for _, table := range []string{"main", fmt.Sprint(config.TablePod)} {
+	for _, table := range []string{"main", fmt.Sprint(abi.TablePod)} {
 		if err := s.node.IP(ctx, "route flush table "+table+" dev "+oursDevice); err != nil {
 			return err
 		}

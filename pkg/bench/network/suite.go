@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -17,7 +17,7 @@ import (
 const Suite = "bench-cluster"
 
 // tunnelPrefix begins the names of Kubeveil's tunnel devices.
-const tunnelPrefix = config.TunnelDevicePrefix
+const tunnelPrefix = abi.TunnelDevicePrefix
 
 // suite is one run.
 type suite struct {

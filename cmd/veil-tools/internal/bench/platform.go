@@ -13,9 +13,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // clues are what a kernel says of the machine under it.
@@ -120,8 +120,8 @@ func describeLinks(p *session.Platform, a session.Ask) error {
 	p.KernelTunnels = true
 	for _, l := range links {
 		attrs := l.Attrs()
-		if strings.HasPrefix(attrs.Name, config.TunnelDevicePrefix) &&
-			attrs.Group == config.TunnelGroup {
+		if strings.HasPrefix(attrs.Name, abi.TunnelDevicePrefix) &&
+			attrs.Group == abi.TunnelGroup {
 			p.Tunnels = append(p.Tunnels, attrs.Name)
 			p.KernelTunnels = p.KernelTunnels && l.Type() == "wireguard"
 		}
