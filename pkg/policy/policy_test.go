@@ -6,6 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/kubeveil/kubeveil/internal/policytest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -24,16 +28,14 @@ func shop() *policy.Planner {
 	p.PutNamespace(policy.Namespace{Name: "shop"})
 	p.PutPod(policy.Pod{Name: web, UID: "1", Node: "here",
 		Ports: []policy.NamedPort{{Name: "http", Proto: policy.TCP, Port: 8080}}})
-	p.SetAttached(webKey, podAddr(1))
-	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "client"}, UID: "2",
-		Node:   "there",
-		Labels: map[string]string{"app": "client"}, Addrs: podAddr(2)})
+	p.SetAttached(webKey, policytest.PodAddrs(1))
+	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "client"}, UID: "2", Node: "there",
+		Labels: map[string]string{"app": "client"}, Addrs: policytest.PodAddrs(2)})
 	return p
 }
 
 func from(i int, port uint16) policy.Flow {
-	return policy.Flow{Src: podAddr(i)[0], Dst: podAddr(1)[0], ToPod: true, Proto: policy.TCP,
-		Port: port}
+	return policy.Flow{Src: policytest.PodAddrs(i)[0], Dst: policytest.PodAddrs(1)[0], ToPod: true, Proto: policy.TCP, Port: port}
 }
 
 func expect(t *testing.T, p *policy.Planner, f policy.Flow, want policy.Verdict) {
@@ -58,17 +60,14 @@ func TestPodThatIsNotKnownIsMute(t *testing.T) {
 // A tenant who may write pods writes one with the UID of another tenant's.
 func TestPodOfAnotherNamespaceCannotSpeakForAnother(t *testing.T) {
 	p := shop()
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
-		Isolates: [2]bool{true, true}})
-	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "evil", Name: "web"}, UID: "1", Node: "here",
-		Mirror: true})
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"}, Isolates: [2]bool{true, true}})
+	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "evil", Name: "web"}, UID: "1", Node: "here", Mirror: true})
 	expect(t, p, from(2, 8080), policy.DenyIngress)
 }
 
 func TestNamedPortIsThatOfEachPod(t *testing.T) {
 	p := shop()
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "http"},
-		Isolates: [2]bool{true},
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "http"}, Isolates: [2]bool{true},
 		Rules: [2][]policy.Rule{{{Peers: []policy.Peer{{Pods: labelled("app", "client")}},
 			Ports: []policy.Port{{Proto: policy.TCP, Name: "http"}}}}}})
 	expect(t, p, from(2, 8080), policy.Allow)
@@ -79,8 +78,7 @@ func TestNamedPortIsThatOfEachPod(t *testing.T) {
 func TestPolicyBeyondABoundDeniesAll(t *testing.T) {
 	var many []policy.Port
 	for i := range policy.MaxLines + 1 {
-		many = append(many, policy.Port{Proto: policy.TCP, First: uint16(1 + 2*i),
-			Last: uint16(1 + 2*i)})
+		many = append(many, policy.Port{Proto: policy.TCP, First: uint16(1 + 2*i), Last: uint16(1 + 2*i)})
 	}
 	var values []string
 	var except []netip.Prefix
@@ -99,23 +97,18 @@ func TestPolicyBeyondABoundDeniesAll(t *testing.T) {
 		"selector": {[]policy.Rule{everything, {Peers: []policy.Peer{{Pods: &policy.Selector{
 			{Key: "a", Op: policy.NotIn, Values: values}}}}}}, nil, "more than 1024"},
 		"exceptions": {[]policy.Rule{everything, {Peers: []policy.Peer{{Block: &policy.Block{
-			CIDR: netip.MustParsePrefix("10.0.0.0/8"), Except: except}}}}}, nil,
-			"more than 4096 ranges"},
+			CIDR: netip.MustParsePrefix("10.0.0.0/8"), Except: except}}}}}, nil, "more than 4096 ranges"},
 		"exception outside": {[]policy.Rule{everything, {Peers: []policy.Peer{{Block: &policy.Block{
-			CIDR:   netip.MustParsePrefix("10.0.0.0/8"),
-			Except: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/9")},
+			CIDR: netip.MustParsePrefix("10.0.0.0/8"), Except: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/9")},
 		}}}}}, nil, "does not contain"},
-		"ports upside down": {[]policy.Rule{everything,
-			{Ports: []policy.Port{{Proto: policy.TCP, First: 2, Last: 1}}}},
+		"ports upside down": {[]policy.Rule{everything, {Ports: []policy.Port{{Proto: policy.TCP, First: 2, Last: 1}}}},
 			nil, "endPort 1 is below port 2"},
-		"subjects": {[]policy.Rule{everything},
-			policy.Selector{{Key: "a", Op: policy.In, Values: values}},
+		"subjects": {[]policy.Rule{everything}, policy.Selector{{Key: "a", Op: policy.In, Values: values}},
 			"all pods of the namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := shop()
-			np := policy.Policy{Name: policy.Name{Namespace: "shop", Name: "large"},
-				Subjects: tt.subjects,
+			np := policy.Policy{Name: policy.Name{Namespace: "shop", Name: "large"}, Subjects: tt.subjects,
 				Isolates: [2]bool{true}, Rules: [2][]policy.Rule{tt.rules}}
 			p.PutPolicy(np)
 			expect(t, p, from(2, 8080), policy.DenyIngress)
@@ -144,29 +137,25 @@ func TestRuleThatAllowsEverythingIsNotNoRule(t *testing.T) {
 
 func TestEqualPodsShareAGroup(t *testing.T) {
 	p := shop()
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
-		Isolates: [2]bool{true}})
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"}, Isolates: [2]bool{true}})
 	for i := 3; i < 100; i++ {
-		p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: fmt.Sprint(i)},
-			UID: fmt.Sprint(i), Node: "here"})
+		p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: fmt.Sprint(i)}, UID: fmt.Sprint(i), Node: "here"})
 	}
 	if plan := p.Plan(); len(plan.Groups) != 1 || len(plan.Chains) != 1 || len(plan.Members) != 98 {
-		t.Errorf("%d groups, %d chains, %d members", len(plan.Groups), len(plan.Chains),
-			len(plan.Members))
+		t.Errorf("%d groups, %d chains, %d members", len(plan.Groups), len(plan.Chains), len(plan.Members))
 	}
 }
 
 func TestChangeOfAPodKeepsOtherSetsAndAllChains(t *testing.T) {
 	p := shop()
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "two"},
-		Isolates: [2]bool{true},
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "two"}, Isolates: [2]bool{true},
 		Rules: [2][]policy.Rule{{
 			{Peers: []policy.Peer{{Pods: labelled("app", "client")}}},
 			{Peers: []policy.Peer{{Pods: labelled("app", "other")}}},
 		}}})
 	before := p.Plan()
 	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "new"}, UID: "9", Node: "there",
-		Labels: map[string]string{"app": "other"}, Addrs: podAddr(5)})
+		Labels: map[string]string{"app": "other"}, Addrs: policytest.PodAddrs(5)})
 	after := p.Plan()
 	changed := 0
 	for name, s := range after.Sets {
@@ -184,6 +173,37 @@ func TestChangeOfAPodKeepsOtherSetsAndAllChains(t *testing.T) {
 	}
 }
 
+func TestPlanJudgesAsTheAPISays(t *testing.T) {
+	all := policytest.Flows()
+	rapid.Check(t, func(t *rapid.T) {
+		w := policytest.NewWorld()
+		p := policy.NewPlanner(w.Node)
+		for range rapid.IntRange(1, 40).Draw(t, "changes") {
+			w.Change(t, p)
+			if rapid.IntRange(0, 3).Draw(t, "look") > 0 {
+				continue
+			}
+			plan := p.Plan()
+			for i := rapid.IntRange(0, 6).Draw(t, "from"); i < len(all); i += 7 {
+				if got, want := plan.Judge(all[i]), w.Judge(all[i]); got != want {
+					t.Fatalf("%+v: %s, want %s", all[i], got, want)
+				}
+			}
+		}
+		plan := p.Plan()
+		for _, f := range all {
+			if got, want := plan.Judge(f), w.Judge(f); got != want {
+				t.Fatalf("%+v: %s, want %s", f, got, want)
+			}
+		}
+
+		fresh := w.TellAll().Plan()
+		if diff := cmp.Diff(fresh, plan, policytest.CompareAddrs); diff != "" {
+			t.Fatalf("a planner that was told the same at once plans otherwise (-fresh +kept):\n%s", diff)
+		}
+	})
+}
+
 // large is 10,000 pods in 100 namespaces and 1,000 policies with 100 rules each. A hundredth of
 // the pods is on this node.
 func large(b *testing.B) *policy.Planner {
@@ -191,8 +211,7 @@ func large(b *testing.B) *policy.Planner {
 	p := policy.NewPlanner("node-0")
 	for n := range 100 {
 		ns := fmt.Sprint("ns-", n)
-		p.PutNamespace(policy.Namespace{Name: ns,
-			Labels: map[string]string{"team": fmt.Sprint(n % 10)}})
+		p.PutNamespace(policy.Namespace{Name: ns, Labels: map[string]string{"team": fmt.Sprint(n % 10)}})
 		for i := range 100 {
 			p.PutPod(largePod(n, i, fmt.Sprint("app-", i%10)))
 		}
@@ -203,8 +222,7 @@ func large(b *testing.B) *policy.Planner {
 				np.Rules[r%2] = append(np.Rules[r%2], policy.Rule{
 					Peers: []policy.Peer{{Namespaces: labelled("team", fmt.Sprint(r%10)),
 						Pods: labelled("app", fmt.Sprint("app-", r/10))}},
-					Ports: []policy.Port{{Proto: policy.TCP, First: uint16(1000 + r),
-						Last: uint16(1000 + r)}}})
+					Ports: []policy.Port{{Proto: policy.TCP, First: uint16(1000 + r), Last: uint16(1000 + r)}}})
 			}
 			p.PutPolicy(np)
 		}
@@ -241,8 +259,7 @@ func BenchmarkPlanAfterEditingAPolicy(b *testing.B) {
 	p := large(b)
 	p.Plan()
 	for i := 0; b.Loop(); i++ {
-		p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "ns-1", Name: "0"},
-			Isolates: [2]bool{i%2 == 0, true}})
+		p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "ns-1", Name: "0"}, Isolates: [2]bool{i%2 == 0, true}})
 		p.Plan()
 	}
 }
@@ -253,13 +270,10 @@ func FuzzCompiledPolicyIsBounded(f *testing.F) {
 		c, _ := netip.ParsePrefix(cidr)
 		e, _ := netip.ParsePrefix(except)
 		s := policy.Selector{{Key: text, Op: policy.Operator(op), Values: []string{text}}}
-		np := policy.Policy{Name: policy.Name{Namespace: "shop", Name: "fuzzed"},
-			Isolates: [2]bool{true, true}}
+		np := policy.Policy{Name: policy.Name{Namespace: "shop", Name: "fuzzed"}, Isolates: [2]bool{true, true}}
 		np.Rules[op&1] = []policy.Rule{{
-			Peers: []policy.Peer{{Block: &policy.Block{CIDR: c, Except: []netip.Prefix{e, c}}},
-				{Pods: &s, Namespaces: &s}},
-			Ports: []policy.Port{{Proto: policy.Proto(op), First: first, Last: last},
-				{Proto: policy.TCP, Name: text}},
+			Peers: []policy.Peer{{Block: &policy.Block{CIDR: c, Except: []netip.Prefix{e, c}}}, {Pods: &s, Namespaces: &s}},
+			Ports: []policy.Port{{Proto: policy.Proto(op), First: first, Last: last}, {Proto: policy.TCP, Name: text}},
 		}}
 		p := shop()
 		p.PutPolicy(np)
