@@ -26,11 +26,13 @@ const port = 51820
 
 // world is one side: four namespaces, joined, and the device processes of two of them.
 type world struct {
-	side  side
-	mtu   int
-	dir   string
-	names [4]string // node a, node b, pod a, pod b
-	procs [2]*exec.Cmd
+	side side
+	// engines are those of node a and b; both are side.engine but in tests.
+	engines [2]string
+	mtu     int
+	dir     string
+	names   [4]string // node a, node b, pod a, pod b
+	procs   [2]*exec.Cmd
 }
 
 const (
@@ -64,7 +66,7 @@ func run(ctx context.Context, netns, text string) error {
 
 // build makes a world; close undoes also what a failed build left.
 func build(ctx context.Context, s side, mtu int, dir string) (*world, error) {
-	w := &world{side: s, mtu: mtu, dir: filepath.Join(dir, fmt.Sprintf("%s-%d", s.file, mtu))}
+	w := &world{side: s, engines: [2]string{s.engine, s.engine}, mtu: mtu, dir: filepath.Join(dir, fmt.Sprintf("%s-%d", s.file, mtu))}
 	for i, n := range []string{"a", "b", "pa", "pb"} {
 		w.names[i] = fmt.Sprintf("kvbench%d-%s%d%s", os.Getpid(), s.file, mtu, n)
 	}
@@ -159,7 +161,7 @@ func (w *world) start(i, mtu int) error {
 	}
 	defer log.Close()
 	cmd := exec.Command("ip", "netns", "exec", w.names[i], exe)
-	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.side.engine, w.side.aead, dir, strconv.Itoa(mtu)}, ","))
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.engines[i], w.side.aead, dir, strconv.Itoa(mtu)}, ","))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
