@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// stickyKey and sticky are struct service_client_key and struct service_client of lib/service.h.
+// stickyKey and sticky are struct affinity_key and struct affinity of lib/service/affinity.h.
 type stickyKey struct{ Group, Client uint64 }
 
 type sticky struct {

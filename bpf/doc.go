@@ -5,7 +5,6 @@
 // a test holds it to, and refuses to know where they are attached: pkg/guard
 // loads the guard, and the CNI plugin attaches what is pinned.
 //
-// Start with progs/guard_egress.c and lib/packet.h, for services with progs/service_socket.c and
-// lib/service.h; reasons.go is the one list
-// of reasons for C, Go and docs/drop-reasons.md.
+// Start with progs/guard_egress.c and lib/guard/guard.h, for services with progs/service_packet.c and
+// lib/service/tc_path.h. lib/service/flow.h draws the flow table.
 package bpf

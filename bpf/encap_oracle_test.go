@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// reading is what is known of a packet while its headers are read, one in a step, as lib/encap.h
+// reading is what is known of a packet while its headers are read, one in a step, as lib/guard/encap.h
 // does. It is written as plainly as can be, to be compared with that.
 type reading struct {
 	rest   []byte // from the next header on

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// caller is struct service_caller of lib/callers.h.
+// caller is struct pod_client of lib/service/pod_clients.h.
 type caller struct {
 	Addr [16]byte
 	Link uint32

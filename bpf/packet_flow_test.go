@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// flowKey and flow are struct service_flow_key and struct service_flow of lib/flow.h.
+// flowKey and flow are struct flow_key and struct flow of lib/service/flow.h.
 type flowKey struct {
 	Src, Dst       [16]byte
 	Sport, Dport   [2]byte
@@ -29,7 +29,7 @@ type flow struct {
 	Group uint64
 }
 
-// Hooks and flags of lib/flow.h.
+// Hooks and flags of lib/service/flow.h.
 const (
 	flowIn, flowOut, flowPlace uint8 = 0, 1, 2
 

@@ -15,7 +15,7 @@ import (
 // redirected is TC_ACT_REDIRECT (include/uapi/linux/pkt_cls.h).
 const redirected uint32 = 7
 
-// Flags of lib/route.h.
+// Flags of lib/service/route.h.
 const (
 	routePod  = uint8(1)
 	routeFrom = uint8(4)

@@ -52,7 +52,7 @@ var Reasons = []Reason{
 
 // Files that Header and Document are written to, relative to this directory.
 const (
-	HeaderFile   = "lib/reasons.h"
+	HeaderFile   = "lib/packet/reasons.h"
 	DocumentFile = "../docs/drop-reasons.md"
 )
 

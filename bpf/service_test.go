@@ -109,7 +109,7 @@ func again(t *testing.T, dir string, files ...*os.File) func() (string, error) {
 	}
 }
 
-// The first of enum service_count in lib/service.h.
+// The first of enum service_count in lib/service/count.h.
 const (
 	socketTCP uint32 = iota
 	socketUDP

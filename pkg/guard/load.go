@@ -37,14 +37,13 @@ func specs() ([]*ebpf.CollectionSpec, error) {
 		if err != nil {
 			return nil, err
 		}
-		for name, value := range map[string]uint32{
-			"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort,
-		} {
-			if v := spec.Variables[name]; v != nil {
-				if err := v.Set(value); err != nil {
-					return nil, fmt.Errorf("set %s: %w", name, err)
-				}
-			}
+		if err := bpfobj.Set(spec, map[string]any{
+			"pod_mark":     uint32(config.PodMark),
+			"tunnel_mark":  uint32(config.TunnelMark),
+			"service_mark": uint32(config.ServiceMark),
+			"probe_port":   uint32(config.ProbePort),
+		}); err != nil {
+			return nil, err
 		}
 		all = append(all, spec)
 	}

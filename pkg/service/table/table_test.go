@@ -48,7 +48,7 @@ func TestServicesWorkAtSockets(t *testing.T) {
 // TestRefusalWithoutSetRetval is for kernels before 5.18: the kernel refuses where nobody listens.
 func TestRefusalWithoutSetRetval(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
-	all, err := specs()
+	all, err := specs(Features{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestUpgrade(t *testing.T) {
 			conns := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"), h.dial("udp", "[fd42::1]:53")}
 			sticky := h.dial("tcp", "198.18.0.2:80").Answer
 			h.do(order{Do: "load", Net: "tcp", To: "[fd42::1]:80"})
-			all, err := specs()
+			all, err := specs(Features{SetRetval: true})
 			if err != nil {
 				t.Fatal(err)
 			}
