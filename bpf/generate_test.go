@@ -34,7 +34,8 @@ func TestReasonsAreNumberedAndNamedOnce(t *testing.T) {
 	}
 }
 
-// TestEachDropHasAReason: a verdict to drop is given by drop and service_drop alone, which count.
+// TestEachDropHasAReason holds that only drop and service_drop return the verdict to drop. Both
+// count.
 func TestEachDropHasAReason(t *testing.T) {
 	counting := map[string]int{"lib/packet/drop.h": 1, "lib/service/count.h": 1, "include/kernel.h": 2}
 	used := ""

@@ -13,17 +13,17 @@ var (
 	includeLine = regexp.MustCompile(`(?m)^#include "([^"]+)"$`)
 	mapLine     = regexp.MustCompile(`(?m)^\} (\w+) SEC\("\.maps"\);$`)
 	comment     = regexp.MustCompile(`(?s)/\*.*?\*/`)
-	// declaration is a function without a body: it would close a circle that no include shows.
+	// declaration is a function without a body. It would close a circle that no include shows.
 	declaration = regexp.MustCompile(`(?m)^\w[^#{}=]*\([^{}=]*\);$`)
 )
 
-// headerFile is what the rules of lib ask about a header.
+// headerFile is a header of lib.
 type headerFile struct {
 	includes, maps []string
 	code           string // without comments
 }
 
-// headers returns the headers of lib by the name that others include.
+// headers returns the headers of lib by the name in an include.
 func headers(t *testing.T) map[string]headerFile {
 	t.Helper()
 	all := make(map[string]headerFile)

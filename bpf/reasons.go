@@ -7,15 +7,15 @@ import (
 
 // Reason is why a packet was dropped.
 type Reason struct {
-	// Number is the index in the map of drops. It is never given to another reason.
+	// Number is the index in the map of drops. No other reason ever gets it.
 	Number uint32
-	// Name is in snake case: the label in metrics and the counter in nftables.
+	// Name is in snake case. It is the label in metrics and the counter in nftables.
 	Name string
-	// Sentence is for people.
+	// Sentence explains the drop to an operator.
 	Sentence string
 }
 
-// Reasons are all reasons, by number. 12 was that of a program that is no more.
+// Reasons has all reasons, in the order of their numbers. Number 12 is retired.
 var Reasons = []Reason{
 	{1, "src_in_range", "The source is in a cluster or service range and the packet was outside a tunnel."},
 	{2, "dst_in_range", "The destination is in a cluster or service range and the packet was outside a tunnel."},
@@ -50,13 +50,13 @@ var Reasons = []Reason{
 	{32, "to_loopback", "A packet from a pod, or out of a tunnel, was for a loopback address of the node."},
 }
 
-// Files that Header and Document are written to, relative to this directory.
+// HeaderFile and DocumentFile are the files of Header and Document, relative to this directory.
 const (
 	HeaderFile   = "lib/packet/reasons.h"
 	DocumentFile = "../docs/drop-reasons.md"
 )
 
-// Header gives the reasons in C.
+// Header returns the reasons in C.
 func Header() string {
 	var b strings.Builder
 	b.WriteString("/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */\n")
@@ -68,7 +68,7 @@ func Header() string {
 	return b.String()
 }
 
-// Document gives the reasons for people, in Markdown.
+// Document returns the reasons in Markdown, for operators.
 func Document() string {
 	var b strings.Builder
 	b.WriteString("<!-- Code generated from bpf/reasons.go. DO NOT EDIT. -->\n# Drop reasons\n\n")

@@ -11,29 +11,30 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// caller is struct pod_client of lib/service/pod_clients.h.
-type caller struct {
+// podClient is struct pod_client of lib/service/pod_clients.h.
+type podClient struct {
 	Addr [16]byte
 	Link uint32
 }
 
-func callers(t *testing.T, coll *ebpf.Collection) map[caller]uint8 {
+func podClients(t *testing.T, coll *ebpf.Collection) map[podClient]uint8 {
 	t.Helper()
-	return allOf[caller, uint8](t, coll, "service_callers")
+	return allOf[podClient, uint8](t, coll, "service_callers")
 }
 
-func expectCallers(t *testing.T, coll *ebpf.Collection, situation string, want ...caller) {
+func expectPodClients(t *testing.T, coll *ebpf.Collection, situation string, want ...podClient) {
 	t.Helper()
-	all := make(map[caller]uint8)
+	all := make(map[podClient]uint8)
 	for _, c := range want {
 		all[c] = 1
 	}
-	if got := callers(t, coll); !maps.Equal(got, all) {
-		t.Errorf("%s: callers are %v, want %v", situation, got, all)
+	if got := podClients(t, coll); !maps.Equal(got, all) {
+		t.Errorf("%s: pod clients are %v, want %v", situation, got, all)
 	}
 }
 
-// called is programs with a service of which pod 1 is the backend, at addresses of a balancer and of the ranges.
+// called returns programs with a service whose backend is pod 1, at LoadBalancer IPs and at
+// addresses of the ranges.
 func called(t *testing.T) *ebpf.Collection {
 	t.Helper()
 	l := &lab{coll: packets(t)}
@@ -45,13 +46,13 @@ func called(t *testing.T) *ebpf.Collection {
 	return l.coll
 }
 
-// clusterAddr is addresses of the ranges, by family.
+// clusterAddr has an address of the ranges for each family.
 var clusterAddr = map[string]string{"IPv4": "198.18.200.1", "IPv6": "fd42:1:0:ff::1"}
 
-// servicePorts are those of a labService, and of its pods.
+// servicePorts has the ports of a labService and of its pods.
 var servicePorts = map[byte]struct{ service, pod uint16 }{unix.IPPROTO_TCP: {80, 8080}, unix.IPPROTO_UDP: {53, 5353}}
 
-// forget has the table of flows lose all.
+// forget deletes all entries of the flow table.
 func forget(t *testing.T, coll *ebpf.Collection) {
 	t.Helper()
 	for k := range flows(t, coll) {
@@ -61,8 +62,8 @@ func forget(t *testing.T, coll *ebpf.Collection) {
 	}
 }
 
-// Who had a flow to an address outside the ranges is known when the table has long forgotten that.
-func TestCallersAreNotForgotten(t *testing.T) {
+// A pod that had a flow to an address outside the ranges is known even if the flow was evicted.
+func TestPodClientsAreNotForgotten(t *testing.T) {
 	for _, a := range labAddrs {
 		for proto, port := range servicePorts {
 			coll := called(t)
@@ -71,49 +72,50 @@ func TestCallersAreNotForgotten(t *testing.T) {
 			to := func(addr string) netip.AddrPort { return at(addr, port.service) }
 			open := segment(client, to(a.vip), proto, tcpSYN, "")
 			expectForged(t, coll, open)
-			becomesOf(t, coll, "service_in", segment(at(a.client, 40000), to(a.vip), proto, tcpSYN, ""), 0)
-			becomesOf(t, coll, "service_pod_in", segment(client, to(clusterAddr[a.name]), proto, tcpSYN, ""), 0)
+			passed(t, coll, "service_in", segment(at(a.client, 40000), to(a.vip), proto, tcpSYN, ""), 0)
+			passed(t, coll, "service_pod_in", segment(client, to(clusterAddr[a.name]), proto, tcpSYN, ""), 0)
 			expectAlone(t, coll, "service_pod_in", segment(client, to(a.other), proto, tcpSYN, ""))
-			expectCallers(t, coll, a.name+": a pod that says it is another, a client outside, an address of the ranges, one that is no service's")
+			expectPodClients(t, coll, a.name+": a pod that says it is another, a client outside, an address of the ranges, one that is no service's")
 
-			// From another port: the one above has its flow to that backend.
+			// From another port: the client above has its flow to that backend.
 			client = at(a.pod2, 40001)
 			open = segment(client, to(a.vip), proto, tcpSYN, "")
 			expectPacket(t, coll, "service_pod_in", open, segment(client, pod, proto, tcpSYN, ""), 0, config.ServiceMark)
-			want := caller{netip.MustParseAddr(a.vip).As16(), links.own}
-			expectCallers(t, coll, a.name+": a pod", want)
+			want := podClient{netip.MustParseAddr(a.vip).As16(), links.own}
+			expectPodClients(t, coll, a.name+": a pod", want)
 			forget(t, coll)
 			if proto == unix.IPPROTO_TCP {
 				expectAlone(t, coll, "service_pod_in", segment(client, to(a.vip), proto, tcpACK, "secret"))
 			}
-			expectCallers(t, coll, a.name+": a pod whose flow was forgotten", want)
+			expectPodClients(t, coll, a.name+": a pod whose flow was forgotten", want)
 
-			// One that began before there was this map is known when it goes on.
-			becomesOf(t, coll, "service_pod_in", open, 0)
+			// A flow that began before this map existed is added when it goes on.
+			passed(t, coll, "service_pod_in", open, 0)
 			if err := coll.Maps["service_callers"].Delete(want); err != nil {
 				t.Fatal(err)
 			}
 			age(t, coll, 30)
-			becomesOf(t, coll, "service_pod_in", segment(client, to(a.vip), proto, tcpACK, ""), 0)
-			expectCallers(t, coll, a.name+": a pod that goes on", want)
+			passed(t, coll, "service_pod_in", segment(client, to(a.vip), proto, tcpACK, ""), 0)
+			expectPodClients(t, coll, a.name+": a pod that goes on", want)
 		}
 	}
 }
 
-// TestNoFlowsWithoutRoomForCallers: what could not be kept closed later is not begun, and does not go on.
-func TestNoFlowsWithoutRoomForCallers(t *testing.T) {
+// TestNoFlowsWithoutRoomForPodClients holds that a flow neither begins nor goes on if its client
+// cannot be remembered: the address could not be kept closed for it.
+func TestNoFlowsWithoutRoomForPodClients(t *testing.T) {
 	for _, a := range labAddrs {
 		for proto, port := range servicePorts {
 			coll := called(t)
 			client, vip := at(a.pod2, 40000), at(a.vip, port.service)
-			becomesOf(t, coll, "service_pod_in", segment(client, vip, proto, tcpSYN, ""), 0)
-			for c := range callers(t, coll) {
+			passed(t, coll, "service_pod_in", segment(client, vip, proto, tcpSYN, ""), 0)
+			for c := range podClients(t, coll) {
 				if err := coll.Maps["service_callers"].Delete(c); err != nil {
 					t.Fatal(err)
 				}
 			}
-			for i := range uint32(callersMax) {
-				if err := coll.Maps["service_callers"].Put(caller{Link: 1000 + i}, uint8(1)); err != nil {
+			for i := range uint32(podClientsMax) {
+				if err := coll.Maps["service_callers"].Put(podClient{Link: 1000 + i}, uint8(1)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -128,16 +130,16 @@ func TestNoFlowsWithoutRoomForCallers(t *testing.T) {
 			age(t, coll, 30)
 			dropsIt("a flow that goes on", segment(client, vip, proto, tcpACK, ""))
 			if _, forward := held(t, coll); forward > 0 {
-				t.Errorf("%s: a flow whose caller is not known is there", a.name)
+				t.Errorf("%s: a flow whose client is not known is there", a.name)
 			}
 			forget(t, coll)
 			dropsIt("a flow that begins", segment(client, vip, proto, tcpSYN, ""))
 			if all := flows(t, coll); len(all) > 0 {
 				t.Errorf("%s: a flow that was refused has entries: %v", a.name, all)
 			}
-			// Nobody has to be remembered for the others.
-			becomesOf(t, coll, "service_pod_in", segment(client, at(clusterAddr[a.name], port.service), proto, tcpSYN, ""), 0)
-			becomesOf(t, coll, "service_in", segment(at(a.client, 40000), vip, proto, tcpSYN, ""), 0)
+			// No client has to be remembered for these addresses.
+			passed(t, coll, "service_pod_in", segment(client, at(clusterAddr[a.name], port.service), proto, tcpSYN, ""), 0)
+			passed(t, coll, "service_in", segment(at(a.client, 40000), vip, proto, tcpSYN, ""), 0)
 		}
 	}
 }

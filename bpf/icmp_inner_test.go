@@ -8,8 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// quote is an ICMP error between hosts and what it quotes.
-type quote struct {
+// icmpErrorCase is an ICMP error between hosts and its inner packet.
+type icmpErrorCase struct {
 	name string
 	src4 string // inner, and the same for IPv6
 	src6 string
@@ -20,7 +20,7 @@ type quote struct {
 	want string
 }
 
-var quotes = []quote{
+var icmpErrors = []icmpErrorCase{
 	{name: "about a packet to a pod", src4: "203.0.113.1", src6: "2001:db8::1", dst4: "198.18.1.9", dst6: "fd42:1::9", want: "quoted_in_error"},
 	{name: "about a packet from a pod", src4: "198.18.1.9", src6: "fd42:1::9", dst4: "203.0.113.1", dst6: "2001:db8::1", want: "quoted_in_error"},
 	{name: "about a probe", src4: "203.0.113.1", src6: "2001:db8::1", dst4: "203.0.113.2", dst6: "2001:db8::2", port: config.ProbePort, want: "quoted_in_error"},
@@ -29,7 +29,7 @@ var quotes = []quote{
 	{name: "no error but an echo of the same bytes", echo: true, src4: "198.18.1.9", src6: "fd42:1::9", dst4: "203.0.113.1", dst6: "2001:db8::1"},
 }
 
-func (q quote) typ(six bool) byte {
+func (q icmpErrorCase) typ(six bool) byte {
 	switch {
 	case q.echo && six:
 		return 128
@@ -41,8 +41,8 @@ func (q quote) typ(six bool) byte {
 	return 3
 }
 
-func (q quote) src(six bool) netip.Addr { return pick(six, q.src4, q.src6) }
-func (q quote) dst(six bool) netip.Addr { return pick(six, q.dst4, q.dst6) }
+func (q icmpErrorCase) src(six bool) netip.Addr { return pick(six, q.src4, q.src6) }
+func (q icmpErrorCase) dst(six bool) netip.Addr { return pick(six, q.dst4, q.dst6) }
 
 func pick(six bool, v4, v6 string) netip.Addr {
 	if six {
@@ -51,7 +51,7 @@ func pick(six bool, v4, v6 string) netip.Addr {
 	return netip.MustParseAddr(v4)
 }
 
-// header is an IP header without options or checksum.
+// header returns an IP header without options or checksum.
 func header(src, dst netip.Addr, proto byte, payload int) []byte {
 	if src.Is6() {
 		h := make([]byte, 40)
@@ -69,8 +69,8 @@ func header(src, dst netip.Addr, proto byte, payload int) []byte {
 	return h
 }
 
-// icmpError is a frame with an ICMP message between two hosts that quotes a
-// packet from src to dst.
+// icmpError returns a frame with an ICMP message between two hosts, whose inner packet is from src
+// to dst.
 func icmpError(six bool, typ byte, src, dst netip.Addr, port uint16) []byte {
 	proto := byte(6)
 	if port != 0 {
@@ -89,17 +89,17 @@ func icmpError(six bool, typ byte, src, dst netip.Addr, port uint16) []byte {
 	return append(binary.BigEndian.AppendUint16(make([]byte, 12), ether), p...)
 }
 
-func TestICMPErrorsQuoteNothingFromInside(t *testing.T) {
+func TestICMPErrorsHaveNoInnerPacketOfTheCluster(t *testing.T) {
 	l := load(t)
 	for _, six := range []bool{false, true} {
-		for _, q := range quotes {
+		for _, q := range icmpErrors {
 			t.Run(q.name+map[bool]string{false: ", IPv4", true: ", IPv6"}[six], func(t *testing.T) {
 				in := icmpError(six, q.typ(six), q.src(six), q.dst(six), q.port)
 				l.expect(t, "guard_egress", in, 0, q.want, 0)
 				if q.want == "" {
 					return
 				}
-				// Cut anywhere inside ICMP it cannot be told from one that quotes.
+				// Cut anywhere inside ICMP, it cannot be told from an error.
 				for n := len(in) - 13; n > 14+len(header(q.src(six), q.dst(six), 0, 0))+8; n-- {
 					l.expect(t, "guard_egress", in[:n], 0, "quoted_in_error", 0)
 				}
