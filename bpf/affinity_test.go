@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -85,12 +85,14 @@ func TestAffinityCountsFromItsLastUse(t *testing.T) {
 			if len(all) != 1 {
 				t.Fatalf("one client has %v", all)
 			}
+
 			key := slices.Collect(maps.Keys(all))[0]
 			had := all[key]
 			had.Addr, had.Flags = netip.MustParseAddr(a.pod2).As16(), 0
 			if err := coll.Maps["service_members"].Put(service.MemberKey{Group: key.Group, Addr: had.Addr, Port: had.Port}, service.Eligible); err != nil {
 				t.Fatal(err)
 			}
+
 			for i, c := range []struct {
 				later time.Duration
 				want  string
@@ -131,15 +133,18 @@ func TestAffinityIsOfANamespace(t *testing.T) {
 		}
 		return
 	}
+
 	coll, dir := attached(t)
 	writeServices(t, coll)
 	if out, err := again(t, dir)(); err != nil {
 		t.Fatalf("in the cgroup: %v\n%s", err, out)
 	}
+
 	chosen, all := make(map[netip.Addr]int), allOf[stickyKey, sticky](t, coll, "service_clients")
 	for _, s := range all {
 		chosen[netip.AddrFrom16(s.Addr).Unmap()]++
 	}
+
 	if len(all) != callers*len(services) || len(chosen) != 2*len(services) {
 		t.Errorf("%d callers of %d services are %d clients and chose %v", callers, len(services), len(all), chosen)
 	}
@@ -173,9 +178,11 @@ func TestChoicesAreEven(t *testing.T) {
 			return err
 		})
 		defer unix.Close(fd)
+
 		for _, b := range backends {
 			nettest.AddAddr(t, ns, "lo", netip.PrefixFrom(b, 32))
 		}
+
 		for addr, own := range services {
 			chosen := make(map[netip.Addr]int)
 			for range choices {
@@ -192,8 +199,10 @@ func TestChoicesAreEven(t *testing.T) {
 				t.Errorf("%s went to %v", addr, chosen)
 			}
 		}
+
 		return
 	}
+
 	coll, dir := attached(t)
 	p := newPlanner(t)
 	for addr, own := range services {
@@ -205,6 +214,7 @@ func TestChoicesAreEven(t *testing.T) {
 		}
 		p.PutSlice(slice)
 	}
+
 	c := p.Plan()
 	batch(t, coll.Maps["service_slots"], c.Slots.Keys, c.Slots.Values)
 	batch(t, coll.Maps["service_fronts"], c.Fronts.Keys, c.Fronts.Values)

@@ -18,6 +18,7 @@ func TestFrontendsAreReadInOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for name, prog := range spec.Programs {
 			var read []string
 			for i := range prog.Instructions {
@@ -29,13 +30,16 @@ func TestFrontendsAreReadInOrder(t *testing.T) {
 					read = append(read, fronts)
 				}
 			}
+
 			if len(read) == 0 {
 				continue
 			}
+
 			choosing++
 			if len(read)%3 == 1 && read[0] == fronts {
 				read = read[1:] // whether a flow of datagrams may go on, which one field says
 			}
+
 			for want := []string{fronts, barrier, fronts}; len(read) > 0; read = read[min(len(read), len(want)):] {
 				for i, what := range want {
 					if i >= len(read) || read[i] != what {
@@ -46,6 +50,7 @@ func TestFrontendsAreReadInOrder(t *testing.T) {
 			}
 		}
 	}
+
 	if choosing == 0 {
 		t.Error("no program chooses a backend")
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/rlimit"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // The limits of the verifier: BPF_COMPLEXITY_LIMIT_INSNS (include/linux/bpf.h) and MAX_BPF_STACK
@@ -60,6 +60,7 @@ func TestProgramsKeepTheirBudgets(t *testing.T) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
+
 	met := make(map[string]bool)
 	for _, load := range []func() (*ebpf.CollectionSpec, error){
 		LoadGuardIngress, LoadGuardEgress, LoadServicePacket, LoadServiceSocket,
@@ -76,6 +77,7 @@ func TestProgramsKeepTheirBudgets(t *testing.T) {
 				t.Fatalf("set %s: %v", name, err)
 			}
 		}
+
 		coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 			Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats},
 		})
@@ -83,11 +85,13 @@ func TestProgramsKeepTheirBudgets(t *testing.T) {
 			t.Fatalf("load: %+v", err)
 		}
 		defer coll.Close()
+
 		for name, prog := range coll.Programs {
 			met[name] = true
 			t.Run(name, func(t *testing.T) { expectBudget(t, name, prog, spec.Programs[name].Instructions) })
 		}
 	}
+
 	for name := range budgets {
 		if !met[name] {
 			t.Errorf("there is no program %s", name)
@@ -140,6 +144,7 @@ func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain
 			called[ins.Reference()] = true
 		}
 	}
+
 	functions := make(map[string]*function)
 	var order []string
 	for i, ins := range insns {
@@ -152,6 +157,7 @@ func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain
 			f.calls = append(f.calls, ins.Reference())
 		}
 	}
+
 	found := stackDepth.FindStringSubmatch(log)
 	if found == nil {
 		t.Fatalf("the verifier does not tell of the stack: %s", log)
@@ -160,6 +166,7 @@ func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain
 	if len(depths) != len(order) {
 		t.Fatalf("the verifier tells of the stack of %d functions, the program has %v", len(depths), order)
 	}
+
 	for i, depth := range depths {
 		n, err := strconv.Atoi(depth)
 		if err != nil {
@@ -167,6 +174,7 @@ func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain
 		}
 		functions[order[i]].stack = n
 	}
+
 	return deepestFrom(functions, order[0])
 }
 

@@ -202,6 +202,7 @@ func (r *reading) routing(h []byte) (listed int, reason string) {
 			n = 1 + (room-(16-sameLast))/(16-same)
 		}
 	}
+
 	for off := 8; listed < n; {
 		if listed++; listed == n {
 			same = sameLast
@@ -216,5 +217,6 @@ func (r *reading) routing(h []byte) (listed int, reason string) {
 		}
 		off += 16 - same
 	}
+
 	return listed, ""
 }

@@ -26,9 +26,11 @@ func verdictOf(frame []byte, marked bool) string {
 		}
 		typ = binary.BigEndian.Uint16(frame[off+2:])
 	}
+
 	inRange := func(a netip.Addr) bool {
 		return netip.MustParsePrefix("198.18.0.0/16").Contains(a) || netip.MustParsePrefix("fd42:1::/48").Contains(a)
 	}
+
 	var src, dst netip.Addr
 	switch p := frame[off:]; {
 	case typ == ipv4 && len(p) < 20:
@@ -51,9 +53,11 @@ func verdictOf(frame []byte, marked bool) string {
 	default:
 		return ""
 	}
+
 	node := func(a netip.Addr) bool {
 		return a == netip.MustParseAddr("198.19.0.1") || a == netip.MustParseAddr("fd42:9::1")
 	}
+
 	vip := func(a netip.Addr) bool {
 		return a == netip.MustParseAddr("198.19.199.1") || a == netip.MustParseAddr("fd42:fd::1")
 	}
@@ -69,6 +73,7 @@ func verdictOf(frame []byte, marked bool) string {
 	case inRange(dst):
 		return "dst_in_range"
 	}
+
 	return behind(frame[off:], typ == ipv6, judge{inRange: inRange, node: node, vip: vip, leaves: true, pod: marked})
 }
 
@@ -101,19 +106,23 @@ func FuzzGuardAgainstOracle(f *testing.F) {
 			f.Add(ip(fam.out, fam.pod2, tags...)[:20], true)
 		}
 	}
+
 	for _, c := range asking() {
 		f.Add(c.frame, true)
 	}
+
 	for _, six := range []bool{false, true} {
 		for _, q := range icmpErrors {
 			f.Add(icmpError(six, q.typ(six), q.src(six), q.dst(six), q.port), false)
 		}
 	}
+
 	for _, c := range encapsulations() {
 		for n := range len(c.frame) {
 			f.Add(c.frame[:n+1], n%2 == 0)
 		}
 	}
+
 	l := load(f)
 	f.Fuzz(func(t *testing.T, in []byte, marked bool) {
 		if len(in) < 14 || len(in) > 1500 {

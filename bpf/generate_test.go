@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -80,21 +80,25 @@ func TestObjectsAreCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	dir := t.TempDir()
 	directives := regexp.MustCompile(`(?m)^//go:generate go tool bpf2go (.*)$`).FindAllStringSubmatch(string(text), -1)
 	if len(directives) == 0 {
 		t.Fatal("generate.go compiles nothing")
 	}
+
 	for _, d := range directives {
 		args := append([]string{"tool", "bpf2go", "-output-dir", dir}, strings.Fields(d[1])...)
 		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
+
 	made, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil || len(made) != 2*len(directives) {
 		t.Fatalf("made %v (%v), want two files for each directive", made, err)
 	}
+
 	for _, file := range made {
 		want, err := os.ReadFile(file)
 		if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // wire is a link, with or without Ethernet headers, whose other end is a file. The file gets what a
@@ -43,6 +43,7 @@ func newWire(t *testing.T, kind uint16) wire {
 		w.skip = ethernet
 		nettest.Sysctl(t, w.ns, "ipv6/conf/w0/disable_ipv6", "1") // what the kernel says there by itself could not be told from a test's
 	}
+
 	h := w.ns.Handle()
 	l, err := h.LinkByName("w0")
 	if err == nil {
@@ -51,12 +52,14 @@ func newWire(t *testing.T, kind uint16) wire {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	w.index = l.Attrs().Index
 	if kind == unix.IFF_TAP {
 		for _, p := range nettest.Prefixes("198.18.1.0/24", "198.18.2.0/24", "fd42:1::/64", "fd42:1:0:2::/64") {
 			nettest.AddRoute(t, w.ns, p, netip.Addr{}, "w0")
 		}
 	}
+
 	return w
 }
 
@@ -81,6 +84,7 @@ func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 		}
 		return nil
 	})
+
 	buf := make([]byte, 2048)
 	w.far.SetReadDeadline(time.Now().Add(wirePatience))
 	for {
@@ -124,6 +128,7 @@ func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full [
 	if len(whole) != 1 || len(whole[0]) != len(full)-w.skip || bytes.Equal(whole[0], full[w.skip:]) {
 		t.Fatalf("%s on %x, whole: became %x, want it translated", prog, full, whole)
 	}
+
 	var in, want [][]byte
 	for n := ethernet + 1; n < len(full); n++ {
 		in = append(in, full[:n])
@@ -134,6 +139,7 @@ func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full [
 			want = append(want, full[w.skip:n])
 		}
 	}
+
 	before := judged(t, coll)
 	got := w.pass(t, mark, in...)
 	if drops := judged(t, coll) - before; !slices.EqualFunc(got, want, bytes.Equal) || drops != len(in)-len(want) {
@@ -163,6 +169,7 @@ func TestPacketsThatAreCut(t *testing.T) {
 			client, inside := at(a.client, 40000), at(a.pod2, 40000)
 			router := netip.MustParseAddr([]string{"198.19.131.7", "fd42:fc::7"}[i])
 			of := func(from, to netip.AddrPort) []byte { return segment(from, to, proto, tcpACK, "") }
+
 			for _, to := range []netip.AddrPort{node, there} {
 				passed(t, coll, "service_in", segment(client, to, proto, tcpSYN, ""), 0)
 			}
@@ -170,6 +177,7 @@ func TestPacketsThatAreCut(t *testing.T) {
 			sent, _ := passed(t, coll, "service_pod_out", of(client, pod2), servedMark)
 			_, l4, _, _, _ := splitIP(sent[ethernet:], router.Is6())
 			self := at(a.self, binary.BigEndian.Uint16(l4))
+
 			in, out := []string{"service_in", "service_in_l3"}, []string{"service_out", "service_out_l3"}
 			for _, c := range []struct {
 				situation string
@@ -205,6 +213,7 @@ func TestPacketsThatAreCut(t *testing.T) {
 			}
 		}
 	}
+
 	for prog := range coll.Programs {
 		if !met[prog] {
 			t.Errorf("%s gets no packets", prog)

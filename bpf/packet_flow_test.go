@@ -68,6 +68,16 @@ func allOf[K comparable, V any](t *testing.T, coll *ebpf.Collection, name string
 	return all
 }
 
+// flowNow is flow_now of lib/service/conntrack.h.
+func flowNow(t *testing.T) uint32 {
+	t.Helper()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return uint32(ts.Sec)
+}
+
 // age makes all entries that many seconds older. A negative number makes them younger than now.
 func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 	t.Helper()
@@ -139,6 +149,7 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 			}
 			f.expectState(t, coll, "nobody answered", 0)
 			client(tcpSYN)
+
 			f.expectState(t, coll, "asked again", 0)
 			backend(tcpSYN | tcpACK)
 			f.expectState(t, coll, "answered", flowReplied)
@@ -164,7 +175,6 @@ func TestSNATPortsAreReused(t *testing.T) {
 	coll := servedBy(t, packetsWith(t, 1<<18))
 	for _, a := range labAddrs {
 		f := begin(t, coll, a.client, a.node, a.pod2, 40000)
-		now := flows(t, coll)[f.entries()[1]].Used
 		for i, c := range []struct {
 			situation string
 			flags     uint16
@@ -198,11 +208,14 @@ func TestSNATPortsAreReused(t *testing.T) {
 				if c.same {
 					holder = a.client
 				}
+
+				now := flowNow(t)
 				keys, values := make([]flowKey, 0, 1<<16), make([]flow, 0, 1<<16)
 				for port := 1024; port < 1<<16; port++ {
 					keys = append(keys, flowKeyOf(f.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn))
 					values = append(values, flow{Addr: netip.MustParseAddr(holder).As16(), Port: [2]byte{1, 1}, Flags: c.flags, Used: now - c.age})
 				}
+
 				batch(t, coll.Maps["service_flows"], keys, values)
 				syn := segment(at(a.client, uint16(50000+i)), f.node, unix.IPPROTO_TCP, tcpSYN, "")
 				verdict, _, _, err := runPacket(t, coll, "service_in", syn, 0)
@@ -224,6 +237,7 @@ func TestReusedPortsAreTheNewFlows(t *testing.T) {
 			all := flows(t, coll)
 			now := all[former.entries()[1]].Used
 			var keys []flowKey
+
 			var values []flow
 			for port := 1024; port < 1<<16; port++ {
 				k := flowKeyOf(former.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn)
@@ -234,6 +248,7 @@ func TestReusedPortsAreTheNewFlows(t *testing.T) {
 				}
 				keys, values = append(keys, k), append(values, v)
 			}
+
 			batch(t, coll.Maps["service_flows"], keys, values)
 			var taken ofFlow
 			for i := 0; taken.self != former.self; i++ {
@@ -249,12 +264,14 @@ func TestReusedPortsAreTheNewFlows(t *testing.T) {
 					taken = begin(t, coll, a.client, a.node, a.pod2, 50000)
 				}
 			}
+
 			for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
 				if _, _, _, err := runPacket(t, coll, "service_in", segment(former.client, former.node, unix.IPPROTO_TCP, flags, ""), 0); err != nil {
 					t.Fatal(err)
 				}
 				taken.expectState(t, coll, "the former client went on", 0)
 			}
+
 			expectPacket(t, coll, "service_pod_in", segment(taken.pod, taken.self, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""),
 				segment(taken.pod, taken.client, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""), 0, config.ServiceMark)
 		})
@@ -294,26 +311,32 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+
 				age(t, coll, c.age)
 				other := at(a.node, 30070)
 				verdict, out, _, err := runPacket(t, coll, "service_in", segment(former.client, other, tcp, tcpSYN, ""), 0)
 				if err != nil || (verdict == next) != c.free {
 					t.Fatalf("verdict %d, %v; want a flow: %t", int32(verdict), err, c.free)
 				}
+
 				if !c.free {
 					passed(t, coll, "service_in", segment(former.client, former.node, tcp, tcpACK, ""), 0)
 					expectPacket(t, coll, "service_out", segment(former.pod, former.client, tcp, tcpACK, ""), segment(former.node, former.client, tcp, tcpACK, ""), servedMark, servedMark)
 					return
 				}
+
 				if want := segment(former.client, former.pod, tcp, tcpSYN, ""); !bytes.Equal(out, want) {
 					t.Fatalf("out %x\nwant %x", out, want)
 				}
+
 				for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
 					expectAlone(t, coll, "service_in", segment(former.client, former.node, tcp, flags, ""))
 				}
+
 				if now := flows(t, coll)[former.entries()[0]]; now.Flags != 0 {
 					t.Errorf("the former connection's packets gave the new one the state %#x", now.Flags)
 				}
+
 				expectPacket(t, coll, "service_out", segment(former.pod, former.client, tcp, tcpSYN|tcpACK, ""), segment(other, former.client, tcp, tcpSYN|tcpACK, ""), servedMark, servedMark)
 			})
 		}
@@ -342,6 +365,7 @@ func TestClientsWithoutAReplyGetAnotherBackend(t *testing.T) {
 					passed(t, l.coll, "service_out", segment(f.pod, f.client, tcp, tcpSYN|tcpACK, ""), servedMark)
 					passed(t, l.coll, "service_in", segment(f.client, f.node, tcp, tcpACK, ""), 0)
 				}
+
 				age(t, l.coll, c.age)
 				moveTo(t, l.coll, f.node, at(a.pod1, 8080))
 				syn := segment(f.client, f.node, tcp, tcpSYN, "")
@@ -349,6 +373,7 @@ func TestClientsWithoutAReplyGetAnotherBackend(t *testing.T) {
 				if c.stays {
 					want = segment(f.client, f.pod, tcp, tcpSYN, "")
 				}
+
 				expectPacket(t, l.coll, "service_in", syn, want, 0, servedMark)
 			})
 		}
@@ -427,6 +452,7 @@ func TestFlowsThatEndedChangeNothing(t *testing.T) {
 			expectAlone(t, coll, "service_pod_in", answer)
 			expectAlone(t, coll, "service_pod_out", answer)
 		})
+
 		t.Run(a.name+"/datagrams", func(t *testing.T) {
 			coll, node, pod := served(t), at(a.node, 30081), at(a.pod1, 5353)
 			passed(t, coll, "service_pod_in", segment(client, node, udp, 0, "?"), 0)

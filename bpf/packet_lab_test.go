@@ -15,8 +15,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -50,12 +50,14 @@ func newLab(t *testing.T) *lab {
 	for _, ns := range []**nettest.NS{&l.client, &l.node1, &l.node2, &l.pod1, &l.pod2} {
 		*ns = nettest.NewNS(t)
 	}
+
 	end := func(ns *nettest.NS, name string, addrs ...string) nettest.End {
 		return nettest.End{NS: ns, Name: name, Addrs: nettest.Prefixes(addrs...)}
 	}
 	nettest.Veth(t, end(l.client, "u0", "198.19.128.1/24", "fd42:ff::1/64"), end(l.node1, "u0", "198.19.128.2/24", "fd42:ff::2/64"))
 	nettest.Veth(t, end(l.pod1, "p0", "198.18.1.5/24", "fd42:1::5/64"), end(l.node1, "vpod", "198.18.1.254/24", "fd42:1::fe/64"))
 	nettest.Veth(t, end(l.pod2, "p0", "198.18.2.5/24", "fd42:1:0:2::5/64"), end(l.node2, "vpod", "198.18.2.254/24", "fd42:1:0:2::fe/64"))
+
 	for _, r := range []struct {
 		ns      *nettest.NS
 		dst, gw string
@@ -75,17 +77,21 @@ func newLab(t *testing.T) *lab {
 		}
 		nettest.AddRoute(t, r.ns, netip.MustParsePrefix(r.dst), netip.MustParseAddr(r.gw), dev)
 	}
+
 	for _, node := range []*nettest.NS{l.node1, l.node2} {
 		nettest.Sysctl(t, node, "ipv4/ip_forward", "1")
 		nettest.Sysctl(t, node, "ipv6/conf/all/forwarding", "1")
 		nettest.TUN(t, node, "veil0")
 	}
+
 	for _, p := range nettest.Prefixes("198.18.2.0/24", "fd42:1:0:2::/64") {
 		nettest.AddRoute(t, l.node1, p, netip.Addr{}, "veil0")
 	}
+
 	for _, p := range nettest.Prefixes("198.18.1.0/24", "fd42:1::/64", "198.19.128.2/32", "fd42:ff::2/128") {
 		nettest.AddRoute(t, l.node2, p, netip.Addr{}, "veil0")
 	}
+
 	l.tunnel(t)
 	l.attach(t)
 	return l
@@ -141,6 +147,7 @@ func (l *lab) tunnel(t *testing.T) {
 			to.Write(buf[:n])
 		}
 	}
+
 	go carry(a, b, nettest.Prefixes("198.18.1.0/24", "fd42:1::/64", "198.19.128.2/32", "fd42:ff::2/128"))
 	go carry(b, a, nettest.Prefixes("198.18.2.0/24", "fd42:1:0:2::/64"))
 	t.Cleanup(func() {
@@ -158,22 +165,27 @@ func (l *lab) attach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name, v := range map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	shared := make(map[string]*ebpf.Map)
 	for _, name := range []string{"ranges", "nodes", "vips", "drops"} {
 		shared[name] = l.coll.Maps[name]
 	}
+
 	if l.guard, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(l.guard.Close)
 	if err := l.guard.Maps["egress_translate"].Put(uint32(0), l.coll.Programs["service_out"]); err != nil {
 		t.Fatal(err)
 	}
+
 	l.node1.Run(t, func() error {
 		for _, at := range []struct {
 			link string
@@ -197,8 +209,10 @@ func (l *lab) attach(t *testing.T) {
 			}
 			t.Cleanup(func() { attached.Close() })
 		}
+
 		return nil
 	})
+
 	for i, family := range labAddrs {
 		setSelf(t, l.coll, uint32(i), family.self)
 		setSelf(t, l.coll, uint32(2+i), family.node)

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // TestPacketsOfANarrowPath: an external client learns the path MTU of the tunnel to a backend that
@@ -25,6 +25,7 @@ func TestPacketsOfANarrowPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, f := range labAddrs {
 		t.Run(f.name, func(t *testing.T) {
 			six := netip.MustParseAddr(f.node).Is6()
@@ -32,6 +33,7 @@ func TestPacketsOfANarrowPath(t *testing.T) {
 			if six {
 				level, discover, do, mtu = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, unix.IPV6_MTU
 			}
+
 			var conn *net.UDPConn
 			l.client.Run(t, func() (err error) {
 				conn, err = net.DialUDP(network("udp", f.node), nil, net.UDPAddrFromAddrPort(at(f.node, 30091)))
@@ -42,10 +44,12 @@ func TestPacketsOfANarrowPath(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, discover, do) })
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			nettest.Until(t, wirePatience, "the client knows the path", func() bool {
 				conn.Write(make([]byte, narrow+60)) // EMSGSIZE once it does
 				known := 0

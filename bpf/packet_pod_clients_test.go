@@ -119,6 +119,7 @@ func TestNoFlowsWithoutRoomForPodClients(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			dropsIt := func(situation string, in []byte) {
 				t.Helper()
 				counts := counted(t, coll, packetPort)
@@ -127,11 +128,13 @@ func TestNoFlowsWithoutRoomForPodClients(t *testing.T) {
 					t.Errorf("%s, %s of protocol %d: verdict %d, %v, counted %d times", a.name, situation, proto, int32(verdict), err, counted(t, coll, packetPort)-counts)
 				}
 			}
+
 			age(t, coll, 30)
 			dropsIt("a flow that goes on", segment(client, vip, proto, tcpACK, ""))
 			if _, forward := held(t, coll); forward > 0 {
 				t.Errorf("%s: a flow whose client is not known is there", a.name)
 			}
+
 			forget(t, coll)
 			dropsIt("a flow that begins", segment(client, vip, proto, tcpSYN, ""))
 			if all := flows(t, coll); len(all) > 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // podLinks is a namespace with two links: both pods' addresses are routed to one, and another pod's
@@ -145,10 +145,12 @@ func TestPodsKeepTheirQuota(t *testing.T) {
 				for _, flags := range []byte{tcpSYN, tcpACK} {
 					passed(t, coll, "service_pod_in", segment(open, at(a.node, 30080), unix.IPPROTO_TCP, flags, ""), 0)
 				}
+
 				f := begin(t, coll, a.client, a.node, a.pod2, 40000)
 				for port := range uint16(many) {
 					passed(t, coll, "service_pod_in", segment(at(c.client, 30000+port), at(a.node, c.port), c.proto, tcpSYN, ""), 0)
 				}
+
 				byHook, forward := held(t, coll)
 				// The flow of the external client has four entries.
 				if got := byHook[flowQuota]; got > places || forward != got+1 {
@@ -158,14 +160,17 @@ func TestPodsKeepTheirQuota(t *testing.T) {
 				if c.self {
 					want[flowOut] = 2 * forward
 				}
+
 				for hook, n := range want {
 					if byHook[hook] != n {
 						t.Errorf("%d flows have %d entries of hook %d, want %d", forward, byHook[hook], hook, n)
 					}
 				}
+
 				if forward < places/2 {
 					t.Errorf("only %d flows are left where there is room for %d", forward, places)
 				}
+
 				f.expectState(t, coll, "the flow of a client outside", 0)
 				// Its established connection was not evicted.
 				more := segment(open, at(a.node, 30080), unix.IPPROTO_TCP, tcpACK, "more")
@@ -188,13 +193,16 @@ func TestFlowsKeepTheirQuotaSlots(t *testing.T) {
 			}
 			return found
 		}
+
 		for _, flags := range []byte{tcpSYN, tcpACK} {
 			passed(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, flags, ""), 0)
 		}
+
 		had := place()
 		if len(had) != 1 {
 			t.Fatalf("%s: a flow has the places %v", a.name, had)
 		}
+
 		age(t, coll, 30)
 		passed(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, tcpACK, ""), 0)
 		if got := place(); len(got) != 1 || got[0] != had[0] {
@@ -203,6 +211,7 @@ func TestFlowsKeepTheirQuotaSlots(t *testing.T) {
 		if err := coll.Maps["service_flows"].Delete(had[0]); err != nil {
 			t.Fatal(err)
 		}
+
 		age(t, coll, 30)
 		passed(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, tcpACK, ""), 0)
 		if got := place(); len(got) != 1 || got[0] != had[0] {
@@ -226,6 +235,7 @@ func TestSuspicionEndsWithTheBackendsReply(t *testing.T) {
 			expectAlone(t, coll, "service_pod_in", direct)
 			return coll
 		}
+
 		stays := func(t *testing.T, coll *ebpf.Collection) {
 			t.Helper()
 			expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
@@ -243,6 +253,7 @@ func TestSuspicionEndsWithTheBackendsReply(t *testing.T) {
 				t.Error("the flow's first entry is left, and would make the others anew")
 			}
 		})
+
 		t.Run(a.name+"/its answers pass no hook where they come in", func(t *testing.T) {
 			coll := open(t)
 			expectAlone(t, coll, "service_pod_out", accepted)
@@ -251,6 +262,7 @@ func TestSuspicionEndsWithTheBackendsReply(t *testing.T) {
 				t.Error("the flow's first entry is left, and would make the others anew")
 			}
 		})
+
 		t.Run(a.name+"/it accepts what another pod says it does", func(t *testing.T) {
 			coll := open(t)
 			expectForged(t, coll, accepted)
@@ -263,6 +275,7 @@ func TestSuspicionEndsWithTheBackendsReply(t *testing.T) {
 			expectPacket(t, coll, "service_pod_out", accepted, segment(node, client, tcp, tcpSYN|tcpACK, ""), 0, 0)
 			stays(t, coll)
 		})
+
 		t.Run(a.name+"/an answer is sent again without doubt", func(t *testing.T) {
 			coll := served(t)
 			openFlow(t, coll, client, node, pod)
@@ -300,6 +313,7 @@ func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 				}
 			}
 		})
+
 		t.Run(a.name+"/its first entry is forgotten", func(t *testing.T) {
 			coll := served(t)
 			open(t, coll)
@@ -310,6 +324,7 @@ func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 			expectAlone(t, coll, "service_pod_in", answer)
 			expectAlone(t, coll, "service_pod_out", answer)
 		})
+
 		t.Run(a.name+"/another pod as if it were the client", func(t *testing.T) {
 			coll := served(t)
 			open(t, coll)

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // attempt is reach for traffic that must not get through. It returns the error of connect, or of
@@ -42,6 +42,7 @@ func TestPacketsWithoutABackendAreRefusedOrDropped(t *testing.T) {
 		labService{name: "closed", vips: vips(3), pods: []string{"1"}, sources: nettest.Prefixes("198.19.129.0/24", "fd42:fd::/64")},
 		labService{name: "open", vips: vips(4), pods: []string{"1"}, sources: nettest.Prefixes("198.19.128.0/24", "fd42:ff::/64")},
 	)
+
 	for i, f := range labAddrs {
 		for _, proto := range []string{"tcp", "udp"} {
 			t.Run(f.name+"/"+proto, func(t *testing.T) {
@@ -53,6 +54,7 @@ func TestPacketsWithoutABackendAreRefusedOrDropped(t *testing.T) {
 						t.Errorf("%s, without backends: %v, want refused", to, err)
 					}
 				}
+
 				for what, count := range map[string]uint32{vips(2)[i]: packetLocal, vips(3)[i]: packetSource} {
 					before := counted(t, l.coll, count)
 					var timeout net.Error
@@ -63,6 +65,7 @@ func TestPacketsWithoutABackendAreRefusedOrDropped(t *testing.T) {
 						t.Errorf("%s: it was not counted", what)
 					}
 				}
+
 				if pod, saw, err := reach(l.client, network(proto, f.client), vips(4)[i], int(port)); err != nil || pod != "1" || saw != f.client {
 					t.Errorf("who is in the source ranges is answered by %q that saw %q: %v", pod, saw, err)
 				}
@@ -105,11 +108,13 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)
 	both := []string{"1", "2"}
+
 	for _, f := range labAddrs {
 		if err := l.coll.Maps["nodes"].Put(netip.MustParseAddr(f.node).As16(), uint8(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	vips := []string{"198.18.1.200", "fd42:1::200"}
 	l.serve(t,
 		labService{name: "cluster", nodePort: 30060, pods: both},
@@ -141,6 +146,7 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 			t.Errorf("a pod of this node is answered by %q that saw %q: %v", pod, saw, err)
 		}
 	})
+
 	each("answered", func(t *testing.T, family int, proto string, offset int) {
 		f, port := labAddrs[family], []int{80, 53}[offset]
 		for _, tt := range []struct {
@@ -163,6 +169,7 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 				}
 				got[pod]++
 			}
+
 			if len(got) != tt.pods || got["1"] == 0 {
 				t.Errorf("%s: answered by %v, want pod 1 here and %d in all", tt.what, got, tt.pods)
 			}
@@ -178,6 +185,7 @@ func TestPacketsStayWithABackend(t *testing.T) {
 		labService{name: "plain", vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: both},
 		labService{name: "sticky", vips: []string{labAddrs[0].other, labAddrs[1].other}, pods: both, affinity: time.Hour},
 	)
+
 	for _, f := range labAddrs {
 		t.Run(f.name, func(t *testing.T) {
 			count := func(proto, addr string, port int) map[string]int {
@@ -191,6 +199,7 @@ func TestPacketsStayWithABackend(t *testing.T) {
 				}
 				return got
 			}
+
 			for _, proto := range []string{"tcp", "udp"} {
 				port := map[string]int{"tcp": 80, "udp": 53}[proto]
 				if got := count(proto, f.vip, port); len(got) != 2 {
@@ -200,6 +209,7 @@ func TestPacketsStayWithABackend(t *testing.T) {
 					t.Errorf("30 flows of %s with affinity went to %v", proto, got)
 				}
 			}
+
 			movesWhenItGoes(t, l, f.vip)
 		})
 	}
@@ -225,12 +235,14 @@ func movesWhenItGoes(t *testing.T, l *lab, addr string) {
 		}
 		return string(buf[:n][:1])
 	}
+
 	first := ask()
 	for range 5 {
 		if got := ask(); got != first {
 			t.Fatalf("one flow was answered by %s and %s", first, got)
 		}
 	}
+
 	other := map[string]string{"1": "2", "2": "1"}[first]
 	l.serve(t, labService{name: "plain", vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: []string{other}})
 	if got := ask(); got != other {
@@ -239,5 +251,6 @@ func movesWhenItGoes(t *testing.T, l *lab, addr string) {
 	if counted(t, l.coll, packetMoved) == 0 {
 		t.Error("a flow that moved was not counted")
 	}
+
 	l.serve(t, labService{name: "plain", vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: []string{"1", "2"}})
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // redirected is TC_ACT_REDIRECT (include/uapi/linux/pkt_cls.h).
@@ -43,11 +43,13 @@ func TestPacketsWithOptionsTakeTheSlowPath(t *testing.T) {
 			return exec.Command("ip", "neigh", "replace", f.pod2, "dev", "vother", "nud", "permanent").Run()
 		})
 	}
+
 	for link, how := range map[uint32]uint8{links.own: routeFrom, links.other: routePod} {
 		if err := coll.Maps["service_routes"].Put(link, how); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for _, f := range labAddrs {
 		for proto, port := range map[byte]uint16{unix.IPPROTO_TCP: 8080, unix.IPPROTO_UDP: 5353} {
 			in := segment(at(f.pod1, 40000), at(f.pod2, port), proto, tcpSYN, "")
@@ -58,6 +60,7 @@ func TestPacketsWithOptionsTakeTheSlowPath(t *testing.T) {
 			if f.name == "IPv6" {
 				continue // its options are extension headers, behind which no ports are read
 			}
+
 			for option, bytes := range map[string][]byte{
 				"no operation":       {1, 1, 1, 0},
 				"record route":       {7, 7, 4, 0, 0, 0, 0, 0},

@@ -155,20 +155,24 @@ func TestPacketInAndOut(t *testing.T) {
 				if proto == unix.IPPROTO_UDP {
 					node, pod = at(f.node, 30081), at(f.pod1, 5353)
 				}
+
 				const syn, ack = 2, 16
 				expectPacket(t, coll, "service_in", segment(client, node, proto, syn, "hello"), segment(client, pod, proto, syn, "hello"), 0, servedMark)
 				expectPacket(t, coll, "service_in", segment(client, node, proto, ack, "more"), segment(client, pod, proto, ack, "more"), 0, servedMark)
 				answer := segment(pod, client, proto, ack, "odd")
 				expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
 				expectPacket(t, coll, "service_out", answer, segment(node, client, proto, ack, "odd"), servedMark, servedMark)
+
 				// Without the mark it is a pod's packet, which the guard drops.
 				if verdict, _, _, err := runPacket(t, coll, "service_out", answer, config.PodMark); err != nil || verdict != dropped {
 					t.Errorf("an answer without mark: verdict %d, %v", int32(verdict), err)
 				}
+
 				for _, other := range []netip.AddrPort{at(f.node, 22), at(f.pod2, 30080)} {
 					alone := segment(client, other, proto, syn, "x")
 					expectPacket(t, coll, "service_in", alone, alone, 0, 0)
 				}
+
 				stray := segment(at(f.client, 40001), at(f.node, 30080), unix.IPPROTO_TCP, ack, "no flow")
 				expectPacket(t, coll, "service_in", stray, stray, 0, 0)
 			})
@@ -218,6 +222,7 @@ func TestICMPErrorsAreTranslated(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			_, l4, _, _, _ := splitIP(sent[ethernet:], router.Is6())
 			self := at(f.self, binary.BigEndian.Uint16(l4))
 			for _, c := range []struct {
@@ -290,6 +295,7 @@ func FuzzPacketsKeepTheirShape(f *testing.F) {
 			f.Add(message(netip.MustParseAddr(a.pod2), netip.MustParseAddr(a.node), in))
 		}
 	}
+
 	coll := served(f)
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if len(in) < ethernet || len(in) > 1500 {

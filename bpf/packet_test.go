@@ -6,8 +6,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // tunnelPort is the port of tunnels in the tests.
@@ -37,6 +37,7 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	if hostRouting {
 		set["host_routing"] = 1
 	}
+
 	for name, v := range spec.Variables {
 		if err := v.Set(set[name]); err != nil {
 			t.Fatal(err)
@@ -47,6 +48,7 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	if err != nil {
 		t.Fatalf("load: %+v", err)
 	}
+
 	t.Cleanup(coll.Close)
 	fill(t, coll.Maps)
 	linksOf.Store(coll, newPodLinks(t))

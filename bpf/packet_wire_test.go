@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 const wirePatience = 10 * time.Second
@@ -33,6 +33,7 @@ func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err
 	if strings.HasPrefix(network, "udp") {
 		dialer.LocalAddr = &net.UDPAddr{Port: mine}
 	}
+
 	var conn net.Conn
 	err = ns.Do(func() (err error) {
 		conn, err = dialer.Dial(network, net.JoinHostPort(addr, strconv.Itoa(port)))
@@ -42,10 +43,12 @@ func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err
 		return "", "", err
 	}
 	defer conn.Close()
+
 	conn.SetDeadline(time.Now().Add(wirePatience))
 	if _, err := fmt.Fprintln(conn, "hello"); err != nil {
 		return "", "", err
 	}
+
 	r := bufio.NewReader(conn)
 	first, err := r.ReadString('\n')
 	if err != nil {
@@ -55,6 +58,7 @@ func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err
 	if err != nil || echo != "hello\n" {
 		return "", "", fmt.Errorf("echo is %q: %w", echo, err)
 	}
+
 	pod, saw, _ = strings.Cut(strings.TrimSpace(first), " ")
 	return pod, saw, nil
 }
@@ -74,6 +78,7 @@ func TestPacketsOfAClientOutside(t *testing.T) {
 		labService{name: "one", nodePort: 30080, vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: []string{"1"}},
 		labService{name: "two", nodePort: 30090, vips: []string{labAddrs[0].other, labAddrs[1].other}, pods: []string{"2"}},
 	)
+
 	for _, f := range labAddrs {
 		for _, c := range []struct {
 			situation    string
@@ -102,6 +107,7 @@ func TestPacketsOfAClientOutside(t *testing.T) {
 			}
 		}
 	}
+
 	if n := l.refused.Load(); n > 0 {
 		t.Errorf("%d packets entered the tunnel from addresses that are not this node's", n)
 	}
@@ -116,6 +122,7 @@ func TestPacketsWithAPriorityTag(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)
 	l.serve(t, labService{name: "one", nodePort: 30080, pods: []string{"1"}})
+
 	for _, f := range labAddrs {
 		client, node := at(f.client, 40000), at(f.node, 30081)
 		var c *net.UDPConn
@@ -124,6 +131,7 @@ func TestPacketsWithAPriorityTag(t *testing.T) {
 			return err
 		})
 		defer c.Close()
+
 		// A datagram of the kernel's own first, so that the ends know each other.
 		for _, send := range []func() error{
 			func() error { _, err := c.WriteToUDPAddrPort([]byte("plain"), node); return err },

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // next and dropped are the verdicts of bpf/include/kernel.h.
@@ -43,28 +43,34 @@ func load(t testing.TB) loaded {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
+
 	l := loaded{make(map[string]*ebpf.Program), make(map[string]*ebpf.Map)}
 	for _, specOf := range []func() (*ebpf.CollectionSpec, error){LoadGuardIngress, LoadGuardEgress} {
 		spec, err := specOf()
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		set := map[string]uint32{"pod_mark": config.PodMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort}
 		for name, v := range spec.Variables {
 			if err := v.Set(set[name]); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		coll, err := ebpf.NewCollection(spec)
 		if err != nil {
 			t.Fatalf("load: %+v", err)
 		}
+
 		t.Cleanup(coll.Close)
 		for name, prog := range coll.Programs {
 			l.progs[name], l.drops[name] = prog, coll.Maps["drops"]
 		}
+
 		fill(t, coll.Maps)
 	}
+
 	return l
 }
 
@@ -241,6 +247,7 @@ func TestGuardDropsWhatIsOfTheCluster(t *testing.T) {
 				if prog == "guard_ingress" || prog == "guard_ingress_l3" {
 					want = c.ingress
 				}
+
 				t.Run(fmt.Sprintf("%s/%s/%s", f.name, c.situation, prog), func(t *testing.T) {
 					l.expect(t, prog, ip(c.src, c.dst), c.mark, want, c.mark)
 				})

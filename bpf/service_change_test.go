@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -36,6 +36,7 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 		}
 		return
 	}
+
 	coll, dir := attached(t)
 	p := newPlanner(t)
 	change := func(round int) {
@@ -51,6 +52,7 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 		batch(t, coll.Maps["service_slots"], c.Slots.Keys, c.Slots.Values)
 		batch(t, coll.Maps["service_fronts"], c.Fronts.Keys, c.Fronts.Values)
 	}
+
 	change(0)
 	run, done := again(t, dir), make(chan error)
 	go func() {
@@ -60,6 +62,7 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 		}
 		done <- err
 	}()
+
 	for round := 1; ; round++ {
 		select {
 		case err := <-done:
@@ -101,6 +104,7 @@ func backendGoes(t *testing.T, plain, sticky string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	members, err := ebpf.NewMapFromFD(fd)
 	if err != nil {
 		t.Fatal(err)
@@ -114,20 +118,24 @@ func backendGoes(t *testing.T, plain, sticky string) {
 	if got := answersTCP(t, sticky, 20); len(got) != 1 || got[0] == kept {
 		t.Errorf("affinity to %s, which drains, became one to %v", kept, got)
 	}
+
 	setMember(t, members, kept, service.Eligible)
 	c, to := socket(t), netip.AddrPortFrom(netip.MustParseAddr(plain), 53)
 	flow := ask(t, c, to)
 	setMember(t, members, flow, service.Draining)
+
 	for range 20 {
 		if got := ask(t, c, to); got != flow {
 			t.Fatalf("datagrams went from %s, which drains, to %s", flow, got)
 		}
 	}
+
 	setMember(t, members, flow, 0)
 	moved := false
 	for range 40 {
 		moved = moved || ask(t, c, to) != flow
 	}
+
 	if !moved {
 		t.Errorf("datagrams stay with %s, which is gone", flow)
 	}

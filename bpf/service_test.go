@@ -22,7 +22,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -218,6 +218,7 @@ func serviceChild(t *testing.T) {
 		serveTCP(t, netip.AddrPortFrom(a, 8080))
 		serveUDP(t, netip.AddrPortFrom(a, 5353))
 	}
+
 	for family, v := range map[string]struct{ plain, sticky, empty, none string }{
 		"IPv4": {"198.18.0.1", "198.18.0.2", "198.18.0.3", "198.18.0.9"},
 		"IPv6": {"fd42::1", "fd42::2", "fd42::3", "fd42::9"},
@@ -233,6 +234,7 @@ func serviceChild(t *testing.T) {
 					t.Errorf("40 connections went to %v", got)
 				}
 			})
+
 			t.Run("none is refused at once", func(t *testing.T) {
 				if _, err := net.DialTimeout("tcp", net.JoinHostPort(v.empty, "80"), 10*time.Second); !errors.Is(err, unix.ECONNREFUSED) {
 					t.Errorf("connect: %v", err)
@@ -241,6 +243,7 @@ func serviceChild(t *testing.T) {
 					t.Errorf("send: %v", err)
 				}
 			})
+
 			t.Run("what is no service is left alone", func(t *testing.T) {
 				if _, err := net.DialTimeout("tcp", net.JoinHostPort(v.none, "80"), 10*time.Second); !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EADDRNOTAVAIL) {
 					t.Errorf("connect: %v", err)
@@ -373,6 +376,7 @@ func withoutTheService(t *testing.T, addr string) {
 	to := netip.AddrPortFrom(netip.MustParseAddr(addr), 53)
 	c := socket(t)
 	first := ask(t, c, to)
+
 	backend := netip.AddrPortFrom(netip.MustParseAddr(first), 5353)
 	for range 3 {
 		ask(t, c, backend)
@@ -380,6 +384,7 @@ func withoutTheService(t *testing.T, addr string) {
 			t.Errorf("datagrams went from %s to %s", first, got)
 		}
 	}
+
 	connected, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		t.Fatal(err)
@@ -389,6 +394,7 @@ func withoutTheService(t *testing.T, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	err = raw.Control(func(fd uintptr) {
 		for _, backend := range backends(to.Addr().Is6()) {
 			if err := unix.Connect(int(fd), unixAddr(backend)); err != nil {

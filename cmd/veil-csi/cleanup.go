@@ -35,6 +35,7 @@ func runCleanup(ctx context.Context, args []string) error {
 	fs.StringVar(&p.Run, "run", runDir, "`folder` for locks")
 	fs.StringVar(&p.Files, "files", filepath.Join(dataDir, "volumes"), "`folder` for the files of volumes")
 	fs.StringVar(&p.Claims, "claims", filepath.Join(dataDir, "claims"), "`folder` that says which volume has which disk")
+
 	destroy := fs.Bool("destroy", false, "take ciphertext, too: volumes that are left are lost")
 	wait := fs.Bool("wait", false, "stay until SIGTERM when it is done, as a pod of a DaemonSet does")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -42,15 +43,18 @@ func runCleanup(ctx context.Context, args []string) error {
 	} else if err != nil {
 		return err
 	}
+
 	if fs.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: see veil-csi cleanup -h", fs.Arg(0))
 	}
+
 	p.Endpoint = filepath.Join(*kubelet, "plugins", driver.Name, "csi.sock")
 	p.Registration = driver.RegistrationSocket(filepath.Join(*kubelet, "plugins_registry"))
 	err := cleanup.Run(p, *destroy, func(what string) { fmt.Fprintln(os.Stdout, "removed", what) })
 	if err != nil || !*wait {
 		return err
 	}
+
 	fmt.Fprintln(os.Stdout, "nothing of veil-csi is on this node")
 	<-ctx.Done()
 	return nil

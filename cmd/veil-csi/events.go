@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// warnAgain is how long the same is not said again of a volume: the kubelet asks every two minutes.
+	// warnAgain is how long the same is not said again of a volume: the kubelet asks every two
+	// minutes.
 	warnAgain = 10 * time.Minute
 	// warnings is how many may wait to be said; more are in the log alone.
 	warnings = 16

@@ -29,9 +29,11 @@ func TestRefusalsAreSaidAtTheClaim(t *testing.T) {
 			w.observe(driver.Call{Volume: v, Err: fmt.Errorf("stage: %w", &crypt.RefusedError{Kind: kind})})
 			synctest.Wait()
 		}
+
 		for range 3 {
 			refused("a", crypt.OlderImage)
 		}
+
 		refused("a", crypt.Tampered)
 		refused("b", crypt.OlderImage)
 		w.observe(driver.Call{Volume: "c", Err: volume.ErrInUse})

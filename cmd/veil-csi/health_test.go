@@ -20,7 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// The liveness probe is answered by the driver itself: by who serves its socket, and by device-mapper.
+// The liveness probe is answered by the driver itself: by who serves its socket, and by
+// device-mapper.
 func TestHealthIsTheDriversAnswer(t *testing.T) {
 	engine := crypttest.New()
 	var missing error
@@ -33,10 +34,12 @@ func TestHealthIsTheDriversAnswer(t *testing.T) {
 	set := volume.NewSet(volume.Config{
 		Cluster: "c", Node: "n", Store: &volume.FileStore{Dir: t.TempDir()}, Engine: engine, Backend: &backend.Files{Dir: t.TempDir()},
 	})
+
 	d, err := driver.New(driver.Config{Node: "n", Sets: map[string]*volume.Set{driver.BackendFile: set}, Mounts: mount.Host{}})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	o := options{endpoint: filepath.Join(t.TempDir(), "csi.sock")}
 	handler := o.handler(prometheus.NewRegistry(), func() bool { return true })
 	healthy := func(want int, because string) {
@@ -47,11 +50,13 @@ func TestHealthIsTheDriversAnswer(t *testing.T) {
 			t.Errorf("%d %q, want %d and %q", w.Code, w.Body, want, because)
 		}
 	}
+
 	healthy(http.StatusServiceUnavailable, o.endpoint)
 	l, err := driver.Listen(o.endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	server := driver.NewServer(slog.New(slog.DiscardHandler), nil)
 	d.Register(server)
 	ctx, stop := context.WithCancel(t.Context())

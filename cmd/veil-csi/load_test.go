@@ -63,6 +63,7 @@ func newLoaded(t *testing.T) *loaded {
 	kinds := map[schema.GroupVersionResource]string{kubestore.VeilVolumes: kubestore.Kind + "List"}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
 	l := &loaded{client: client, store: kubestore.NewForClient(client, "node-1"), engine: crypttest.New()}
+
 	mounts := &bound{}
 	for i := range loadVolumes {
 		st := ready(i)
@@ -76,6 +77,7 @@ func newLoaded(t *testing.T) *loaded {
 		}
 		mounts.table = append(mounts.table, mount.Mount{Target: at(st.Volume), Device: m.Number, Root: true})
 	}
+
 	set := volume.NewSet(volume.Config{
 		Cluster: "c", Node: "node-1", Store: l.store, Engine: l.engine, Backend: &backend.Files{Dir: t.TempDir()},
 	})
@@ -88,6 +90,7 @@ func newLoaded(t *testing.T) *loaded {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return l
 }
 
@@ -100,14 +103,15 @@ func (l *loaded) run(ctx context.Context) (wait func() error) {
 	return g.Wait
 }
 
-// A driver at rest asks the API server hardly anything: its kubelet's statistics and its own upkeep are
-// answered from what it watches.
+// A driver at rest asks the API server hardly anything: its kubelet's statistics and its own upkeep
+// are answered from what it watches.
 func TestRequestsOfADriverAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoaded(t)
 		l.client.ClearActions()
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := l.run(ctx)
+
 		for range 10 {
 			<-time.After(time.Minute)
 			for i := range loadVolumes {
@@ -117,13 +121,16 @@ func TestRequestsOfADriverAtRest(t *testing.T) {
 				}
 			}
 		}
+
 		verbs := map[string]int{}
 		for _, a := range l.client.Actions() {
 			verbs[a.GetVerb()]++
 		}
+
 		if n := len(l.client.Actions()); n > 5 {
 			t.Errorf("%d requests in ten minutes, want at most 5: %v", n, verbs)
 		}
+
 		cancel()
 		if err := wait(); err != nil {
 			t.Error(err)
@@ -131,8 +138,8 @@ func TestRequestsOfADriverAtRest(t *testing.T) {
 	})
 }
 
-// A volume that another node takes over is fenced within two seconds, and no other: while its object names
-// this node, once it names the other, and when that has closed it again.
+// A volume that another node takes over is fenced within two seconds, and no other: while its
+// object names this node, once it names the other, and when that has closed it again.
 func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 	for name, writer := range map[string]string{"open there": "node-2", "closed there again": ""} {
 		for of, node := range map[string]string{"of this node": "node-1", "of the other": "node-2"} {
@@ -145,11 +152,13 @@ func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 					if n := len(l.engine.Live()); n != loadVolumes {
 						t.Errorf("before: %d mappings", n)
 					}
+
 					l.edit(t, node, "spec", "node")
 					<-time.After(time.Minute)
 					if n := len(l.engine.Live()); n != loadVolumes {
 						t.Errorf("given to another node that has not opened it: %d mappings", n)
 					}
+
 					l.edit(t, int64(4), "status", "epoch")
 					l.edit(t, writer, "status", "writer")
 					<-time.After(2 * time.Second)
@@ -157,6 +166,7 @@ func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 					if n := len(l.engine.Live()); n != loadVolumes-1 {
 						t.Errorf("after two seconds: %d mappings can write", n)
 					}
+
 					cancel()
 					if err := wait(); err != nil {
 						t.Error(err)

@@ -1,4 +1,5 @@
-// Command veil-csi is Kubeveil's CSI driver: encrypted volumes on disks of the node. See docs/storage.md for what it does.
+// Command veil-csi is Kubeveil's CSI driver: encrypted volumes on disks of the node. See
+// docs/storage.md for what it does.
 package main
 
 import (
@@ -74,7 +75,7 @@ func main() {
 	}
 }
 
-// needsKeys is whether the process will have keys: help and version are for everybody.
+// needsKeys reports whether the process will have keys: help and version are for everybody.
 func needsKeys(args []string) bool {
 	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, "-h", "-help", "--help"}, args[0])
 }
@@ -127,6 +128,7 @@ func (o *options) flags() *flag.FlagSet {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; empty: the pod's service account")
 	fs.StringVar(&o.cluster, "cluster", "", "`id` of the cluster, with -store file:DIR; Kubernetes has one of its own")
 	fs.StringVar(&o.endpoint, "endpoint", filepath.Join(kubeletDir, "plugins", driver.Name, "csi.sock"), "`socket` that serves CSI, by the path that the kubelet knows")
+
 	fs.StringVar(&o.registration, "registration", filepath.Join(kubeletDir, "plugins_registry"), "the kubelet's `folder` for registrations; empty: do not register")
 	fs.StringVar(&o.run, "run", runDir, "`folder` for locks, on tmpfs")
 	fs.StringVar(&o.files, "files", filepath.Join(dataDir, "volumes"), "`folder` for the files of volumes with backend: file, on ext4, xfs or btrfs; empty: no such backend")
@@ -137,6 +139,7 @@ func (o *options) flags() *flag.FlagSet {
 	fs.StringVar(&o.kmsSocket, "kms-socket", kmsSocket, "`socket` of a KMS v2 plugin, for keys: kms; empty: none")
 	fs.StringVar(&o.keyFile, "key-file", "", "`file` with a key-encryption key, for keys: file; it protects nothing from who owns that file's disk")
 	fs.StringVar(&o.previousKeyFile, "previous-key-file", "", "`file` with the key-encryption key before, until all volumes are wrapped by the new one")
+
 	fs.StringVar(&o.metrics, "metrics", ":9633", "`address` of /metrics, /healthz and /readyz; empty: none")
 	fs.DurationVar(&o.rewrapEvery, "rewrap-every", 10*time.Minute, "how often keys are looked at that another key-encryption key should wrap")
 	fs.DurationVar(&o.requestsEvery, "requests-every", 10*time.Second, "how often requests of veilctl volume rewrap are looked for, in what is watched")
@@ -147,6 +150,7 @@ func (o *options) flags() *flag.FlagSet {
 		"Keep it below the limit of the container")
 	fs.StringVar(&o.latencyTuning, "latency-tuning", tuningAuto, "whether tuning: latency has dm-crypt's flags: "+
 		"`auto` by the kernel's release (6.8 or newer), on where its vendor has fixed CVE-2024-26718, off")
+
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	return fs

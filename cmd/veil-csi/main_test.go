@@ -67,11 +67,13 @@ func TestKeys(t *testing.T) {
 	if _, err := o.keys(); err == nil || !strings.Contains(err.Error(), "make-key") {
 		t.Errorf("a file that is not there: %v", err)
 	}
+
 	for _, path := range []string{o.keyFile, o.previousKeyFile} {
 		if err := run(t.Context(), []string{"make-key", path}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	before, err := os.ReadFile(o.keyFile)
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +84,7 @@ func TestKeys(t *testing.T) {
 	if after, err := os.ReadFile(o.keyFile); string(after) != string(before) || err != nil {
 		t.Errorf("the key is another now, %v", err)
 	}
+
 	// A key that cannot be used is not to be replaced by a new one.
 	if err := os.Chmod(o.keyFile, 0o644); err != nil {
 		t.Fatal(err)
@@ -107,6 +110,7 @@ func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		_, made := engine.Create(t.Context(), crypt.Expected(id, 2, crypt.SectorSize, 1, "", false), nil)
 		err = store.Create(t.Context(), volume.State{
 			Volume: "pvc-1", Cluster: "c", Request: volume.Request{Node: "node-1", Backend: driver.BackendFile}, Phase: volume.Ready, Payload: crypt.SectorSize,
@@ -115,6 +119,7 @@ func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 		if err := errors.Join(err, made); err != nil {
 			t.Fatal(err)
 		}
+
 		ctx, cancel := context.WithCancel(t.Context())
 		var g errgroup.Group
 		o := options{rewrapEvery: time.Hour, trimEvery: time.Hour}
@@ -123,6 +128,7 @@ func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 		if live := engine.Live(); len(live) != 0 {
 			t.Errorf("mappings %v", live)
 		}
+
 		cancel()
 		if err := g.Wait(); err != nil {
 			t.Error(err)

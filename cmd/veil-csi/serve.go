@@ -51,7 +51,8 @@ const (
 	again = 5 * time.Second
 	// yieldEvery is how often volumes are looked for that other nodes took over from this one.
 	yieldEvery = time.Second
-	// recordsEvery is how often the disks below mappings are asked whether another node has opened them.
+	// recordsEvery is how often the disks below mappings are asked whether another node has opened
+	// them.
 	recordsEvery = 5 * time.Second
 	// wipeEvery is how often disks are looked for that deleted volumes left.
 	wipeEvery = time.Minute
@@ -84,6 +85,7 @@ func (o *options) check() error {
 	case !filepath.IsAbs(o.endpoint):
 		return fmt.Errorf("-endpoint %q: want an absolute path", o.endpoint)
 	}
+
 	return nil
 }
 
@@ -111,7 +113,7 @@ func (s states) reader() volume.Reader {
 	return s.cache
 }
 
-// open gives the store. It waits for an API server that is away.
+// open returns the store. It waits for an API server that is away.
 func (o *options) open(ctx context.Context, log *slog.Logger) (states, error) {
 	if dir, ok := strings.CutPrefix(o.store, storeFile); ok {
 		return states{Store: &volume.FileStore{Dir: dir}, cluster: o.cluster}, os.MkdirAll(dir, 0o700)
@@ -134,7 +136,7 @@ func (o *options) open(ctx context.Context, log *slog.Logger) (states, error) {
 	}
 }
 
-// keys gives the providers by name.
+// keys returns the providers by name.
 func (o *options) keys() (map[string]keyring.Provider, error) {
 	out := map[string]keyring.Provider{}
 	if o.kmsSocket != "" {
@@ -144,6 +146,7 @@ func (o *options) keys() (map[string]keyring.Provider, error) {
 		}
 		out[keyring.NameKMS] = p
 	}
+
 	var chain keyring.Chain
 	for _, path := range []string{o.keyFile, o.previousKeyFile} {
 		if path == "" {
@@ -158,6 +161,7 @@ func (o *options) keys() (map[string]keyring.Provider, error) {
 		}
 		chain = append(chain, p)
 	}
+
 	if len(chain) > 0 {
 		out[keyring.NameFile] = chain
 	}
@@ -182,7 +186,7 @@ func (o *options) inline(log *slog.Logger) (bool, error) {
 	return safe, nil
 }
 
-// sets gives the volumes of each backend.
+// sets returns the volumes of each backend.
 func (o *options) sets(s states, log *slog.Logger) (map[string]*volume.Set, error) {
 	out := map[string]*volume.Set{}
 	inline, err := o.inline(log)
@@ -222,10 +226,12 @@ func (o *options) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	keys, err := o.keys()
 	if err != nil {
 		return err
 	}
+
 	d, err := driver.New(driver.Config{
 		Node: o.node, Version: version.String(), Sets: sets, Keys: keys, TakeOver: s.takeOver,
 		Mounts: mount.Host{CheckMemory: uint64(o.checkMemory) << 20}, Cache: s.reader(), PrivateMounts: o.privateMounts || o.registration == "", Log: log,
@@ -233,15 +239,19 @@ func (o *options) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A machine that can open no volume is not registered; all else that Recover meets is tried again while it serves.
+
+	// A machine that can open no volume is not registered; all else that Recover meets is tried
+	// again while it serves.
 	if err := d.Recover(ctx); errors.Is(err, crypt.ErrNotSupported) {
 		return fmt.Errorf("node %s can open no volume: %w", o.node, err)
 	}
+
 	if o.registration != "" {
 		if err := d.CheckMounts(filepath.Dir(o.registration)); err != nil {
 			return fmt.Errorf("node %s can give no volume to a pod: %w", o.node, err)
 		}
 	}
+
 	log.Info("veil-csi starts", "version", version.String(), "node", o.node, "cluster", s.cluster, "endpoint", o.endpoint, "defaults", d.Defaults.String())
 	defer log.Info("veil-csi ends; what is mounted stays")
 	return o.servers(ctx, d, s, log)
@@ -256,6 +266,7 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 	if err != nil {
 		return err
 	}
+
 	r := &driver.Registration{Endpoint: o.endpoint, Log: log}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -273,7 +284,9 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 			return nil
 		})
 	}
-	// What a copy has brought to a standstill goes on before calls are waited for, which may be in vain.
+
+	// What a copy has brought to a standstill goes on before calls are waited for, which may be in
+	// vain.
 	defer context.AfterFunc(ctx, d.End)()
 	g.Go(func() error {
 		server := driver.NewServer(log, observe)
@@ -286,6 +299,7 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 	if o.metrics != "" {
 		g.Go(func() error { return o.serveMetrics(ctx, registry, r, log) })
 	}
+
 	o.upkeep(ctx, g, d, metrics, s, log)
 	return g.Wait()
 }
@@ -298,7 +312,9 @@ func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Drive
 			return nil
 		})
 	}
-	// Beside serving, and again until it is done: what it waits for may be mended only by a call that is served.
+
+	// Beside serving, and again until it is done: what it waits for may be mended only by a call
+	// that is served.
 	g.Go(func() error {
 		d.Until(ctx, again, "let go on what a process that died left suspended", d.Recover)
 		return nil
@@ -307,6 +323,7 @@ func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Drive
 	every(recordsEvery, "read the records of disks that are mapped", func(ctx context.Context) error {
 		return metrics.CheckDisks(ctx, d)
 	})
+
 	for _, set := range d.Sets {
 		if disks, ok := set.Backend.(*backend.Disks); ok {
 			every(wipeEvery, "overwrite disks that deleted volumes left", func(ctx context.Context) error {
@@ -318,6 +335,7 @@ func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Drive
 			})
 		}
 	}
+
 	every(o.rewrapEvery, "wrap keys anew", func(ctx context.Context) error { return metrics.Rewrap(ctx, d) })
 	every(o.trimEvery, "tell disks of free blocks", func(ctx context.Context) error { return metrics.Trim(ctx, d) })
 	if s.cache != nil {

@@ -66,10 +66,12 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println(version.String())
 		return nil
 	}
+
 	device := len(args) > 0 && args[0] == "device"
 	if device {
 		args = args[1:]
 	}
+
 	var o options
 	fs := flag.NewFlagSet("veil-wg", flag.ContinueOnError)
 	fs.StringVar(&o.dir, "dir", config.WorkerDir, "`directory` of requests, on tmpfs")
@@ -81,14 +83,17 @@ func run(ctx context.Context, args []string) error {
 		fmt.Fprint(fs.Output(), usage)
 		fs.PrintDefaults()
 	}
+
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
 		return err
 	}
+
 	if err := worker.Harden(); err != nil {
 		return err
 	}
+
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.level}))
 	if device {
 		return serveDevice(ctx, o, fs.Args(), log)
@@ -100,6 +105,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("find own program: %w", err)
 	}
+
 	s := &worker.Supervisor{Dir: o.dir, TrustDisk: o.trustDisk, Log: log}
 	s.Command = func(r worker.Request) []string {
 		return []string{exe, "device", "-dir", o.dir, "-mtu", strconv.Itoa(r.MTU),

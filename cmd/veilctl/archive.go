@@ -18,7 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/redact"
 )
 
-// archive is a .tar.gz into which nothing gets but through the redactor. Its methods may be called from several goroutines.
+// archive is a .tar.gz into which nothing gets but through the redactor. Its methods may be called
+// from several goroutines.
 type archive struct {
 	root   string
 	redact *redact.Redactor
@@ -112,7 +113,7 @@ func (a *archive) write(name string, text []byte) {
 	}
 }
 
-// close adds the manifest, and gives it.
+// close adds the manifest, and returns it.
 func (a *archive) close() (manifest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

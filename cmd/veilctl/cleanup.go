@@ -33,8 +33,8 @@ func cleanup(fs *flag.FlagSet) func(call) error {
 	}
 }
 
-// cleanupConfig is what to clean up by: the file, or the defaults when none is named. What is ours has fixed names:
-// a file that cannot be used, which is said, must not keep it here.
+// cleanupConfig is what to clean up by: the file, or the defaults when none is named. What is ours
+// has fixed names: a file that cannot be used, which is said, must not keep it here.
 func cleanupConfig(file string, problems io.Writer) config.Config {
 	if file == "" {
 		return config.Default()

@@ -31,6 +31,7 @@ func TestCleanupConfig(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			var said bytes.Buffer
 			cfg := cleanupConfig(file, &said)
 			if cfg.CNI.ConfDir != tt.confDir || (said.Len() > 0) != (tt.says != "") || !strings.Contains(said.String(), tt.says) {

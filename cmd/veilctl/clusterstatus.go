@@ -14,7 +14,7 @@ import (
 
 // clusterReport is what status says of a cluster; fields are added, never renamed.
 type clusterReport struct {
-	// Well is whether all nodes are.
+	// Well reports whether all nodes are.
 	Well  bool         `json:"well"`
 	Nodes []nodeReport `json:"nodes"`
 }
@@ -23,9 +23,10 @@ type clusterReport struct {
 type nodeReport struct {
 	Node string `json:"node"`
 	Well bool   `json:"well"`
-	// Answered is whether its veild was asked and gave an answer; without one, what follows is what others know.
+	// Answered reports whether its veild was asked and gave an answer; without one, what follows is
+	// what others know.
 	Answered bool `json:"answered"`
-	// Ready is whether pods may come: veild's word, not the Node's condition.
+	// Ready reports whether pods may come: veild's word, not the Node's condition.
 	Ready   bool   `json:"ready"`
 	Version string `json:"version,omitempty"`
 	// KeyEpoch and PublicKey are those of the newest key that the node has published.
@@ -62,6 +63,7 @@ func assess(seen []nodeSeen) clusterReport {
 			seenBy[name]++
 		}
 	}
+
 	r := clusterReport{Well: len(seen) > 0, Nodes: []nodeReport{}}
 	for _, n := range seen {
 		row := nodeReport{Node: n.name, SeenBy: seenBy[n.name], Status: n.status}
@@ -78,6 +80,7 @@ func assess(seen []nodeSeen) clusterReport {
 		r.Well = r.Well && row.Well
 		r.Nodes = append(r.Nodes, row)
 	}
+
 	slices.SortFunc(r.Nodes, func(a, b nodeReport) int { return cmp.Compare(a.Node, b.Node) })
 	return r
 }
@@ -112,15 +115,18 @@ func (r *nodeReport) readStatus(n nodeSeen) {
 	if !s.Ready {
 		r.Problems = append(r.Problems, "it is not ready for pods: waits for "+strings.Join(s.NotReady, ", "))
 	}
+
 	for _, p := range s.Problems {
 		r.Problems = append(r.Problems, strings.ReplaceAll(p, "\n", "; "))
 	}
+
 	if !s.Guard.InForce {
 		r.Problems = append(r.Problems, "its guard is not in force")
 	}
 	if n.claim == nil {
 		r.Problems = append(r.Problems, "it has published no key: others cannot reach it")
 	}
+
 	var kinds []string
 	published := r.PublicKey == ""
 	for _, d := range s.Devices {
@@ -130,12 +136,15 @@ func (r *nodeReport) readStatus(n nodeSeen) {
 			r.Problems = append(r.Problems, fmt.Sprintf("its tunnel %s (%s) is down", d.Name, d.Kind))
 		}
 	}
+
 	if !published && len(s.Devices) > 0 {
 		r.Problems = append(r.Problems, "its tunnel has another key than its VeilNode says")
 	}
+
 	slices.Sort(kinds)
 	r.Backend = strings.Join(slices.Compact(kinds), "+")
 	r.readPeers(*s)
+
 	for _, d := range s.Guard.Drops {
 		r.Blocked += d.Packets
 	}

@@ -97,17 +97,20 @@ func (f *walkFlags) run(c call) error {
 	if err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithTimeout(c.ctx, f.timeout)
 	defer cancel()
 	cluster, err := framework.New(ctx, opened.Config, framework.Options{Image: f.image})
 	if err != nil {
 		return err
 	}
+
 	f.tell(c)
 	report, err := connectivity.Walk(ctx, cluster, f.options)
 	if c.ctx.Err() == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = fmt.Errorf("the walk took longer than -timeout %v: %w", f.timeout, err)
 	}
+
 	if len(report.Flows) > 0 {
 		show := report.WriteEnd
 		if c.json {
@@ -117,6 +120,7 @@ func (f *walkFlags) run(c call) error {
 			return e
 		}
 	}
+
 	if err == nil && !report.OK() {
 		err = errWrong
 	}

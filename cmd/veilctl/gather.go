@@ -40,6 +40,7 @@ func gather(ctx context.Context, cluster *remote.Cluster) preflight.Facts {
 		g.facts.Server.Err = err.Error()
 		return g.facts
 	}
+
 	var group errgroup.Group
 	group.SetLimit(atOnce)
 	for _, part := range []struct {
@@ -65,6 +66,7 @@ func gather(ctx context.Context, cluster *remote.Cluster) preflight.Facts {
 			return nil
 		})
 	}
+
 	_ = group.Wait() // no part returns an error
 	return g.facts
 }
@@ -141,7 +143,7 @@ func (g *gatherer) lacking(ctx context.Context, rights []preflight.Right) ([]pre
 	return out, nil
 }
 
-// configMap gives a key of a ConfigMap of kube-system; nil when there is none.
+// configMap returns a key of a ConfigMap of kube-system; nil when there is none.
 func (g *gatherer) configMap(ctx context.Context, name, key string) ([]byte, error) {
 	m, err := g.Client.CoreV1().ConfigMaps(remote.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -72,6 +72,7 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	for _, d := range s.Devices {
 		rules.TunnelPort = uint16(d.Port)
 	}
+
 	if err := mayRead(); err != nil {
 		return leakReport{}, err
 	}
@@ -79,37 +80,45 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	if err != nil {
 		return leakReport{}, fmt.Errorf("read this node's links: %w", err)
 	}
+
 	for _, link := range s.Guard.Links {
 		if err := o.Watch(link); err != nil {
 			return leakReport{}, err
 		}
 	}
+
 	began := time.Now()
 	if !c.json {
 		fmt.Fprintf(c.out, "reading %s for %v …\n", strings.Join(s.Guard.Links, ", "), long)
 	}
+
 	select {
 	case <-time.After(long):
 	case <-c.ctx.Done():
 	}
+
 	seen, err := o.Stop()
 	if err != nil {
 		return leakReport{}, err
 	}
+
 	r := leakReport{
 		Links: s.Guard.Links, Seconds: time.Since(began).Seconds(), Frames: seen.Frames, Dropped: seen.Dropped,
 		Tunnel: seen.Kinds[oracle.Tunnel], Neighbour: seen.Kinds[oracle.Neighbour], Leaks: seen.Plaintext,
 	}
 	r.Other = r.Frames - r.Tunnel - r.Neighbour - r.Leaks
+
 	for _, e := range seen.Examples {
 		if e.Kind.Leak() {
 			r.Examples = append(r.Examples, e)
 		}
 	}
+
 	return r, nil
 }
 
-// mayRead says what to do instead where frames cannot be read: veild's own container, which has no need to.
+// mayRead says what to do instead where frames cannot be read: veild's own container, which has no
+// need to.
 func mayRead() error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {

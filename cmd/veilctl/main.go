@@ -1,8 +1,10 @@
-// Command veilctl shows what Kubeveil does on this node or in a whole cluster, says before an installation what a cluster lacks,
-// checks that nothing leaves a node in clear, gathers what a bug report needs, and takes Kubeveil away again.
+// Command veilctl shows what Kubeveil does on this node or in a whole cluster, says before an
+// installation what a cluster lacks, checks that nothing leaves a node in clear, gathers what a bug
+// report needs, and takes Kubeveil away again.
 //
-// Start reading at verb.go, the table of verbs. Those that ask one veild do so by its socket; those for a cluster by a kubeconfig
-// (internal/remote), and reach each veild by running veilctl in its pod.
+// Start reading at verb.go, the table of verbs. Those that ask one veild do so by its socket; those
+// for a cluster by a kubeconfig (internal/remote), and reach each veild by running veilctl in its
+// pod.
 package main
 
 import (
@@ -73,6 +75,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		overview(out)
 		return nil
 	}
+
 	v, rest, ok := choose(args)
 	if args[0] == "--version" {
 		v, ok = findVerb("version")
@@ -83,12 +86,14 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if !ok {
 		return fmt.Errorf("unknown verb %q: %w", args[0], errUsage)
 	}
+
 	fs := flag.NewFlagSet("veilctl "+v.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the error is printed once, by main
 	format := "table"
 	if !v.ownOutput {
 		fs.StringVar(&format, "o", format, "`format`: table for people, json for programs")
 	}
+
 	do := v.register(fs)
 	named, err := parse(fs, rest)
 	if errors.Is(err, flag.ErrHelp) {
@@ -98,16 +103,18 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	} else if err != nil {
 		return fmt.Errorf("%w: %w", err, errUsage)
 	}
+
 	if len(named) > 0 && v.args == "" {
 		return fmt.Errorf("unexpected argument %q: %w", named[0], errUsage)
 	}
 	if format != "table" && format != "json" {
 		return fmt.Errorf("-o %s: write table or json: %w", format, errUsage)
 	}
+
 	return do(call{ctx: ctx, out: out, progress: progress, json: format == "json", args: named})
 }
 
-// parse reads flags, before and after what is named, and gives the latter.
+// parse reads flags, before and after what is named, and returns the latter.
 func parse(fs *flag.FlagSet, args []string) (named []string, err error) {
 	for {
 		if err := fs.Parse(args); err != nil {

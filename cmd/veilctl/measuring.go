@@ -12,7 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-// measuring is what measurements of a cluster have in common: which cluster, how long a sample takes, and where the report goes.
+// measuring is what measurements of a cluster have in common: which cluster, how long a sample
+// takes, and where the report goes.
 type measuring struct {
 	kubeconfig, image, out string
 	seconds                int
@@ -26,11 +27,11 @@ func (m *measuring) register(fs *flag.FlagSet, out, sample string) {
 	fs.IntVar(&m.seconds, "seconds", 10, sample)
 }
 
-// secondsFit is whether a sample is neither too short nor too long.
+// secondsFit reports whether a sample is neither too short nor too long.
 func (m *measuring) secondsFit() bool { return m.seconds >= 1 && m.seconds <= 600 }
 
-// run opens the cluster, has it measured, and writes and prints the report, also one that came with an error: that is given then. errWrong when a gate was
-// missed and nothing else is wrong.
+// run opens the cluster, has it measured, and writes and prints the report, also one that came with
+// an error: that is given then. errWrong when a gate was missed and nothing else is wrong.
 func (m *measuring) run(c call, measure func(k *framework.Cluster, progress func(format string, args ...any)) (*report.Report, error)) error {
 	began := time.Now()
 	k, err := framework.Open(c.ctx, m.kubeconfig, framework.Options{Image: m.image})
@@ -46,8 +47,9 @@ func (m *measuring) run(c call, measure func(k *framework.Cluster, progress func
 	return m.finish(c, rep, err)
 }
 
-// finish writes and prints the report of a measurement, and gives err, with which it ended: what the report does not say must not be hidden by what it does.
-// errWrong when nothing but gates was missed.
+// finish writes and prints the report of a measurement, and gives err, with which it ended: what
+// the report does not say must not be hidden by what it does. errWrong when nothing but gates was
+// missed.
 func (m *measuring) finish(c call, rep *report.Report, err error) error {
 	// This program's, and not that of the folder where somebody started it.
 	rep.Result.Commit = version.String()

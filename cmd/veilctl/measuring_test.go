@@ -31,6 +31,7 @@ func TestFinishOfAMeasurement(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			result.Gates = tt.gates
 			m := measuring{out: filepath.Join(t.TempDir(), "bench")}
 			var out bytes.Buffer
@@ -44,6 +45,7 @@ func TestFinishOfAMeasurement(t *testing.T) {
 			if !strings.Contains(out.String(), "written to "+m.out) {
 				t.Errorf("output %q", &out)
 			}
+
 			written, err := bench.Read(filepath.Join(m.out, "result.json"))
 			if err != nil {
 				t.Fatal(err)

@@ -73,6 +73,7 @@ func serviceList(c call, socket string) error {
 	if err != nil {
 		return err
 	}
+
 	var rows [][]string
 	wrong := false
 	for _, v := range views {
@@ -84,6 +85,7 @@ func serviceList(c call, socket string) error {
 			rows = append(rows, []string{serviceName(v.Service), f.Kind, f.Addr.String(), f.Protocol.String(), fromOf(v, f), backendCount(f), noteOf(v.Service, f)})
 		}
 	}
+
 	if c.json {
 		err = printJSON(c.out, views)
 	} else if err = table(c.out, "SERVICE | KIND | ADDRESS | PROTOCOL | FROM | BACKENDS | NOTE", rows); err == nil {
@@ -93,13 +95,15 @@ func serviceList(c call, socket string) error {
 			}
 		}
 	}
+
 	if err == nil && wrong {
 		err = errWrong
 	}
 	return err
 }
 
-// sameInside is whether a frontend for outside is as the one for inside, which is shown for both.
+// sameInside reports whether a frontend for outside is as the one for inside, which is shown for
+// both.
 func sameInside(v service.View, f service.FrontView) bool {
 	i := slices.IndexFunc(v.Fronts, func(o service.FrontView) bool {
 		return o.Scope == service.Inside && o.Addr == f.Addr && o.Protocol == f.Protocol
@@ -182,6 +186,7 @@ func serviceTrace(fs *flag.FlagSet) func(call) error {
 		if err != nil {
 			return fmt.Errorf("%q is no address with a port, such as 10.96.0.10:53 or [fd00::a]:53: %w", c.args[0], errUsage)
 		}
+
 		query := url.Values{"addr": {addr.String()}, "protocol": {"TCP"}, "scope": {"inside"}}
 		if *udp {
 			query.Set("protocol", "UDP")
@@ -196,6 +201,7 @@ func serviceTrace(fs *flag.FlagSet) func(call) error {
 		if c.json {
 			return printJSON(c.out, f)
 		}
+
 		return showFront(c, f)
 	}
 }
@@ -206,6 +212,7 @@ func showFront(c call, f service.FrontView) error {
 	if f.Scope == service.Outside {
 		from = "from outside the cluster"
 	}
+
 	fmt.Fprintf(c.out, "%s %s, %s, is the %s of %s\n", f.Addr, f.Protocol, from, f.Kind, serviceName(f.Owner))
 	if f.Ranged {
 		fmt.Fprintf(c.out, "only for sources in %v; others are dropped\n", f.Sources)
@@ -213,6 +220,7 @@ func showFront(c call, f service.FrontView) error {
 	if f.Local {
 		fmt.Fprintln(c.out, "only backends on this node: the policy is Local")
 	}
+
 	switch chosen := f.Chosen; {
 	case chosen == 0 && f.Drop && f.Scope == service.Outside:
 		fmt.Fprintln(c.out, "no backend is on this node: packets are dropped, so that a balancer goes to another node; pods of other nodes are refused")
@@ -223,9 +231,11 @@ func showFront(c call, f service.FrontView) error {
 	default:
 		fmt.Fprintf(c.out, "each connection gets any of %d with the same chance\n", chosen)
 	}
+
 	if len(f.Backends) == 0 {
 		return nil
 	}
+
 	var rows [][]string
 	for _, b := range f.Backends {
 		at := orDash(b.Node)
@@ -238,5 +248,6 @@ func showFront(c call, f service.FrontView) error {
 		}
 		rows = append(rows, []string{mark, b.Addr.String(), at, b.Why})
 	}
+
 	return table(c.out, "CHOSEN | BACKEND | NODE | WHY", rows)
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// serviceDaemon answers from a planner with one service: a backend that is ready, and one that terminates.
+// serviceDaemon answers from a planner with one service: a backend that is ready, and one that
+// terminates.
 func serviceDaemon(t *testing.T, change func(*service.Service)) string {
 	t.Helper()
 	return serviceDaemonOn(t, "node-1", change)
@@ -26,11 +27,13 @@ func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) s
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	name := service.Name{Namespace: "shop", Name: "web"}
 	s := service.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.128.10")}, Ports: []service.Port{{Name: "http", Protocol: service.TCP, Port: 80, NodePort: 30080}}}
 	if change != nil {
 		change(&s)
 	}
+
 	p.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("198.18.0.11")})
 	p.PutService(s)
 	p.PutSlice(service.Slice{Service: name, Name: "web-1", Ports: []service.SlicePort{{Name: "http", Protocol: service.TCP, Port: 8080}}, Endpoints: []service.Endpoint{
@@ -73,6 +76,7 @@ func TestServiceVerbs(t *testing.T) {
 	cluster := serviceDaemon(t, nil)
 	local := serviceDaemon(t, func(s *service.Service) { s.ExternalLocal = true })
 	away := serviceDaemonOn(t, "node-3", func(s *service.Service) { s.ExternalLocal, s.InternalLocal = true, true })
+
 	sctp := serviceDaemon(t, func(s *service.Service) { s.Ports[0].Protocol = service.SCTP })
 	for name, c := range map[string]struct {
 		socket string

@@ -64,18 +64,22 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	if !s.Ready {
 		ready = "NOT ready: " + strings.Join(s.NotReady, ", ")
 	}
+
 	states := map[telemetry.PeerState]int{}
 	for _, p := range s.Peers {
 		states[p.State]++
 	}
+
 	var blocked uint64
 	for _, d := range s.Guard.Drops {
 		blocked += d.Packets
 	}
+
 	guard := fmt.Sprintf("in force on %s; %d packets dropped", strings.Join(s.Guard.Links, ", "), blocked)
 	if !s.Guard.InForce {
 		guard = "NOT in force"
 	}
+
 	rows := [][]string{
 		{"Node", fmt.Sprintf("%s, %s", s.Node, ready)},
 		{"veild", fmt.Sprintf("%s, up %s", s.Version, age(s.Started))},
@@ -86,6 +90,7 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		{"Pods", fmt.Sprint(s.Pods)},
 		{"In clear", inClear(s)},
 	}
+
 	if s.TunnelSources != "" {
 		rows = append(rows, []string{"Datagrams from", s.TunnelSources})
 	}
@@ -95,19 +100,24 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	if s.Services != nil {
 		rows = append(rows, []string{"Services", servicesLine(s.Services)})
 	}
+
 	for _, d := range s.Devices {
 		rows = append(rows, []string{"Tunnel", fmt.Sprintf("%s (%s), UDP port %d, %s", d.Name, d.Kind, d.Port, upOrDown(d.Up))})
 	}
+
 	for _, r := range s.Refused {
 		rows = append(rows, []string{"Refused", fmt.Sprintf("%s: %s", r.Node, r.Reason)})
 	}
+
 	for _, p := range s.Problems {
 		rows = append(rows, []string{"PROBLEM", strings.ReplaceAll(p, "\n", "; ")})
 	}
+
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, r := range rows {
 		fmt.Fprintf(t, "%s\t%s\n", r[0], r[1])
 	}
+
 	return t.Flush()
 }
 

@@ -139,6 +139,7 @@ func TestExitStatus(t *testing.T) {
 		{"an argument too many", []string{"status", "now"}, exitUsage},
 		{"a leak check of no length", []string{"leakcheck", "-for", "0s"}, exitUsage},
 	}
+
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			err := run(t.Context(), tt.args, &bytes.Buffer{}, io.Discard)

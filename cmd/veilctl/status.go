@@ -63,7 +63,7 @@ func statusOf(flags *flag.FlagSet) func(call) error {
 	}
 }
 
-// here is whether this node is meant: a socket was named, or veild has left one.
+// here reports whether this node is meant: a socket was named, or veild has left one.
 func here(flags *flag.FlagSet, socket string) bool {
 	named := false
 	flags.Visit(func(f *flag.Flag) { named = named || f.Name == "socket" })
@@ -95,7 +95,7 @@ type nodeSeen struct {
 	created time.Time
 	// kubelet says why the Node is not Ready, "" when it is.
 	kubelet string
-	// linux is whether the manifests' DaemonSets choose the node.
+	// linux reports whether the manifests' DaemonSets choose the node.
 	linux bool
 	// claim is the spec of its VeilNode, nil when there is none.
 	claim []byte
@@ -122,9 +122,11 @@ func look(ctx context.Context, cluster *remote.Cluster) ([]nodeSeen, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	seen := make([]nodeSeen, len(nodes.Items))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(asked)
+
 	for i, n := range nodes.Items {
 		seen[i] = nodeSeen{
 			name: n.Name, created: n.CreationTimestamp.Time, kubelet: kubeletProblem(n),
@@ -135,6 +137,7 @@ func look(ctx context.Context, cluster *remote.Cluster) ([]nodeSeen, error) {
 			g.Go(func() error { ask(ctx, cluster, &seen[i]); return nil })
 		}
 	}
+
 	return seen, g.Wait()
 }
 
@@ -160,7 +163,8 @@ func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, 
 func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	// A status that is not well ends with an exit status of its own; what counts is whether one was printed.
+	// A status that is not well ends with an exit status of its own; what counts is whether one was
+	// printed.
 	out, err := cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", "status", "-o", "json", "-socket", config.AdminSocket)
 	var s telemetry.Status
 	if e := json.Unmarshal(out, &s); e == nil && s.Node != "" {
@@ -176,7 +180,8 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 	}
 }
 
-// lastLines are the end of the log of a veild that ended: it says there what it misses, a line for each thing.
+// lastLines are the end of the log of a veild that ended: it says there what it misses, a line for
+// each thing.
 func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string {
 	const lines, bytes = 8, 4 << 10
 	text, err := cluster.Client.CoreV1().Pods(remote.Namespace).GetLogs(pod, &corev1.PodLogOptions{

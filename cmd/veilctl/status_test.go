@@ -101,6 +101,7 @@ func TestAssess(t *testing.T) {
 			}
 		})
 	}
+
 	if assess(nil).Well {
 		t.Error("a cluster without nodes is said to be well")
 	}

@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// dumped is how many nodes are looked at together, dumpLimit how long one command in a pod or one log may take.
+	// dumped is how many nodes are looked at together, dumpLimit how long one command in a pod or
+	// one log may take.
 	dumped    = 4
 	dumpLimit = 30 * time.Second
 )
@@ -79,10 +80,12 @@ func writeDump(c call, cluster *remote.Cluster, file, root string) (err error) {
 			err = errors.Join(err, f.Close(), os.Remove(tmp))
 		}
 	}()
+
 	d, err := newDump(c, cluster, f, root)
 	if err != nil {
 		return err
 	}
+
 	d.run(c.ctx)
 	m, err := d.close()
 	if err != nil {
@@ -95,17 +98,21 @@ func writeDump(c call, cluster *remote.Cluster, file, root string) (err error) {
 	if err := f.Close(); err != nil {
 		return err
 	}
+
 	if err := os.Rename(tmp, file); err != nil {
 		return err
 	}
+
 	redacted := 0
 	for _, e := range m.Files {
 		redacted += e.Redacted
 	}
+
 	fmt.Fprintf(c.out, "%s: %d files, %d KiB; %d secrets taken out; %d things could not be had\n", file, len(m.Files), (info.Size()+1023)/1024, redacted, len(m.Missing))
 	for _, x := range m.Missing {
 		fmt.Fprintf(c.progress, "  without %s: %s\n", x.Path, x.Why)
 	}
+
 	return nil
 }
 
@@ -117,15 +124,18 @@ type dump struct {
 	seen    []nodeSeen
 }
 
-// newDump looks at the nodes first: what is a public key has to be known before anything is written.
+// newDump looks at the nodes first: what is a public key has to be known before anything is
+// written.
 func newDump(c call, cluster *remote.Cluster, f *os.File, root string) (*dump, error) {
 	d := &dump{c: c, cluster: cluster}
 	if _, err := cluster.Client.Discovery().ServerVersion(); err != nil {
 		return nil, fmt.Errorf("ask %s: %w", cluster.Server, err)
 	}
+
 	d.say("asking the veild of every node")
 	seen, lookErr := look(c.ctx, cluster)
 	d.seen = seen
+
 	var public []string
 	for _, n := range assess(seen).Nodes {
 		public = append(public, n.PublicKey)
@@ -139,12 +149,14 @@ func newDump(c call, cluster *remote.Cluster, f *os.File, root string) (*dump, e
 			public = append(public, p.PublicKey.String())
 		}
 	}
+
 	d.archive = newArchive(f, root, redact.New(public, ownSecrets(cluster)), manifest{
 		Made: time.Now().UTC().Truncate(time.Second), Version: version.String(), Server: cluster.Server, LeftOut: leftOut,
 	})
 	if lookErr != nil {
 		d.lacks("status.json", lookErr)
 	}
+
 	return d, nil
 }
 
@@ -219,7 +231,8 @@ func (d *dump) nodes(ctx context.Context) {
 	_ = g.Wait() // no node returns an error
 }
 
-// inPod adds what a verb of veilctl says in the pod of a node's veild, and is whether the pod answered in time.
+// inPod adds what a verb of veilctl says in the pod of a node's veild, and is whether the pod
+// answered in time.
 func (d *dump) inPod(ctx context.Context, n nodeSeen, what string) bool {
 	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
 	defer cancel()

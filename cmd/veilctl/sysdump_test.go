@@ -37,7 +37,8 @@ const (
 
 const plantedBlock = "-----BEGIN EC " + "PRIVATE KEY-----\n" + plantedPEM + "\n-----END EC " + "PRIVATE KEY-----\n"
 
-// fakeAPI answers as an API server does, from a table of paths, and remembers what it was asked. What is not in the table is not found.
+// fakeAPI answers as an API server does, from a table of paths, and remembers what it was asked.
+// What is not in the table is not found.
 type fakeAPI struct {
 	answers map[string]string
 	mu      sync.Mutex
@@ -125,6 +126,7 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 	if err := writeDump(call{ctx: t.Context(), out: io.Discard, progress: io.Discard}, cluster, file, "dump"); err != nil {
 		t.Fatal(err)
 	}
+
 	files := unpackDump(t, file)
 	for name, text := range files {
 		for _, secret := range []string{plantedKey, plantedHex, plantedToken, plantedBootstrap, plantedPassword, plantedOwn, plantedPEM, plantedWrapped,
@@ -134,6 +136,7 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 			}
 		}
 	}
+
 	for name, want := range map[string]string{
 		"cluster/veilnodes.yaml":                 publishedKey,
 		"cluster/configmap-kubeveil.yaml":        "mtu: 1400",
@@ -152,6 +155,7 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 			t.Errorf("%s does not hold %q:\n%s", name, want, files[name])
 		}
 	}
+
 	var list manifest
 	if err := json.Unmarshal([]byte(files["manifest.json"]), &list); err != nil {
 		t.Fatal(err)
@@ -159,11 +163,13 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 	if len(list.Files) != len(files)-1 || len(list.Missing) == 0 || len(list.LeftOut) == 0 {
 		t.Errorf("the manifest has %d files of %d, %d missing", len(list.Files), len(files)-1, len(list.Missing))
 	}
+
 	for _, e := range list.Files {
 		if e.Path == "logs/node-1/veild-a-veild.log" && e.Redacted < 6 {
 			t.Errorf("%d secrets were taken out of the log, there are 6 kinds", e.Redacted)
 		}
 	}
+
 	onlyLooked(t, api.asked)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file: %v, %v", info, err)

@@ -70,7 +70,8 @@ func (d *dump) objects(ctx context.Context) {
 	d.podTable(ctx)
 }
 
-// plainObject is without what is only bookkeeping: who wrote which field, and the copy of the whole that kubectl keeps.
+// plainObject is without what is only bookkeeping: who wrote which field, and the copy of the whole
+// that kubectl keeps.
 func plainObject(o unstructured.Unstructured) map[string]any {
 	o.SetManagedFields(nil)
 	annotations := o.GetAnnotations()
@@ -95,18 +96,22 @@ func (d *dump) events(ctx context.Context) {
 			}
 		}
 	}
+
 	slices.SortFunc(rows, func(a, b corev1.Event) int {
 		return cmp.Or(lastSeen(a).Compare(lastSeen(b)), cmp.Compare(a.Name, b.Name))
 	})
+
 	var lines [][]string
 	for _, e := range rows {
 		lines = append(lines, []string{lastSeen(e).UTC().Format(time.RFC3339), fmt.Sprint(max(e.Count, 1)), e.Type, e.Reason, e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name, strconv.Quote(e.Message)})
 	}
+
 	var b bytes.Buffer
 	if err := table(&b, "LAST SEEN | TIMES | TYPE | REASON | OBJECT | MESSAGE", lines); err != nil {
 		d.lacks(name, err)
 		return
 	}
+
 	d.text(name, "list events", b.Bytes())
 }
 
@@ -128,6 +133,7 @@ func (d *dump) podTable(ctx context.Context) {
 		d.lacks(name, err)
 		return
 	}
+
 	others := map[string]int{}
 	var rows [][]string
 	for _, p := range list.Items {
@@ -141,16 +147,20 @@ func (d *dump) podTable(ctx context.Context) {
 		}
 		rows = append(rows, []string{p.Name, orDash(p.Spec.NodeName), string(p.Status.Phase), orDash(p.Status.PodIP), fmt.Sprint(p.Spec.HostNetwork), fmt.Sprint(restarts), orDash(podProblem(p))})
 	}
+
 	var b bytes.Buffer
 	err = table(&b, "POD OF KUBE-SYSTEM | NODE | PHASE | ADDRESS | HOST NETWORK | RESTARTS | PROBLEM", rows)
 	fmt.Fprintln(&b)
+
 	for _, n := range d.seen {
 		fmt.Fprintf(&b, "%s: %d pods of other namespaces\n", n.name, others[n.name])
 	}
+
 	if err != nil {
 		d.lacks(name, err)
 		return
 	}
+
 	d.text(name, "list pods", b.Bytes())
 }
 

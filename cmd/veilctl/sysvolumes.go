@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 )
 
-// volumeObjects are the objects of a sysdump that are of encrypted volumes, a file for each line. The driver's pods, logs, policies and rights are among
-// Kubeveil's own.
+// volumeObjects are the objects of a sysdump that are of encrypted volumes, a file for each line.
+// The driver's pods, logs, policies and rights are among Kubeveil's own.
 var volumeObjects = []struct {
 	file             string
 	resource         schema.GroupVersionResource
@@ -33,8 +33,8 @@ var volumeObjects = []struct {
 // veilVolumes is the resource of trusted states.
 var veilVolumes = schema.GroupVersionResource{Group: "csi.kubeveil.io", Version: "v1alpha1", Resource: "veilvolumes"}
 
-// volumes adds what is known of encrypted volumes, without their keys, wrapped ones neither, and without the names of what they are for. A cluster that
-// has no definition of them lacks nothing.
+// volumes adds what is known of encrypted volumes, without their keys, wrapped ones neither, and
+// without the names of what they are for. A cluster that has no definition of them lacks nothing.
 func (d *dump) volumes(ctx context.Context) {
 	const name = "cluster/veilvolumes.yaml"
 	list, err := d.cluster.Dynamic.Resource(veilVolumes).List(ctx, metav1.ListOptions{})
@@ -81,7 +81,8 @@ func (d *dump) volumeObject(ctx context.Context, name string, resource schema.Gr
 	d.object(name, "list "+resource.GroupResource().String(), items)
 }
 
-// volumeTable is what veilctl volume list says, without the names of claims and snapshots: they are of other namespaces.
+// volumeTable is what veilctl volume list says, without the names of claims and snapshots: they are
+// of other namespaces.
 func (d *dump) volumeTable(ctx context.Context) {
 	const name = "cluster/volumes.txt"
 	objects, err := kubestore.NewForClient(d.cluster.Dynamic, "").Objects(ctx)

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// command adds the flags of a verb and gives what runs.
+// command adds the flags of a verb and returns what runs.
 type command func(fs *flag.FlagSet) func(c call) error
 
 // verb is one verb: how it is called, explained and run.
@@ -19,7 +19,8 @@ type verb struct {
 	name string
 	// args are what is named beside flags, for its usage; empty when nothing may be.
 	args string
-	// short is its line in the overview; about follows the usage line of its own -h; examples are whole lines.
+	// short is its line in the overview; about follows the usage line of its own -h; examples are
+	// whole lines.
 	short, about, examples string
 	// ownOutput is of verbs whose -o is not "table or json".
 	ownOutput bool
@@ -55,7 +56,7 @@ type group struct {
 	verbs   []verb
 }
 
-// choose finds the verb that arguments begin with, and gives the rest.
+// choose finds the verb that arguments begin with, and returns the rest.
 func choose(args []string) (v verb, rest []string, ok bool) {
 	if len(args) > 1 {
 		if v, ok = findVerb(args[0] + " " + args[1]); ok {

@@ -70,6 +70,7 @@ func volumeShow(fs *flag.FlagSet) func(call) error {
 		if errors.Is(err, volume.ErrNotFound) {
 			return fmt.Errorf("there is no volume %s: see veilctl volume list", name)
 		}
+
 		if err != nil {
 			return err
 		}
@@ -77,12 +78,14 @@ func volumeShow(fs *flag.FlagSet) func(call) error {
 		if err != nil {
 			return err
 		}
+
 		r := describe(o, around)
 		if c.json {
 			err = printJSON(c.out, r)
 		} else {
 			err = showVolume(c, r)
 		}
+
 		if err == nil && len(r.Problems) > 0 {
 			err = errWrong
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // aVolume is a ready volume on node-1.
@@ -45,6 +45,7 @@ func TestVolumesAreAssessed(t *testing.T) {
 	}
 	nobody := a
 	nobody.users = nil
+
 	for situation, c := range map[string]struct {
 		o    kubestore.Object
 		a    around
@@ -74,6 +75,7 @@ func TestVolumesAreAssessed(t *testing.T) {
 			}
 		}
 	}
+
 	missing := assessVolumes(nil, a)
 	if missing.Well || len(missing.Volumes) != 1 || !strings.Contains(missing.Volumes[0].Problems[0], "VeilVolume is missing") {
 		t.Errorf("a volume without state: %+v", missing)
@@ -140,12 +142,14 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 	if err != nil || !cmp.Equal(names, []string{"pvc-1", "pvc-2"}) {
 		t.Fatalf("all are %q, %v", names, err)
 	}
+
 	reports := askRewraps(t.Context(), s, append(names, "pvc-secret", "pvc-new", "pvc-none"))
 	for i, want := range []string{"", "", "previousKey", "no key in phase New", "no such volume"} {
 		if !strings.Contains(reports[i].Error, want) || (want == "") != (reports[i].Error == "") {
 			t.Errorf("%s: %q, want %q", reports[i].Volume, reports[i].Error, want)
 		}
 	}
+
 	asked := map[string]string{}
 	objects, err := s.Objects(t.Context())
 	for _, o := range objects {
@@ -153,14 +157,17 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 			asked[o.State.Volume] = o.Asked.Rewrap
 		}
 	}
+
 	if err != nil || len(asked) != 2 {
 		t.Fatalf("asked for are %v, %v", asked, err)
 	}
+
 	// What the node does.
 	st, r, err := s.Get(t.Context(), "pvc-1")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	st.Key.KeyID = "new"
 	if _, err = s.Update(t.Context(), st, r); err == nil {
 		err = s.RewrapDone(t.Context(), "pvc-1", asked["pvc-1"])
@@ -168,11 +175,13 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	waitRewrapped(t.Context(), s, reports, time.Millisecond)
 	var out bytes.Buffer
 	if err := showRewrapped(call{ctx: t.Context(), out: &out}, reports, true); !errors.Is(err, errWrong) {
 		t.Errorf("one is not done: %v", err)
 	}
+
 	for _, want := range []string{"pvc-1       re-wrapped: kms old → kms new", "pvc-2       not yet: node node-1"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, &out)
@@ -180,7 +189,8 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 	}
 }
 
-// saved is a volume whose key is in a file, saved as kubectl does; it gives the paths of both and the key.
+// saved is a volume whose key is in a file, saved as kubectl does; it returns the paths of both and
+// the key.
 func saved(t *testing.T) (state, kek string, data *keyring.Secret, st volume.State) {
 	t.Helper()
 	dir := t.TempDir()
@@ -195,11 +205,13 @@ func saved(t *testing.T) (state, kek string, data *keyring.Secret, st volume.Sta
 	if data, err = crypt.NewDataKey(); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(data.Wipe)
 	st = aVolume("pvc-1")
 	if st.Key, err = p.Wrap(t.Context(), st.Binding(), data); err != nil {
 		t.Fatal(err)
 	}
+
 	o := veilVolume(t, st)
 	o.SetCreationTimestamp(metav1.Now())
 	text, err := o.MarshalJSON()
@@ -209,6 +221,7 @@ func saved(t *testing.T) (state, kek string, data *keyring.Secret, st volume.Sta
 	if err := os.WriteFile(state, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	return state, kek, data, st
 }
 
@@ -221,6 +234,7 @@ func TestRecover(t *testing.T) {
 	}
 	defer key.Wipe()
 	header := filepath.Join(t.TempDir(), "header")
+
 	said := func(args ...string) string {
 		t.Helper()
 		var out bytes.Buffer
@@ -234,6 +248,7 @@ func TestRecover(t *testing.T) {
 			t.Errorf("without -show-key it says:\n%s", text)
 		}
 	}
+
 	if text := said("-key-file", kek, "-show-key"); !strings.Contains(text, "recovery key "+string(key.Bytes())) {
 		t.Errorf("with -show-key it says:\n%s", text)
 	}
@@ -264,6 +279,7 @@ func TestRecoverByASecretThatWasSaved(t *testing.T) {
 	if st.Key, err = p.Wrap(t.Context(), st.Binding(), data); err != nil {
 		t.Fatal(err)
 	}
+
 	o := veilVolume(t, st)
 	o.SetCreationTimestamp(metav1.Now())
 	object, err := o.MarshalJSON()
@@ -274,6 +290,7 @@ func TestRecoverByASecretThatWasSaved(t *testing.T) {
 	if err := os.WriteFile(state, object, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	key, err := crypt.RecoveryKey(data, st.Binding())
 	if err != nil {
 		t.Fatal(err)
@@ -297,6 +314,7 @@ func TestRecoverRefuses(t *testing.T) {
 	if err := errors.Join(keyring.CreateFile(other), os.WriteFile(there, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
+
 	for situation, c := range map[string]struct {
 		args []string
 		want string
@@ -314,6 +332,7 @@ func TestRecoverRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", situation, err, c.want)
 		}
 	}
+
 	if err := run(t.Context(), []string{"volume"}, io.Discard, io.Discard); !errors.Is(err, errUsage) || !strings.Contains(err.Error(), "list, show, rewrap, recover, destroy") {
 		t.Errorf("veilctl volume: %v", err)
 	}

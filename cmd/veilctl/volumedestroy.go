@@ -39,9 +39,11 @@ type belonging struct {
 	resource schema.GroupVersionResource
 	// name is what kubectl calls the kind.
 	name string
-	// finalizer is what the node's side-car takes when its driver has deleted the volume or snapshot.
+	// finalizer is what the node's side-car takes when its driver has deleted the volume or
+	// snapshot.
 	finalizer string
-	// driver, handle and user are paths of fields; user is the reference to the claim or snapshot of a person.
+	// driver, handle and user are paths of fields; user is the reference to the claim or snapshot
+	// of a person.
 	driver, handle, user []string
 	users                schema.GroupVersionResource
 	// userName is what kubectl calls the kind of those.
@@ -166,7 +168,8 @@ func ready(n *corev1.Node) bool {
 	})
 }
 
-// release lets the objects go that Kubernetes has for the volume, and finds what its users have left of it.
+// release lets the objects go that Kubernetes has for the volume, and finds what its users have
+// left of it.
 func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
 	for _, b := range belongings {
 		list, err := d.cluster.Dynamic.Resource(b.resource).List(ctx, metav1.ListOptions{})
@@ -196,7 +199,8 @@ func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
 	return nil
 }
 
-// letGo deletes an object, and then takes the side-car's finalizer: taken before, a side-car of another node might put it back.
+// letGo deletes an object, and then takes the side-car's finalizer: taken before, a side-car of
+// another node might put it back.
 func (d *destroyer) letGo(ctx context.Context, b belonging, o *unstructured.Unstructured) error {
 	objects, uid := d.cluster.Dynamic.Resource(b.resource), o.GetUID()
 	err := objects.Delete(ctx, o.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})

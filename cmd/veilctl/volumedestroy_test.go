@@ -29,7 +29,8 @@ type lost struct {
 	client *fake.FakeDynamicClient
 }
 
-// lostObject is an object that is for a volume, or stands for it. It has the finalizer of its side-car and one more.
+// lostObject is an object that is for a volume, or stands for it. It has the finalizer of its
+// side-car and one more.
 func lostObject(apiVersion, kind, namespace, name string, b belonging, fields map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind}}
 	o.SetName(name)
@@ -64,10 +65,12 @@ func newLost(t *testing.T, change func(*volume.State), nodes ...runtime.Object) 
 			"status": map[string]any{"snapshotHandle": "snap-1"}}),
 		lostObject(group, "VolumeSnapshot", "default", "snap", belonging{}, nil),
 	}
+
 	kinds := map[schema.GroupVersionResource]string{kubestore.VeilVolumes: "VeilVolumeList"}
 	for i, kind := range []string{"PersistentVolume", "VolumeSnapshotContent"} {
 		kinds[belongings[i].resource] = kind + "List"
 	}
+
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, objects...)
 	// As the API server does: what has finalizers is only marked.
 	client.PrependReactor("delete", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -84,6 +87,7 @@ func newLost(t *testing.T, change func(*volume.State), nodes ...runtime.Object) 
 		u.SetDeletionTimestamp(&now)
 		return true, nil, client.Tracker().Update(resource, u, "")
 	})
+
 	l := &lost{client: client}
 	l.cluster = &remote.Cluster{Client: kubefake.NewClientset(nodes...), Dynamic: client}
 	l.store = kubestore.NewForClient(client, "")
@@ -142,6 +146,7 @@ func TestVolumesOfANodeThatIsGoneAreDestroyedKeysFirst(t *testing.T) {
 			t.Errorf("%s, once more: %+v", c.name, r)
 		}
 	}
+
 	if o, err := l.client.Resource(belongings[0].resource).Get(t.Context(), "others", metav1.GetOptions{}); err != nil || o.GetDeletionTimestamp() != nil {
 		t.Errorf("another driver's volume of that handle: %v, %v", o, err)
 	}
@@ -176,6 +181,7 @@ func TestVolumeOfANodeThatIsThereIsNotDestroyed(t *testing.T) {
 			t.Errorf("%s: refused, and yet %q", situation, done)
 		}
 	}
+
 	// A node that may take the volume over has the right to open it.
 	l := newLost(t, as, aNode("node-3", corev1.ConditionTrue))
 	o, err := l.client.Resource(kubestore.VeilVolumes).Get(t.Context(), "pvc-1", metav1.GetOptions{})
@@ -188,12 +194,14 @@ func TestVolumeOfANodeThatIsThereIsNotDestroyed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if r := l.destroy(t.Context(), "pvc-1"); !strings.Contains(r.Error, "node node-3 is Ready") {
 		t.Errorf("with a takeover under way: %+v", r)
 	}
 }
 
-// Without the first step there is no second, and what was cut short after the first is done by a repetition.
+// Without the first step there is no second, and what was cut short after the first is done by a
+// repetition.
 func TestDestructionThatFails(t *testing.T) {
 	l := newLost(t, func(*volume.State) {})
 	refuse := map[string]bool{"update veilvolumes": true, "delete persistentvolumes": true}
@@ -206,6 +214,7 @@ func TestDestructionThatFails(t *testing.T) {
 	if r := l.destroy(t.Context(), "pvc-1"); r.Error == "" || r.KeyDestroyed || slices.Contains(l.writes(), "delete persistentvolumes") {
 		t.Errorf("the key stays: %+v, changed %q", r, l.writes())
 	}
+
 	refuse["update veilvolumes"] = false
 	r := l.destroy(t.Context(), "pvc-1")
 	if st, _, err := l.store.Get(t.Context(), "pvc-1"); err != nil || st.Phase != volume.Deleted || !st.Key.IsZero() || !r.KeyDestroyed || r.Error == "" {
@@ -215,10 +224,12 @@ func TestDestructionThatFails(t *testing.T) {
 	if err := showDestroyed(call{ctx: t.Context(), out: &out}, []destroyReport{r}); !errors.Is(err, errWrong) || !strings.Contains(out.String(), "repeat this") {
 		t.Errorf("%v:\n%s", err, &out)
 	}
+
 	refuse["delete persistentvolumes"] = false
 	if r = l.destroy(t.Context(), "pvc-1"); r.Error != "" || len(r.Released) != 1 {
 		t.Errorf("repeated: %+v", r)
 	}
+
 	out.Reset()
 	if err := showDestroyed(call{ctx: t.Context(), out: &out}, []destroyReport{r}); err != nil || !strings.Contains(out.String(), "kubectl delete -n default pvc data") {
 		t.Errorf("%v:\n%s", err, &out)

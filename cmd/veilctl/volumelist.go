@@ -21,7 +21,8 @@ import (
 const (
 	// csiDriver is the driver's name in Kubernetes.
 	csiDriver = "csi.kubeveil.io"
-	// orphanAge is how old a volume must be before nobody's having it is a problem: its PersistentVolume is made after it.
+	// orphanAge is how old a volume must be before nobody's having it is a problem: its
+	// PersistentVolume is made after it.
 	orphanAge = 5 * time.Minute
 )
 
@@ -83,7 +84,7 @@ type around struct {
 	nodes map[string]bool
 	// users are claims and snapshots as namespace/name, by volume id.
 	users map[string]string
-	// snapshots is whether the cluster has the definitions of snapshots.
+	// snapshots reports whether the cluster has the definitions of snapshots.
 	snapshots bool
 }
 
@@ -103,12 +104,14 @@ func volumeList(fs *flag.FlagSet) func(call) error {
 		if err != nil {
 			return err
 		}
+
 		r := assessVolumes(objects, a)
 		if c.json {
 			err = printJSON(c.out, r)
 		} else {
 			err = showVolumes(c, r)
 		}
+
 		if err == nil && !r.Well {
 			err = errWrong
 		}
@@ -123,13 +126,16 @@ func surroundings(ctx context.Context, cluster *remote.Cluster) (around, error) 
 	if err != nil {
 		return a, fmt.Errorf("list nodes: %w", err)
 	}
+
 	for _, n := range nodes.Items {
 		a.nodes[n.Name] = true
 	}
+
 	pvs, err := cluster.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return a, fmt.Errorf("list persistent volumes: %w", err)
 	}
+
 	for _, pv := range pvs.Items {
 		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != csiDriver {
 			continue
@@ -139,6 +145,7 @@ func surroundings(ctx context.Context, cluster *remote.Cluster) (around, error) 
 			a.users[pv.Spec.CSI.VolumeHandle] = claim.Namespace + "/" + claim.Name
 		}
 	}
+
 	list, err := cluster.Dynamic.Resource(snapshotContents).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return a, nil
@@ -146,6 +153,7 @@ func surroundings(ctx context.Context, cluster *remote.Cluster) (around, error) 
 	if err != nil {
 		return a, fmt.Errorf("list snapshot contents: %w", err)
 	}
+
 	a.snapshots = true
 	for _, o := range list.Items {
 		text := func(fields ...string) string { s, _, _ := unstructured.NestedString(o.Object, fields...); return s }
@@ -153,6 +161,7 @@ func surroundings(ctx context.Context, cluster *remote.Cluster) (around, error) 
 			a.users[handle] = text("spec", "volumeSnapshotRef", "namespace") + "/" + text("spec", "volumeSnapshotRef", "name")
 		}
 	}
+
 	return a, nil
 }
 
@@ -206,7 +215,7 @@ func problemsOf(r volumeReport, a around, age time.Duration) []string {
 	var out []string
 	deleted := r.Phase == string(volume.Deleted)
 	if r.Node != "" && !a.nodes[r.Node] && !deleted {
-		out = append(out, fmt.Sprintf("node %s is gone, and the disk with it unless you have that: docs/storage.md, A node that is gone", r.Node))
+		out = append(out, fmt.Sprintf("node %s is gone, and the disk with it unless you have that: docs/how-to/a-node-that-is-gone.md", r.Node))
 	}
 	if r.Writer != "" && r.Writer != r.Node && !a.nodes[r.Writer] {
 		out = append(out, fmt.Sprintf("it is open on node %s, which is gone", r.Writer))

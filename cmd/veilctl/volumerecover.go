@@ -64,6 +64,7 @@ func volumeRecover(fs *flag.FlagSet) func(call) error {
 	fs.StringVar(&r.to, "header", "", "`file` to which the LUKS header is exported; it must not exist")
 	fs.BoolVar(&r.showKey, "show-key", false, "print the recovery key, which opens the volume")
 	fs.StringVar(&r.files, "files", csiVolumes, "`folder` of the node with the volumes' files")
+
 	return func(c call) error {
 		st, err := r.find(c)
 		if err != nil {
@@ -72,10 +73,12 @@ func volumeRecover(fs *flag.FlagSet) func(call) error {
 		if st.Key.IsZero() {
 			return fmt.Errorf("volume %s has no key in phase %s: there is nothing to open", st.Volume, st.Phase)
 		}
+
 		out := recovered{Volume: st.Volume, Steps: r.steps(st)}
 		if r.to == "" && !r.showKey {
 			return r.show(c, st, out)
 		}
+
 		key, err := r.unlock(c.ctx, st, &out)
 		if err != nil {
 			return err
@@ -84,6 +87,7 @@ func volumeRecover(fs *flag.FlagSet) func(call) error {
 		if r.showKey {
 			out.RecoveryKey = string(key.Bytes())
 		}
+
 		return r.show(c, st, out)
 	}
 }
@@ -116,7 +120,8 @@ func (r *recovery) find(c call) (volume.State, error) {
 	return st, err
 }
 
-// unlock has the data key unwrapped, exports the header when it is asked to, and gives the recovery key, which the caller wipes.
+// unlock has the data key unwrapped, exports the header when it is asked to, and returns the
+// recovery key, which the caller wipes.
 func (r *recovery) unlock(ctx context.Context, st volume.State, out *recovered) (*keyring.Secret, error) {
 	if err := keyring.Harden(); err != nil {
 		return nil, fmt.Errorf("keys must not be swapped or dumped: %w; run this as root", err)
@@ -180,6 +185,7 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 		}
 		return keyring.FromSecrets(values)
 	}
+
 	return nil, fmt.Errorf("the key of volume %s was wrapped by %q, which this veilctl does not know", st.Volume, st.Key.Provider)
 }
 

@@ -20,7 +20,8 @@ const rewrapTick = time.Second
 // rewrapReport is what became of a request.
 type rewrapReport struct {
 	Volume string `json:"volume"`
-	// Before and After are key-encryption keys, as provider and id; the same when the volume had the present one.
+	// Before and After are key-encryption keys, as provider and id; the same when the volume had
+	// the present one.
 	Before string `json:"before"`
 	After  string `json:"after,omitempty"`
 	// Node is the one that was asked.
@@ -56,7 +57,8 @@ func volumeRewrap(fs *flag.FlagSet) func(call) error {
 	}
 }
 
-// withKeys are the volumes whose key can be wrapped anew by their node: those of the provider secret are, when they are used.
+// withKeys are the volumes whose key can be wrapped anew by their node: those of the provider
+// secret are, when they are used.
 func withKeys(ctx context.Context, store *kubestore.Store) ([]string, error) {
 	objects, err := store.Objects(ctx)
 	if err != nil {
@@ -145,11 +147,12 @@ func showRewrapped(c call, reports []rewrapReport, waited bool) error {
 			result = "re-wrapped: " + r.Before + " → " + r.After
 		case waited:
 			result = fmt.Sprintf("not yet: node %s, which has it, tries again. See the log of its veil-csi (kubectl -n kube-system get pods -o wide "+
-				"-l app.kubernetes.io/component=veil-csi). If that node is gone for good: docs/storage.md, A node that is gone", r.Node)
+				"-l app.kubernetes.io/component=veil-csi). If that node is gone for good: docs/how-to/a-node-that-is-gone.md", r.Node)
 		}
 		wrong = wrong || r.Error != "" || waited && !r.Done
 		rows = append(rows, []string{r.Volume, result})
 	}
+
 	var err error
 	switch {
 	case c.json:
@@ -159,6 +162,7 @@ func showRewrapped(c call, reports []rewrapReport, waited bool) error {
 	default:
 		err = table(c.out, "VOLUME | RESULT", rows)
 	}
+
 	if err == nil && wrong {
 		err = errWrong
 	}

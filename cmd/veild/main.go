@@ -56,6 +56,7 @@ func run(ctx context.Context, args []string) error {
 	if command == "install-cni" {
 		return installCNI(args)
 	}
+
 	fs := flag.NewFlagSet("veild "+command, flag.ContinueOnError)
 	fs.Usage = func() {
 		fmt.Fprint(fs.Output(), usage)
@@ -67,9 +68,11 @@ func run(ctx context.Context, args []string) error {
 	} else if err != nil {
 		return err
 	}
+
 	if fs.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: see veild -h", fs.Arg(0))
 	}
+
 	switch command {
 	case "run":
 		return serve(ctx, flags)
@@ -86,6 +89,7 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println(version.String())
 		return nil
 	}
+
 	return fmt.Errorf("unknown command %q: run, close, check, cleanup, install-cni, idle or version", command)
 }
 

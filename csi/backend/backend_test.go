@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 const size = 8 << 20
@@ -31,11 +31,13 @@ func TestFilesAreOnLoopDevices(t *testing.T) {
 			if _, err := b.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
 				t.Errorf("attached before it was made: %v", err)
 			}
+
 			for range 2 {
 				if err := b.Provision(ctx, "v", size); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			t.Cleanup(func() { b.Detach(t.Context(), "v") })
 			first, err := b.Attach(ctx, "v")
 			if errors.Is(err, blk.ErrNotDirect) || errors.Is(err, blk.ErrNoLoop) {
@@ -50,14 +52,17 @@ func TestFilesAreOnLoopDevices(t *testing.T) {
 			if err := b.Expand(ctx, "v", 2*size); err != nil {
 				t.Fatal(err)
 			}
+
 			if n, err := deviceSize(first.Path); n != 2*size || err != nil {
 				t.Errorf("expanded to %d, %v", n, err)
 			}
+
 			for range 2 {
 				if err := b.Delete(ctx, "v"); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			if _, err := b.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
 				t.Errorf("attached after it was deleted: %v", err)
 			}
@@ -73,6 +78,7 @@ func TestProvisionKeepsWhatIsThere(t *testing.T) {
 	if err := b.Provision(t.Context(), "v", size); err != nil {
 		t.Fatal(err)
 	}
+
 	path := filepath.Join(b.Dir, "v.img")
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -85,6 +91,7 @@ func TestProvisionKeepsWhatIsThere(t *testing.T) {
 	if _, err := f.WriteAt([]byte("data"), size-4); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := b.Provision(t.Context(), "v", 2*size); err != nil {
 		t.Fatal(err)
 	}

@@ -17,10 +17,12 @@ import (
 // copyChunk is how much is copied between two looks at whether it is still wanted, bytes.
 const copyChunk = 8 << 20
 
-// unfinished is where a copy is made before it has its name. A volume's own name never begins with a dot.
+// unfinished is where a copy is made before it has its name. A volume's own name never begins with
+// a dot.
 func (f *Files) unfinished(volume string) string { return filepath.Join(f.Dir, "."+volume+".copy") }
 
-// Copy implements Backend: by sharing blocks where the file system does that, else byte by byte, with holes kept.
+// Copy implements Backend: by sharing blocks where the file system does that, else byte by byte,
+// with holes kept.
 func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 	if err := errors.Join(CheckName(dst), CheckName(src)); err != nil {
 		return err
@@ -29,15 +31,18 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("volume %s: %w: %w", src, ErrMissing, err)
 	}
+
 	if err != nil {
 		return err
 	}
 	defer from.Close()
 	temporary := f.unfinished(dst)
+
 	// What is there is of a copy that was cut short.
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+
 	to, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -50,6 +55,7 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 			err = ErrExists
 		}
 	}
+
 	if err != nil {
 		return fmt.Errorf("copy volume %s to %s: %w", src, dst, errors.Join(err, os.Remove(temporary)))
 	}
@@ -82,7 +88,8 @@ func (f *Files) fill(ctx context.Context, to, from *os.File, size int64) error {
 	return to.Sync()
 }
 
-// clone shares the blocks of from with the empty file to, if there is room for size bytes once none is shared.
+// clone shares the blocks of from with the empty file to, if there is room for size bytes once none
+// is shared.
 func (f *Files) clone(to, from *os.File, size int64) error {
 	f.admitting.Lock()
 	defer f.admitting.Unlock()
@@ -92,7 +99,8 @@ func (f *Files) clone(to, from *os.File, size int64) error {
 	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd()))
 }
 
-// noClone is whether the file system cannot share blocks between these two files (ioctl_ficlone(2)); what else fails is an error.
+// noClone reports whether the file system cannot share blocks between these two files
+// (ioctl_ficlone(2)); what else fails is an error.
 func noClone(err error) bool {
 	for _, e := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EXDEV, unix.EINVAL, unix.ENOSYS} {
 		if errors.Is(err, e) {

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // source is a backend with a volume v that has data in its first bytes and in its last MiB.
@@ -65,6 +65,7 @@ func TestCopyOfAFile(t *testing.T) {
 		if err != nil || !bytes.Equal(got, append(bytes.Clone(content), make([]byte, 4096)...)) {
 			t.Errorf("sparse %v: the copy has %d bytes, %v; equal to begin with: %v", sparse, len(got), err, bytes.HasPrefix(got, content))
 		}
+
 		var st unix.Stat_t
 		if err := unix.Stat(b.path("w"), &st); err != nil || st.Mode != unix.S_IFREG|0o600 {
 			t.Errorf("mode %o, %v", st.Mode, err)
@@ -78,6 +79,7 @@ func TestCopyOfAFile(t *testing.T) {
 		if info, err := os.Stat(b.path("smaller")); err != nil || info.Size() != size {
 			t.Errorf("less than there is was wanted: %v, %v", info, err)
 		}
+
 		only(t, b, "v.img", "w.img", "smaller.img")
 	}
 }
@@ -91,6 +93,7 @@ func TestCopyOfAFileRefuses(t *testing.T) {
 	if err := os.Symlink(b.path("v"), b.path("link")); err != nil {
 		t.Fatal(err)
 	}
+
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, c := range map[string]struct {
@@ -114,6 +117,7 @@ func TestCopyOfAFileRefuses(t *testing.T) {
 			t.Errorf("%s: there is a copy: %v", name, err)
 		}
 	}
+
 	only(t, b, "v.img", "link.img")
 	if got, err := os.ReadFile(b.path("v")); err != nil || !bytes.Equal(got, content) {
 		t.Errorf("the source has changed: %v", err)
@@ -144,7 +148,8 @@ func TestDisksMakeNoCopies(t *testing.T) {
 // xfsEnv names the folder of the process that has a file system which shares blocks.
 const xfsEnv = "KUBEVEIL_TEST_XFS"
 
-// Copies on a file system that shares blocks take no room until they are written to, and hold what the source held.
+// Copies on a file system that shares blocks take no room until they are written to, and hold what
+// the source held.
 func TestCopySharesBlocks(t *testing.T) {
 	nettest.NeedRoot(t)
 	if dir := os.Getenv(xfsEnv); dir != "" {
@@ -177,12 +182,14 @@ func sharesBlocks(t *testing.T, b *Files) {
 	if err := b.Provision(ctx, "v", large); err != nil {
 		t.Fatal(err)
 	}
+
 	content := bytes.Repeat([]byte("content "), large/8)
 	f, err := os.OpenFile(b.path("v"), os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
+
 	// Not flushed: a copy has it all the same.
 	if _, err := f.Write(content); err != nil {
 		t.Fatal(err)
@@ -191,15 +198,19 @@ func sharesBlocks(t *testing.T, b *Files) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, name := range []string{"a", "b", "c"} {
 		if err := b.Copy(ctx, name, "v", large+4096); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// The room is promised, but for what the file system itself takes: all of it is needed once neither side shares a block any more.
+
+	// The room is promised, but for what the file system itself takes: all of it is needed once
+	// neither side shares a block any more.
 	if after, err := b.Capacity(ctx); err != nil || before-after < 2*large {
 		t.Errorf("three copies of %d bytes are promised %d, %v", int64(large), before-after, err)
 	}
+
 	var st unix.Statfs_t
 	if err := unix.Statfs(b.Dir, &st); err != nil {
 		t.Fatal(err)
@@ -207,6 +218,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 	if free := int64(st.Bavail) * st.Frsize; before-free > large/2 {
 		t.Errorf("three copies of %d bytes take %d", int64(large), before-free)
 	}
+
 	// As much as is free and promised already is refused.
 	if left, err := b.Capacity(ctx); err != nil {
 		t.Error(err)
@@ -215,6 +227,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 	} else if err := b.Provision(ctx, "e", left+4096); !errors.Is(err, ErrFull) {
 		t.Errorf("a volume for which there is no room: %v", err)
 	}
+
 	if _, err := f.WriteAt([]byte("written later"), 0); err != nil {
 		t.Fatal(err)
 	}

@@ -23,16 +23,18 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/durable"
 )
 
-// Disks gives each volume a whole disk or partition of its own. Which is kept, by the disk's stable id, in a file <volume>.json of
-// Claims. A disk that a volume gives back keeps its ciphertext: it is marked as used, and offered again only once Wipe has overwritten it.
+// Disks assigns each volume a whole disk or partition of its own. Which is kept, by the disk's
+// stable id, in a file <volume>.json of Claims. A disk that a volume gives back keeps its
+// ciphertext: it is marked as used, and offered again only once Wipe has overwritten it.
 type Disks struct {
-	// Paths are the devices that may be taken, links such as /dev/disk/by-id/… included. Those that are not there are passed over.
+	// Paths are the devices that may be taken, links such as /dev/disk/by-id/… included. Those that
+	// are not there are passed over.
 	Paths []string
 	// Claims is a folder that survives reboots. It must exist.
 	Claims string
 	// Sys is the root of sysfs; nil is this machine's.
 	Sys fs.FS
-	// Size gives the size of a device, bytes, and Number its device number; nil asks the kernel.
+	// Size returns the size of a device, bytes, and Number its device number; nil asks the kernel.
 	Size   func(path string) (int64, error)
 	Number func(path string) (uint64, error)
 	// Open opens a disk that nobody uses; nil is blk.Open.
@@ -43,7 +45,8 @@ type Disks struct {
 	looks map[question]*look
 }
 
-// lookPatience is how long a disk may take to say which it is, and to say its size: one that hangs is passed over.
+// lookPatience is how long a disk may take to say which it is, and to say its size: one that hangs
+// is passed over.
 const lookPatience = 5 * time.Second
 
 // claim is the content of a claim file.
@@ -51,7 +54,8 @@ type claim struct {
 	ID string `json:"id"`
 }
 
-// Provision implements Backend: the smallest unclaimed disk that is large enough. Those that do not say in time which they are and how large are passed over.
+// Provision implements Backend: the smallest unclaimed disk that is large enough. Those that do not
+// say in time which they are and how large are passed over.
 func (d *Disks) Provision(ctx context.Context, volume string, size int64) error {
 	if err := CheckName(volume); err != nil {
 		return err
@@ -67,6 +71,7 @@ func (d *Disks) Provision(ctx context.Context, volume string, size int64) error 
 	if err != nil {
 		return err
 	}
+
 	free = slices.DeleteFunc(free, func(r room) bool { return r.size < size })
 	slices.SortStableFunc(free, func(a, b room) int { return cmp.Compare(a.size, b.size) })
 	err = d.take(volume, free)
@@ -79,11 +84,13 @@ func (d *Disks) Provision(ctx context.Context, volume string, size int64) error 
 	case errors.Is(err, ErrFull):
 		err = fmt.Errorf("provision %s: %w", volume, errors.Join(fmt.Errorf("%w: no free disk of %d bytes among %v", err, size, d.Paths), dead))
 	}
+
 	return err
 }
 
-// take claims the first of those disks that no volume has, for one that has none; ErrFull when others have all of them, fs.ErrExist when the volume has one. Only this is
-// done under the lock: no disk is touched, so that one that hangs holds up nobody.
+// take claims the first of those disks that no volume has, for one that has none; ErrFull when
+// others have all of them, fs.ErrExist when the volume has one. Only this is done under the lock:
+// no disk is touched, so that one that hangs holds up nobody.
 func (d *Disks) take(volume string, free []room) error {
 	unlock, err := d.lock()
 	if err != nil {
@@ -127,7 +134,8 @@ func (d *Disks) enough(ctx context.Context, claims map[string]string, volume str
 	return nil
 }
 
-// claimedBy gives the disk that a volume has. How others are does not matter, unless it may be one of them.
+// claimedBy returns the disk that a volume has. How others are does not matter, unless it may be
+// one of them.
 func (d *Disks) claimedBy(ctx context.Context, claims map[string]string, volume string) (Device, error) {
 	id, ok := claims[volume]
 	if !ok {
@@ -154,7 +162,8 @@ type room struct {
 	size int64
 }
 
-// free gives the disks that no volume has. Those that do not say which they are, or how large, are left out, and are in dead.
+// free returns the disks that no volume has. Those that do not say which they are, or how large,
+// are left out, and are in dead.
 func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room, dead, err error) {
 	disks, dead, err := d.candidates(ctx)
 	if err != nil {
@@ -164,6 +173,7 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 	if err != nil {
 		return nil, nil, err
 	}
+
 	disks = slices.DeleteFunc(disks, func(c Device) bool {
 		if slices.Contains(used, c.ID) {
 			dead = errors.Join(dead, fmt.Errorf("disk %s (%s) was a deleted volume's and is not overwritten yet", c.Path, c.ID))
@@ -171,10 +181,12 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 		}
 		return claimed(claims, c.ID)
 	})
+
 	looks := make([]*look, len(disks))
 	for i, c := range disks {
 		looks[i] = d.look(question{c.Path, c.Number, true})
 	}
+
 	for i, c := range disks {
 		if err := looks[i].wait(ctx); err != nil {
 			dead = errors.Join(dead, err)
@@ -182,6 +194,7 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 			free = append(free, room{c.ID, looks[i].size})
 		}
 	}
+
 	// What did not answer by then is not known to be dead.
 	return free, dead, ctx.Err()
 }
@@ -193,7 +206,8 @@ type question struct {
 	size   bool
 }
 
-// look is a look at a disk. What was found is set when done is closed; late is closed when it takes too long.
+// look is a look at a disk. What was found is set when done is closed; late is closed when it takes
+// too long.
 type look struct {
 	path       string
 	done, late chan struct{}
@@ -202,7 +216,8 @@ type look struct {
 	err        error
 }
 
-// look asks a disk, or gives the look that is under way: one that hangs takes one thread, however often it is asked. To say which they are, too, some must answer (virtio's serial).
+// look asks a disk, or gives the look that is under way: one that hangs takes one thread, however
+// often it is asked. To say which they are, too, some must answer (virtio's serial).
 func (d *Disks) look(q question) *look {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -212,6 +227,7 @@ func (d *Disks) look(q question) *look {
 	if d.looks == nil {
 		d.looks = map[question]*look{}
 	}
+
 	l := &look{path: q.path, done: make(chan struct{}), late: make(chan struct{})}
 	d.looks[q] = l
 	late := time.AfterFunc(lookPatience, func() { close(l.late) })
@@ -230,10 +246,12 @@ func (d *Disks) look(q question) *look {
 		d.mu.Unlock()
 		close(l.done)
 	}()
+
 	return l
 }
 
-// wait waits for what is found. The error is that of the look, or that there is none: it takes too long, or ctx has ended.
+// wait waits for what is found. The error is that of the look, or that there is none: it takes too
+// long, or ctx has ended.
 func (l *look) wait(ctx context.Context) error {
 	select {
 	case <-l.done:
@@ -285,7 +303,8 @@ func (d *Disks) Expand(ctx context.Context, volume string, size int64) error {
 	return d.enough(ctx, claims, volume, size)
 }
 
-// Copy implements Backend: refused. A snapshot would take a whole disk, and the volume would stand still while all of another one is read.
+// Copy implements Backend: refused. A snapshot would take a whole disk, and the volume would stand
+// still while all of another one is read.
 func (d *Disks) Copy(_ context.Context, dst, src string, _ int64) error {
 	return fmt.Errorf("copy volume %s to %s: %w: each volume has a whole disk", src, dst, ErrNoCopy)
 }
@@ -324,13 +343,15 @@ func (d *Disks) Capacity(ctx context.Context) (int64, error) {
 	return largest, err
 }
 
-// candidates are the disks that are there. Two paths of one device count once. Those that do not say which they are, are left out, and are in dead; so are two that say the same,
-// because a claim would not say which.
+// candidates are the disks that are there. Two paths of one device count once. Those that do not
+// say which they are, are left out, and are in dead; so are two that say the same, because a claim
+// would not say which.
 func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error) {
 	number := d.Number
 	if number == nil {
 		number = blk.Number
 	}
+
 	var looks []*look
 	for _, path := range d.Paths {
 		n, err := number(path)
@@ -345,6 +366,7 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 			looks = append(looks, d.look(question{path, n, false}))
 		}
 	}
+
 	pathByID, twice := map[string]string{}, map[string]bool{}
 	for i, l := range looks {
 		if err := l.wait(ctx); err != nil {
@@ -359,6 +381,7 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 		}
 		pathByID[c.ID] = c.Path
 	}
+
 	// A disk and its own partition hold the same bytes.
 	for id, path := range pathByID {
 		disk, _, ok := strings.Cut(id, blk.PartitionMark)
@@ -367,6 +390,7 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 			dead = errors.Join(dead, fmt.Errorf("%s is a partition of %s: list one of them", path, of))
 		}
 	}
+
 	return slices.DeleteFunc(disks, func(c Device) bool { return c.ID == "" || twice[c.ID] }), dead, nil
 }
 
@@ -386,7 +410,7 @@ func deviceSize(path string) (int64, error) {
 	return d.Size()
 }
 
-// claims gives the disks' ids by volume.
+// claims returns the disks' ids by volume.
 func (d *Disks) claims() (map[string]string, error) {
 	volumes, err := durable.Names(d.Claims, ".json")
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 )
 
-// newDisks gives three disks of 1, 2 and 3 times size; the middle one has two paths.
+// newDisks returns three disks of 1, 2 and 3 times size; the middle one has two paths.
 func newDisks(t *testing.T) (*Disks, map[string]uint64) {
 	number := map[string]uint64{"a": 0x801, "b": 0x802, "b-again": 0x802, "c": 0x803}
 	sys := fstest.MapFS{}
@@ -51,6 +51,7 @@ func TestDisks(t *testing.T) {
 	if n, err := d.Capacity(ctx); n != 3*size || err != nil {
 		t.Errorf("capacity %d, %v", n, err)
 	}
+
 	for volume, want := range map[string]int64{"v": 2*size - 1, "w": 3 * size} {
 		for range 2 {
 			if err := d.Provision(ctx, volume, want); err != nil {
@@ -58,6 +59,7 @@ func TestDisks(t *testing.T) {
 			}
 		}
 	}
+
 	dev, err := d.Attach(ctx, "v")
 	if err != nil || dev.ID != "serial:S2" || dev.Path != "b" {
 		t.Fatalf("attached %+v, %v", dev, err)
@@ -71,30 +73,36 @@ func TestDisks(t *testing.T) {
 	if err := errors.Join(d.Expand(ctx, "v", 2*size)); err != nil {
 		t.Error(err)
 	}
+
 	if err := d.Expand(ctx, "v", 2*size+1); !errors.Is(err, ErrFull) {
 		t.Errorf("expanded a disk: %v", err)
 	}
+
 	// After a reboot the same disk has another name and number.
 	delete(number, "b")
 	delete(number, "b-again")
 	if _, err := d.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
 		t.Errorf("the disk is away: %v", err)
 	}
+
 	number["absent"] = 0x802
 	if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "absent" {
 		t.Errorf("the disk has another name: %+v, %v", dev, err)
 	}
+
 	for range 2 {
 		if err := d.Delete(ctx, "v"); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := d.Provision(ctx, "x", 2*size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "not overwritten yet") {
 		t.Errorf("took a disk that holds what a volume left: %v", err)
 	}
 }
 
-// What a volume leaves on its disk keeps nobody from using the others, and the disk is offered again once it is zeros.
+// What a volume leaves on its disk keeps nobody from using the others, and the disk is offered
+// again once it is zeros.
 func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 	d, _ := newDisks(t)
 	ctx := t.Context()
@@ -110,9 +118,11 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 	if wiped, err := d.Wipe(ctx); len(wiped) != 0 || err != nil || disks["a"].Writes() != 1 {
 		t.Errorf("while it is a volume's: %v, %v", wiped, err)
 	}
+
 	if err := d.Delete(ctx, "v"); err != nil {
 		t.Fatal(err)
 	}
+
 	// The smallest is used, so the next claim gets the next.
 	if err := d.Provision(ctx, "w", size); err != nil {
 		t.Fatal(err)
@@ -123,6 +133,7 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 	if n, err := d.Capacity(ctx); n != 3*size || err != nil {
 		t.Errorf("capacity %d, %v", n, err)
 	}
+
 	// Somebody has made a file system of it since: it is not ours to overwrite.
 	if _, err := disks["a"].WriteAt(secret, 0); err != nil {
 		t.Fatal(err)
@@ -134,6 +145,7 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 	if _, err := disks["a"].WriteAt(make([]byte, blk.Align), 0); err != nil {
 		t.Fatal(err)
 	}
+
 	ended, end := context.WithCancel(ctx)
 	end()
 	if wiped, err := d.Wipe(ended); len(wiped) != 0 || err == nil {
@@ -179,6 +191,7 @@ func TestDisksBesideADeadOne(t *testing.T) {
 	if err := d.Provision(ctx, "v", 2*size); err != nil {
 		t.Fatal(err)
 	}
+
 	whole, dead := d.Size, "c"
 	d.Size = func(path string) (int64, error) {
 		if path == dead {
@@ -192,12 +205,14 @@ func TestDisksBesideADeadOne(t *testing.T) {
 	if n, err := d.Capacity(ctx); n != size || err != nil {
 		t.Errorf("capacity %d, %v", n, err)
 	}
+
 	if err := errors.Join(d.Expand(ctx, "v", 2*size), d.Provision(ctx, "w", size)); err != nil {
 		t.Error(err)
 	}
 	if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) || !errors.Is(err, unix.EIO) {
 		t.Errorf("nothing but the dead one: %v", err)
 	}
+
 	dead = "b"
 	if err := d.Expand(ctx, "v", 2*size); !errors.Is(err, unix.EIO) {
 		t.Errorf("its own is dead: %v", err)
@@ -216,7 +231,8 @@ func (d *Disks) mute(goOn <-chan struct{}, asked *atomic.Int64) {
 	}
 }
 
-// A disk that hangs holds up nobody: it is passed over, and takes one thread, however often it is asked for.
+// A disk that hangs holds up nobody: it is passed over, and takes one thread, however often it is
+// asked for.
 func TestDisksBesideOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
@@ -226,6 +242,7 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 		whole := d.Size
 		d.mute(goOn, &asked)
 		began := time.Now()
+
 		var all sync.WaitGroup
 		for volume, want := range map[string]int64{"v": 2 * size, "w": size} {
 			all.Go(func() {
@@ -234,10 +251,12 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 				}
 			})
 		}
+
 		all.Wait()
 		if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "c" || time.Since(began) != lookPatience {
 			t.Errorf("attached %+v, %v after %v", dev, err, time.Since(began))
 		}
+
 		// From now on it is known.
 		if n, err := d.Capacity(ctx); n != 0 || err != nil || time.Since(began) != lookPatience {
 			t.Errorf("capacity %d, %v after %v", n, err, time.Since(began))
@@ -248,16 +267,19 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 		if n := asked.Load(); n != 1 {
 			t.Errorf("%d threads hang", n)
 		}
+
 		close(goOn)
 		synctest.Wait()
 		if err := d.Provision(ctx, "x", size); err != nil {
 			t.Error(err)
 		}
+
 		d.Size, goOn = whole, make(chan struct{})
 		d.mute(goOn, &asked)
 		if err := d.Expand(ctx, "x", size); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("its own hangs: %v", err)
 		}
+
 		close(goOn)
 	})
 }
@@ -278,7 +300,8 @@ func TestRequestThatIsOverWhileADiskHangs(t *testing.T) {
 	})
 }
 
-// muteSys is a sysfs in which an attribute is not answered, as virtio's serial is not by a disk that hangs.
+// muteSys is a sysfs in which an attribute is not answered, as virtio's serial is not by a disk
+// that hangs.
 type muteSys struct {
 	fstest.MapFS
 	name  string
@@ -294,7 +317,8 @@ func (m muteSys) ReadFile(name string) ([]byte, error) {
 	return m.MapFS.ReadFile(name)
 }
 
-// One that does not say which it is, is no other volume's matter either, and it is not taken for gone: what is missing may be it.
+// One that does not say which it is, is no other volume's matter either, and it is not taken for
+// gone: what is missing may be it.
 func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
@@ -302,6 +326,7 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 		if err := errors.Join(d.Provision(ctx, "v", 2*size), d.Provision(ctx, "w", 3*size)); err != nil {
 			t.Fatal(err)
 		}
+
 		sys, asked, goOn := d.Sys.(fstest.MapFS), new(atomic.Int64), make(chan struct{})
 		d.Sys = muteSys{sys, "dev/block/8:2/serial", asked, goOn}
 		began := time.Now()
@@ -310,6 +335,7 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 				t.Errorf("attached %+v, %v after %v", dev, err, time.Since(began))
 			}
 		}
+
 		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrMissing) {
 			t.Errorf("its own: %+v, %v", dev, err)
 		}
@@ -319,11 +345,13 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 		if n := asked.Load(); n != 1 {
 			t.Errorf("%d threads hang", n)
 		}
+
 		close(goOn)
 		synctest.Wait()
 		if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "b" {
 			t.Errorf("once it answers: %+v, %v", dev, err)
 		}
+
 		// A dead one has no answer at all.
 		delete(sys, "dev/block/8:2/serial")
 		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, blk.ErrNoID) || errors.Is(err, ErrMissing) {
@@ -335,7 +363,8 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 	})
 }
 
-// Disks are looked at without the lock, and chosen with it: what others took meanwhile is not taken again, and a volume that was given one meanwhile has that.
+// Disks are looked at without the lock, and chosen with it: what others took meanwhile is not taken
+// again, and a volume that was given one meanwhile has that.
 func TestDisksTakenMeanwhile(t *testing.T) {
 	d, _ := newDisks(t)
 	other := &Disks{Paths: d.Paths, Claims: d.Claims, Sys: d.Sys, Size: d.Size, Number: d.Number}
@@ -358,18 +387,22 @@ func TestDisksTakenMeanwhile(t *testing.T) {
 		}
 		return whole(path)
 	}
+
 	take = "other"
 	if err := d.Provision(ctx, "v", size); err != nil {
 		t.Fatal(err)
 	}
+
 	for volume, want := range map[string]string{"other": "a", "v": "b"} {
 		if dev, err := d.Attach(ctx, volume); err != nil || dev.Path != want {
 			t.Errorf("%s has %+v, %v; want %s", volume, dev, err, want)
 		}
 	}
+
 	if err := d.Delete(ctx, "other"); err != nil {
 		t.Fatal(err)
 	}
+
 	take = "w"
 	if err := d.Provision(ctx, "w", size); err != nil {
 		t.Errorf("it was given one meanwhile: %v", err)
@@ -410,7 +443,8 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Two disks that say the same are neither to be had, because a claim would not say which; nor is one that says nothing.
+// Two disks that say the same are neither to be had, because a claim would not say which; nor is
+// one that says nothing.
 func TestDisksThatSayTheyAreOne(t *testing.T) {
 	d, number := newDisks(t)
 	ctx := t.Context()

@@ -15,16 +15,19 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/durable"
 )
 
-// Files keeps each volume in a file <volume>.img of Dir, on a loop device with direct I/O while it is attached. On a file system that shares blocks
-// (xfs with reflink, btrfs) a copy takes no time, and room only as either side is written. So room is admitted by promises: the sizes of all files
-// together stay below the size of the file system less the reserve, whatever they take now. Only when Sparse it may run full later.
+// Files keeps each volume in a file <volume>.img of Dir, on a loop device with direct I/O while it
+// is attached. On a file system that shares blocks (xfs with reflink, btrfs) a copy takes no time,
+// and room only as either side is written. So room is admitted by promises: the sizes of all files
+// together stay below the size of the file system less the reserve, whatever they take now. Only
+// when Sparse it may run full later.
 type Files struct {
 	// Dir is a folder on ext4, xfs or btrfs. It must exist.
 	Dir string
-	// Reserve is how much of the file system no volume takes, percent: the folder may be on the node's root disk.
+	// Reserve is how much of the file system no volume takes, percent: the folder may be on the
+	// node's root disk.
 	Reserve int
-	// Sparse leaves blocks to be allocated when they are written. A file system that is then full is an I/O error for whoever uses the volume,
-	// so the default is to allocate at once.
+	// Sparse leaves blocks to be allocated when they are written. A file system that is then full
+	// is an I/O error for whoever uses the volume, so the default is to allocate at once.
 	Sparse bool
 
 	// admitting keeps two volumes from taking the same room.
@@ -64,17 +67,21 @@ func (f *Files) grow(file *os.File, size int64) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is %s, not a regular file", file.Name(), info.Mode().Type())
 	}
+
 	f.admitting.Lock()
 	defer f.admitting.Unlock()
-	// fallocate takes all there is before it says that it is not enough, and everybody else on that disk would meet the end.
+	// fallocate takes all there is before it says that it is not enough, and everybody else on that
+	// disk would meet the end.
 	if err := f.admit(size - info.Size()); err != nil {
 		return err
 	}
+
 	if !f.Sparse {
 		err = unix.Fallocate(int(file.Fd()), 0, 0, size)
 	} else if info.Size() < size {
 		err = file.Truncate(size)
 	}
+
 	if errors.Is(err, unix.ENOSPC) {
 		// What fallocate took before it met the end is not given back by itself.
 		if err := file.Truncate(info.Size()); err != nil {
@@ -82,6 +89,7 @@ func (f *Files) grow(file *os.File, size int64) error {
 		}
 		return fmt.Errorf("%w: %d bytes in %s: %w", ErrFull, size, f.Dir, err)
 	}
+
 	if err != nil {
 		return err
 	}

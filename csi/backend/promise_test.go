@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // What was promised to one volume is not promised to another, and a reserve to none.
@@ -23,6 +23,7 @@ func TestRoomIsAdmittedByPromises(t *testing.T) {
 		if n, err := b.Capacity(t.Context()); n != 90*unit || err != nil {
 			t.Errorf("capacity %d, %v", n/unit, err)
 		}
+
 		// As a copy that shares its blocks: it has its size, and takes nothing yet.
 		if err := errors.Join(os.WriteFile(b.path("copy"), nil, 0o600), os.Truncate(b.path("copy"), 50*unit)); err != nil {
 			return err
@@ -36,13 +37,16 @@ func TestRoomIsAdmittedByPromises(t *testing.T) {
 		if err := b.Provision(t.Context(), "v", 40*unit); err != nil {
 			t.Errorf("room that there is: %v", err)
 		}
+
 		if n, err := b.Capacity(t.Context()); n != 0 || err != nil {
 			t.Errorf("capacity at the end: %d, %v", n, err)
 		}
+
 		b.Sparse = true
 		if err := b.Provision(t.Context(), "w", 45*unit); err != nil {
 			t.Errorf("sparse: %v", err)
 		}
+
 		return nil
 	})
 }

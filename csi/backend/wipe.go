@@ -17,12 +17,14 @@ import (
 )
 
 const (
-	// usedSuffix ends the names of marks: files of Claims that say which disks hold what a deleted volume left.
+	// usedSuffix ends the names of marks: files of Claims that say which disks hold what a deleted
+	// volume left.
 	usedSuffix = ".used"
 	// wipeChunk is how much is overwritten between two looks at whether it is still wanted, bytes.
 	wipeChunk = 8 << 20
-	// headSize is what is zeros on the disk of a volume that was shredded, and on no disk that somebody has made
-	// anything on since: partition tables, file systems and volume managers begin there. Bytes.
+	// headSize is what is zeros on the disk of a volume that was shredded, and on no disk that
+	// somebody has made anything on since: partition tables, file systems and volume managers begin
+	// there. Bytes.
 	headSize = 4 << 20
 )
 
@@ -65,9 +67,10 @@ func (d *Disks) used() ([]string, error) {
 	return ids, nil
 }
 
-// Wipe overwrites the disks that deleted volumes left, one after the other, and offers them again. A disk whose
-// first 4 MiB are not zeros is left: it was not shredded, or somebody has made something of it since. wiped are
-// the ids of those that are done. It takes hours for a large disk, and may be called again after it was cut short.
+// Wipe overwrites the disks that deleted volumes left, one after the other, and offers them again.
+// A disk whose first 4 MiB are not zeros is left: it was not shredded, or somebody has made
+// something of it since. wiped are the ids of those that are done. It takes hours for a large disk,
+// and may be called again after it was cut short.
 func (d *Disks) Wipe(ctx context.Context) (wiped []string, err error) {
 	used, err := d.used()
 	if err != nil || len(used) == 0 {
@@ -107,6 +110,7 @@ func (d *Disks) wipe(ctx context.Context, c Device) error {
 	if open == nil {
 		open = blk.Open
 	}
+
 	disk, err := open(c.Path)
 	if err != nil {
 		return err
@@ -119,9 +123,11 @@ func (d *Disks) wipe(ctx context.Context, c Device) error {
 	if err != nil {
 		return err
 	}
+
 	if err := headIsZero(disk, size); err != nil {
 		return err
 	}
+
 	zeros := blk.Buffer(wipeChunk)
 	for at := int64(0); at < size; at += wipeChunk {
 		if err := ctx.Err(); err != nil {
@@ -132,6 +138,7 @@ func (d *Disks) wipe(ctx context.Context, c Device) error {
 			return err
 		}
 	}
+
 	if err := disk.Sync(); err != nil {
 		return err
 	}

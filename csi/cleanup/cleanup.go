@@ -28,7 +28,8 @@ var (
 
 // Paths are where things are.
 type Paths struct {
-	// Endpoint is the driver's socket, Registration that in the kubelet's folder of registrations; empty: none.
+	// Endpoint is the driver's socket, Registration that in the kubelet's folder of registrations;
+	// empty: none.
 	Endpoint, Registration string
 	// Files has the ciphertext of volumes, Claims a file for each disk that is taken; empty: none.
 	Files, Claims string
@@ -41,13 +42,14 @@ type Paths struct {
 // dialPatience is how long a driver may take to be seen.
 const dialPatience = time.Second
 
-// Run takes the driver's things from this node. With destroy, ciphertext goes, too; disks that volumes have are given up, and not written to. took is told
-// of each thing that is gone.
+// Run takes the driver's things from this node. With destroy, ciphertext goes, too; disks that
+// volumes have are given up, and not written to. took is told of each thing that is gone.
 func Run(p Paths, destroy bool, took func(what string)) error {
 	left, err := p.check(destroy)
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	remove := func(what, path string) {
 		gone, err := removed(path)
@@ -56,22 +58,27 @@ func Run(p Paths, destroy bool, took func(what string)) error {
 			took(what + " " + path)
 		}
 	}
+
 	for _, path := range left {
 		remove("ciphertext or claim", path)
 	}
+
 	for what, path := range map[string]string{"registration": p.Registration, "socket": p.Endpoint} {
 		if path != "" {
 			remove(what, path)
 		}
 	}
+
 	if p.Endpoint != "" {
 		remove("folder", filepath.Dir(p.Endpoint))
 	}
+
 	locks, err := entries(p.Run)
 	errs = append(errs, err)
 	for _, path := range locks {
 		remove("lock", path)
 	}
+
 	for _, dir := range p.folders() {
 		remove("folder", dir)
 	}
@@ -96,7 +103,7 @@ func (p Paths) folders() []string {
 	return dirs
 }
 
-// check gives the ciphertext and claims that are left, or why nothing may be changed.
+// check returns the ciphertext and claims that are left, or why nothing may be changed.
 func (p Paths) check(destroy bool) (left []string, err error) {
 	if p.Endpoint != "" {
 		if conn, err := net.DialTimeout("unix", p.Endpoint, dialPatience); err == nil {
@@ -124,7 +131,7 @@ func (p Paths) check(destroy bool) (left []string, err error) {
 	return left, nil
 }
 
-// open gives the names of the mappings of volumes.
+// open returns the names of the mappings of volumes.
 func (p Paths) open() ([]string, error) {
 	devices, err := os.ReadDir(p.Blocks)
 	if err != nil {
@@ -163,7 +170,8 @@ func entries(dir string) ([]string, error) {
 	return out, err
 }
 
-// removed removes a file or an empty folder. What is not there is no error; a folder that has something in it, or that something is mounted on, stays.
+// removed removes a file or an empty folder. What is not there is no error; a folder that has
+// something in it, or that something is mounted on, stays.
 func removed(path string) (bool, error) {
 	switch err := os.Remove(path); {
 	case err == nil:

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 )
 
-// copied gives a disk that is a copy of a volume, its origin, and the identity of the copy.
+// copied returns a disk that is a copy of a volume, its origin, and the identity of the copy.
 func copied(t *testing.T) (d *blktest.Disk, from Origin, id Identity) {
 	t.Helper()
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
@@ -50,13 +50,15 @@ func TestFormatCopy(t *testing.T) {
 	}
 }
 
-// Whatever of a copy was written when the power went, the rest is written by doing it again. Sectors arrive in any order.
+// Whatever of a copy was written when the power went, the rest is written by doing it again.
+// Sectors arrive in any order.
 func TestFormatCopyCutShort(t *testing.T) {
 	whole, from, id := copied(t)
 	before := whole.Clone()
 	if err := FormatCopy(whole, dataKey(t, 1), id, testPayload, from); err != nil {
 		t.Fatal(err)
 	}
+
 	const step = 37 // Coprime to everything: sectors of all parts.
 	for part := range 3 {
 		d := before.Clone()
@@ -85,6 +87,7 @@ func TestFormatCopyWritesOverNothingElse(t *testing.T) {
 	other := func(change func(*Origin)) func(*testing.T, *blktest.Disk, *Origin) {
 		return func(_ *testing.T, _ *blktest.Disk, from *Origin) { change(from) }
 	}
+
 	flip := func(at int64) func(*testing.T, *blktest.Disk, *Origin) {
 		return func(_ *testing.T, d *blktest.Disk, _ *Origin) { d.Flip(at, 1) }
 	}
@@ -115,6 +118,7 @@ func TestFormatCopyWritesOverNothingElse(t *testing.T) {
 			t.Errorf("%s: %v, %d writes", name, err, d.Writes()-writes)
 		}
 	}
+
 	d, from, id := copied(t)
 	for name, same := range map[string]Identity{"name": {testID.Binding, id.UUID}, "uuid": {id.Binding, testID.UUID}} {
 		writes := d.Writes()
@@ -122,6 +126,7 @@ func TestFormatCopyWritesOverNothingElse(t *testing.T) {
 			t.Errorf("a copy with the %s of its source: %v", name, err)
 		}
 	}
+
 	d.Resize(DeviceSize(testPayload))
 	if err := FormatCopy(d, dataKey(t, 1), id, 2*testPayload, from); !errors.Is(err, Truncated) {
 		t.Errorf("larger than its device: %v", err)

@@ -80,7 +80,8 @@ type dmTarget struct {
 	kind, params  string
 }
 
-// dmReply is what the kernel answered. Its buffer may hold what a table says, so it is wiped by who has read it.
+// dmReply is what the kernel answered. Its buffer may hold what a table says, so it is wiped by who
+// has read it.
 type dmReply struct {
 	open  int
 	flags uint32
@@ -112,8 +113,8 @@ func (q dmRequest) call() (*dmReply, error) {
 			size *= 4
 		}
 		clear(b)
-		// Suspending waits for requests, and any signal ends that (dm_wait_for_completion): the runtime's own, or that of a child which ended. Nothing
-		// was done then.
+		// Suspending waits for requests, and any signal ends that (dm_wait_for_completion): the
+		// runtime's own, or that of a child which ended. Nothing was done then.
 		if errno != 0 && errno != unix.EINTR {
 			return nil, q.explain(errno)
 		}
@@ -135,6 +136,7 @@ func (q dmRequest) encode(b []byte) error {
 	if len(q.name) >= dmNameLen || len(q.uuid) >= dmUUIDLen {
 		return fmt.Errorf("mapping %q with uuid %q: name or uuid too long", q.name, q.uuid)
 	}
+
 	ne := binary.NativeEndian
 	ne.PutUint32(b, 4) // Version 4.0.0: what every kernel takes.
 	ne.PutUint32(b[offDataSize:], uint32(len(b)))
@@ -144,6 +146,7 @@ func (q dmRequest) encode(b []byte) error {
 	if q.udev {
 		ne.PutUint32(b[offEventNr:], dmUdevFlags)
 	}
+
 	copy(b[offName:], q.name)
 	copy(b[offUUID:], q.uuid)
 	rest := b[dmIoctlSize:]
@@ -159,6 +162,7 @@ func (q dmRequest) encode(b []byte) error {
 		copy(rest[dmTargetSize:], t.params)
 		rest = rest[next:]
 	}
+
 	return nil
 }
 

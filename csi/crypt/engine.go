@@ -21,7 +21,8 @@ var (
 	ErrExists = errors.New("mapping exists")
 	// ErrInUse matches when a mapping is open.
 	ErrInUse = errors.New("mapping is in use")
-	// ErrNotSupported matches when this kernel, or what confines the process, lacks what is needed; the message says what.
+	// ErrNotSupported matches when this kernel, or what confines the process, lacks what is needed;
+	// the message says what.
 	ErrNotSupported = errors.New("not supported here")
 )
 
@@ -30,9 +31,11 @@ type Class string
 
 // The classes.
 const (
-	// Throughput leaves dm-crypt its queues and has writes sent by the processors that encrypted them.
+	// Throughput leaves dm-crypt its queues and has writes sent by the processors that encrypted
+	// them.
 	Throughput Class = "throughput"
-	// Latency encrypts where the request was made, without queues: for small requests on fast disks.
+	// Latency encrypts where the request was made, without queues: for small requests on fast
+	// disks.
 	Latency Class = "latency"
 )
 
@@ -52,25 +55,32 @@ var tuning = append(Throughput.flags(), Latency.flags()...)
 
 // Engine makes mappings. Its methods may be called from several goroutines, for different names.
 type Engine interface {
-	// Answer reports whether there is a device-mapper that mappings can be made by, ErrNotSupported where there is none. It waits for no disk and no other call.
+	// Answer reports whether there is a device-mapper that mappings can be made by, ErrNotSupported
+	// where there is none. It waits for no disk and no other call.
 	Answer(ctx context.Context) error
-	// Create makes the mapping of t live, with key, and gives it. On error there is none. A mapping of that name is ErrExists.
+	// Create makes the mapping of t live, with key, and returns it. On error there is none. A
+	// mapping of that name is ErrExists.
 	Create(ctx context.Context, t Table, key *keyring.Secret) (Mapping, error)
-	// Lookup gives the mapping of that name; ErrNoMapping when there is none.
+	// Lookup returns the mapping of that name; ErrNoMapping when there is none.
 	Lookup(ctx context.Context, name string) (Mapping, error)
-	// List gives the names of all mappings that begin with prefix.
+	// List returns the names of all mappings that begin with prefix.
 	List(ctx context.Context, prefix string) ([]string, error)
 	// Probe reads the first sectors of the mapping from its disk.
 	Probe(ctx context.Context, name string) error
-	// Resize replaces the table of t.Name by t, which differs in size alone. After an error the mapping is as it was, and live. One that is cut short leaves the
-	// table as it was, perhaps suspended, and perhaps a second one.
+	// Resize replaces the table of t.Name by t, which differs in size alone. After an error the
+	// mapping is as it was, and live. One that is cut short leaves the table as it was, perhaps
+	// suspended, and perhaps a second one.
 	Resize(ctx context.Context, t Table, key *keyring.Secret) error
-	// Suspend makes requests to the mapping wait, once those under way are on the disk; a file system on it is flushed and frozen. suspended false lets
-	// them go again, by the table that they went by before: a second one is dropped. It is no error for a mapping that is live. It outlives the process.
+	// Suspend makes requests to the mapping wait, once those under way are on the disk; a file
+	// system on it is flushed and frozen. suspended false lets them go again, by the table that
+	// they went by before: a second one is dropped. It is no error for a mapping that is live. It
+	// outlives the process.
 	Suspend(ctx context.Context, name string, suspended bool) error
-	// Fence makes every request to the mapping fail, those that wait included, and makes the kernel forget the key.
+	// Fence makes every request to the mapping fail, those that wait included, and makes the kernel
+	// forget the key.
 	Fence(ctx context.Context, name string) error
-	// Remove removes the mapping. None is no error. One that is open is ErrInUse, or goes with its last close when that may be deferred.
+	// Remove removes the mapping. None is no error. One that is open is ErrInUse, or goes with its
+	// last close when that may be deferred.
 	Remove(ctx context.Context, name string, deferred bool) error
 }
 
@@ -101,15 +111,16 @@ const NamePrefixAll = namePrefix
 // NamePrefix begins the names of all mappings that the volume has had.
 func NamePrefix(u UUID) string { return namePrefix + u.String() + "-" }
 
-// NewTable gives the table of a verified record on the device of that number.
+// NewTable returns the table of a verified record on the device of that number.
 func NewTable(r Record, device uint64, class Class, discard bool) Table {
 	t := Expected(r.UUID, r.Epoch, r.Payload, device, class, discard)
 	t.Offset = int64(r.offset)
 	return t
 }
 
-// Expected gives the table that a volume has when all is as the trusted state says: what a mapping that is found is compared with. Each epoch has
-// names of its own, so a former mapping that somebody still holds open is in nobody's way.
+// Expected returns the table that a volume has when all is as the trusted state says: what a
+// mapping that is found is compared with. Each epoch has names of its own, so a former mapping that
+// somebody still holds open is in nobody's way.
 func Expected(u UUID, epoch uint64, payload int64, device uint64, class Class, discard bool) Table {
 	n := strconv.FormatUint(epoch, 10)
 	return Table{
@@ -118,15 +129,16 @@ func Expected(u UUID, epoch uint64, payload int64, device uint64, class Class, d
 	}
 }
 
-// EpochOf gives the epoch of the volume's mapping of that name; ok is false for a name that Expected does not give.
+// EpochOf returns the epoch of the volume's mapping of that name; ok is false for a name that
+// Expected does not give.
 func EpochOf(u UUID, name string) (epoch uint64, ok bool) {
 	n, ok := strings.CutPrefix(name, NamePrefix(u))
 	epoch, err := strconv.ParseUint(n, 10, 64)
 	return epoch, ok && err == nil && n == strconv.FormatUint(epoch, 10)
 }
 
-// VolumeOf returns the volume and the epoch in the name of a mapping; ok is false for a name that Expected does
-// not give.
+// VolumeOf returns the volume and the epoch in the name of a mapping; ok is false for a name that
+// Expected does not give.
 func VolumeOf(name string) (u UUID, epoch uint64, ok bool) {
 	rest, ok := strings.CutPrefix(name, namePrefix)
 	i := strings.LastIndexByte(rest, '-')
@@ -140,7 +152,8 @@ func VolumeOf(name string) (u UUID, epoch uint64, ok bool) {
 // sectorBits: device-mapper counts in sectors of 512 bytes.
 const sectorBits = 9
 
-// params is the target's argument line (Documentation/admin-guide/device-mapper/dm-crypt.rst) with those flags.
+// params is the target's argument line (Documentation/admin-guide/device-mapper/dm-crypt.rst) with
+// those flags.
 func (t Table) params(flags []string) string {
 	args := append([]string{"sector_size:" + strconv.Itoa(SectorSize)}, flags...)
 	if t.Discard {
@@ -175,7 +188,8 @@ type Target struct {
 	params string
 }
 
-// Differs says how m is not the live mapping of t; empty when it is. Flags that only tune are not compared.
+// Differs says how m is not the live mapping of t; empty when it is. Flags that only tune are not
+// compared.
 func (t Table) Differs(m Mapping) string {
 	switch {
 	case m.UUID != t.UUID:
@@ -225,7 +239,8 @@ func (m Mapping) Ours() bool {
 	return ok && m.UUID == uuidPrefix+volume
 }
 
-// Below returns the number of the device that a mapping with one crypt target is on; ok is false for any other.
+// Below returns the number of the device that a mapping with one crypt target is on; ok is false
+// for any other.
 func (m Mapping) Below() (number uint64, ok bool) {
 	const device = 3 // crypt: cipher, key, IV offset, device, offset
 	if len(m.Targets) != 1 || m.Targets[0].Type != "crypt" {
@@ -242,7 +257,8 @@ func (m Mapping) Below() (number uint64, ok bool) {
 	return unix.Mkdev(major, minor), true
 }
 
-// Dead is whether no request to the mapping reaches a disk: it was fenced, or never had a table.
+// Dead reports whether no request to the mapping reaches a disk: it was fenced, or never had a
+// table.
 func (m Mapping) Dead() bool {
 	return !slices.ContainsFunc(m.Targets, func(t Target) bool { return t.Type != "error" })
 }
@@ -255,7 +271,8 @@ func (m Mapping) kinds() []string {
 	return kinds
 }
 
-// redactParams takes a key out of the argument line of a crypt target. One that is named by the keyring is no key and stays.
+// redactParams takes a key out of the argument line of a crypt target. One that is named by the
+// keyring is no key and stays.
 func redactParams(targetType, params string) string {
 	f := strings.Fields(params)
 	if targetType != "crypt" || len(f) < 2 || strings.HasPrefix(f[1], ":") {
@@ -265,7 +282,8 @@ func redactParams(targetType, params string) string {
 	return strings.Join(f, " ")
 }
 
-// Mapping gives what the kernel shows of t once it is live; number, path and count of opens excepted.
+// Mapping returns what the kernel shows of t once it is live; number, path and count of opens
+// excepted.
 func (t Table) Mapping() Mapping {
 	return Mapping{Name: t.Name, UUID: t.UUID, Targets: []Target{{Length: t.Payload, Type: "crypt", params: t.params(t.Class.flags())}}}
 }

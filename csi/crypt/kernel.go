@@ -14,11 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Kernel is the Engine of this machine's device-mapper. The zero value is ready. It needs CAP_SYS_ADMIN, /dev/mapper/control, the module dm_crypt,
-// and add_key(2) and keyctl(2), which the usual seccomp profiles of containers deny. It starts no program and waits for no udev.
+// Kernel is the Engine of this machine's device-mapper. The zero value is ready. It needs
+// CAP_SYS_ADMIN, /dev/mapper/control, the module dm_crypt, and add_key(2) and keyctl(2), which the
+// usual seccomp profiles of containers deny. It starts no program and waits for no udev.
 type Kernel struct {
-	// Inline lets the class Latency have dm-crypt's flags no_read_workqueue and no_write_workqueue. Set it only
-	// where LatencyIsSafe, or where the fix is known to be in the kernel: others corrupt memory (CVE-2024-26718).
+	// Inline lets the class Latency have dm-crypt's flags no_read_workqueue and no_write_workqueue.
+	// Set it only where LatencyIsSafe, or where the fix is known to be in the kernel: others
+	// corrupt memory (CVE-2024-26718).
 	Inline bool
 }
 
@@ -30,8 +32,9 @@ func (k Kernel) flags(c Class) []string {
 	return c.flags()
 }
 
-// LatencyIsSafe reports whether dm-crypt of the mainline kernel of that release, as uname(2) has it, decrypts
-// without tasklets, which wrote to memory that was freed (CVE-2024-26718, fixed in 6.8 and since backported).
+// LatencyIsSafe reports whether dm-crypt of the mainline kernel of that release, as uname(2) has
+// it, decrypts without tasklets, which wrote to memory that was freed (CVE-2024-26718, fixed in 6.8
+// and since backported).
 func LatencyIsSafe(release string) bool {
 	const fixedMajor, fixedMinor = 6, 8
 	var major, minor int
@@ -41,7 +44,8 @@ func LatencyIsSafe(release string) bool {
 	return major > fixedMajor || major == fixedMajor && minor >= fixedMinor
 }
 
-// Answer implements Engine. The kernel answers this request alone before it takes a lock (ctl_ioctl in drivers/md/dm-ioctl.c).
+// Answer implements Engine. The kernel answers this request alone before it takes a lock (ctl_ioctl
+// in drivers/md/dm-ioctl.c).
 func (Kernel) Answer(context.Context) error {
 	_, err := dmRequest{command: dmVersion}.call()
 	return err
@@ -76,7 +80,8 @@ func create(t Table, key *keyring.Secret, flags []string) (Mapping, error) {
 	return m, nil
 }
 
-// load gives the mapping its table. The key is in the keyring of a thread that ends with this call.
+// load loads the table into the mapping. The key is in the keyring of a thread that ends with this
+// call.
 func load(t Table, key *keyring.Secret, flags []string) error {
 	done := make(chan error, 1)
 	go func() {
@@ -103,8 +108,10 @@ func loadOnThread(t Table, key *keyring.Secret, flags []string) error {
 	return err
 }
 
-// loadTuned loads the table with these flags, or without them into a kernel that lacks one: it says EINVAL, as of everything that it does not know or take
-// (crypt_ctr_optional in drivers/md/dm-crypt.c). Nothing else is left out: what a kernel does not take of the rest it refuses again.
+// loadTuned loads the table with these flags, or without them into a kernel that lacks one: it says
+// EINVAL, as of everything that it does not know or take (crypt_ctr_optional in
+// drivers/md/dm-crypt.c). Nothing else is left out: what a kernel does not take of the rest it
+// refuses again.
 func loadTuned(t Table, flags []string, call func(dmRequest) (*dmReply, error)) error {
 	err := loadTable(t, flags, call)
 	if errors.Is(err, unix.EINVAL) && len(flags) > 0 {
@@ -135,7 +142,8 @@ func lookup(name string) (Mapping, error) {
 	if err != nil {
 		return Mapping{}, fmt.Errorf("mapping %s: %w", name, err)
 	}
-	// The kernel packs device numbers as in stat(2): old_encode_dev has 8 bits of minor, huge_encode_dev the rest above.
+	// The kernel packs device numbers as in stat(2): old_encode_dev has 8 bits of minor,
+	// huge_encode_dev the rest above.
 	number := unix.Mkdev(uint32(r.dev>>8&0xfff), uint32(r.dev&0xff|r.dev>>12&0xfff00))
 	return Mapping{
 		Name: r.name, UUID: r.uuid, Number: number, Path: fmt.Sprintf("/dev/dm-%d", unix.Minor(number)), Open: r.open,
@@ -196,7 +204,8 @@ func (k Kernel) Resize(ctx context.Context, t Table, key *keyring.Secret) error 
 	}
 	err := swap(t.Name, dmSkipLockFSFlag)
 	if err != nil {
-		// A table that the kernel does not make live, as of a disk that became smaller, leaves the mapping suspended (do_resume in drivers/md/dm-ioctl.c).
+		// A table that the kernel does not make live, as of a disk that became smaller, leaves the
+		// mapping suspended (do_resume in drivers/md/dm-ioctl.c).
 		err = errors.Join(err, k.Suspend(ctx, t.Name, false))
 	}
 	return err
@@ -213,7 +222,8 @@ func swap(name string, flags uint32) error {
 // Suspend implements Engine.
 func (Kernel) Suspend(_ context.Context, name string, suspended bool) error {
 	if !suspended {
-		// Resuming makes a second table live, and whose that is, and whether anything is right with it, nobody knows any more.
+		// Resuming makes a second table live, and whose that is, and whether anything is right with
+		// it, nobody knows any more.
 		if _, err := (dmRequest{command: dmTableClear, name: name}).call(); err != nil {
 			return err
 		}
@@ -223,8 +233,9 @@ func (Kernel) Suspend(_ context.Context, name string, suspended bool) error {
 	return err
 }
 
-// Fence implements Engine. Requests that wait in the device are failed and not written (noflush); those that the disk has been given
-// are waited for, so a disk that neither does nor fails them holds it up.
+// Fence implements Engine. Requests that wait in the device are failed and not written (noflush);
+// those that the disk has been given are waited for, so a disk that neither does nor fails them
+// holds it up.
 func (Kernel) Fence(_ context.Context, name string) error {
 	m, err := lookup(name)
 	if err != nil {

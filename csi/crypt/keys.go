@@ -53,7 +53,8 @@ func DeriveKeys(data *keyring.Secret, b keyring.Binding) (*Keys, error) {
 	return &Keys{Volume: volume, record: record}, nil
 }
 
-// Sealing gives keys of their own by which the record is verified and sealed, and that open nothing: there is no Volume in them. The caller wipes them.
+// Sealing returns keys of their own by which the record is verified and sealed, and that open
+// nothing: there is no Volume in them. The caller wipes them.
 func (k *Keys) Sealing() (*Keys, error) {
 	defer runtime.KeepAlive(k.record)
 	record, err := keyring.NewSecret(bytes.Clone(k.record.Bytes()))
@@ -71,7 +72,8 @@ func (k *Keys) Wipe() {
 	}
 }
 
-// RecoveryKey is the passphrase by which stock cryptsetup opens the volume: 13 groups of 4 letters and digits with dashes between, 256 bits.
+// RecoveryKey is the passphrase by which stock cryptsetup opens the volume: 13 groups of 4 letters
+// and digits with dashes between, 256 bits.
 func RecoveryKey(data *keyring.Secret, b keyring.Binding) (*keyring.Secret, error) {
 	raw, err := data.Derive(bound(recoveryLabel, b), 32)
 	if err != nil {
@@ -90,7 +92,8 @@ func RecoveryKey(data *keyring.Secret, b keyring.Binding) (*keyring.Secret, erro
 	return keyring.NewSecret(text)
 }
 
-// bound is a label of a key that is this volume's alone: names of different volumes give different labels.
+// bound is a label of a key that is this volume's alone: names of different volumes give different
+// labels.
 func bound(label string, b keyring.Binding) string {
 	out := append([]byte(label), 0)
 	for _, s := range []string{b.Cluster, b.Volume} {
@@ -100,7 +103,8 @@ func bound(label string, b keyring.Binding) string {
 	return string(out)
 }
 
-// headerStream gives the bytes that a header has from random numbers elsewhere: AES-256-CTR under a key of this data key and UUID alone.
+// headerStream returns the bytes that a header has from random numbers elsewhere: AES-256-CTR under
+// a key of this data key and UUID alone.
 func headerStream(data *keyring.Secret, u UUID) (io.Reader, error) {
 	key, err := data.Derive(streamLabel+"\x00"+string(u[:]), 32)
 	if err != nil {
@@ -121,7 +125,8 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// checkHalves refuses what XTS must not be used with (FIPS 140: the two keys differ). Random keys never meet it.
+// checkHalves refuses what XTS must not be used with (FIPS 140: the two keys differ). Random keys
+// never meet it.
 func checkHalves(key []byte) error {
 	if len(key) != KeySize {
 		return fmt.Errorf("volume key has %d bytes, want %d", len(key), KeySize)

@@ -38,7 +38,8 @@ const (
 	DataKeySize = 64
 )
 
-// PayloadSize is the size of the volume for somebody who asked for n bytes: at least that, in whole sectors.
+// PayloadSize is the size of the volume for somebody who asked for n bytes: at least that, in whole
+// sectors.
 func PayloadSize(n int64) int64 { return blk.RoundUp(max(n, SectorSize)) }
 
 // DeviceSize is the size of the device that holds a payload, bytes.
@@ -82,7 +83,7 @@ func (u UUID) String() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// MarshalText gives String.
+// MarshalText returns String.
 func (u UUID) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
 // UnmarshalText reads String.

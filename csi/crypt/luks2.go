@@ -23,7 +23,8 @@ import (
 const (
 	luksMagic  = "LUKS\xba\xbe"
 	luksMagic2 = "SKUL\xba\xbe"
-	// iterations is the least that cryptsetup writes for PBKDF2. The passphrase has 256 random bits: stretching adds nothing.
+	// iterations is the least that cryptsetup writes for PBKDF2. The passphrase has 256 random
+	// bits: stretching adds nothing.
 	iterations = 1000
 	// stripes of the anti-forensic splitter; cryptsetup knows no other number.
 	stripes = 4000
@@ -32,7 +33,8 @@ const (
 	subsystem     = "kubeveil"
 )
 
-// JSON of the header, in the order in which it is written. Sizes beyond 32 bits are strings in LUKS2.
+// JSON of the header, in the order in which it is written. Sizes beyond 32 bits are strings in
+// LUKS2.
 type (
 	luksJSON struct {
 		Keyslots map[string]luksKeyslot `json:"keyslots"`
@@ -92,8 +94,8 @@ type (
 // HeaderSize is the size of what Header gives, bytes.
 const HeaderSize = headerEnd
 
-// Header gives the LUKS2 header of the volume, keyslot included: what stock cryptsetup needs beside the RecoveryKey. It is a pure function of
-// its arguments.
+// Header returns the LUKS2 header of the volume, keyslot included: what stock cryptsetup needs
+// beside the RecoveryKey. It is a pure function of its arguments.
 func Header(data *keyring.Secret, id Identity) ([]byte, error) {
 	out := make([]byte, headerEnd)
 	if err := putHeader(out, data, id); err != nil {
@@ -137,6 +139,7 @@ func writeHeader(out []byte, stream io.Reader, volume, recovery *keyring.Secret,
 			return err
 		}
 	}
+
 	slotKey, err := stretch(recovery, kdfSalt[:], KeySize)
 	if err != nil {
 		return err
@@ -149,17 +152,20 @@ func writeHeader(out []byte, stream io.Reader, volume, recovery *keyring.Secret,
 	if err != nil {
 		return err
 	}
+
 	text, err := json.Marshal(newJSON(kdfSalt[:], digestSalt[:], digest))
 	if err != nil {
 		return err
 	}
+
 	for i, magic := range []string{luksMagic, luksMagic2} {
 		writeBinary(out[i*luksHeaderSize:][:luksHeaderSize], magic, uint64(i*luksHeaderSize), salts[i], id, text)
 	}
 	return nil
 }
 
-// stretch is PBKDF2, on the locked memory of the secret itself: the function takes a string, and a copy in one could not be wiped.
+// stretch is PBKDF2, on the locked memory of the secret itself: the function takes a string, and a
+// copy in one could not be wiped.
 func stretch(s *keyring.Secret, salt []byte, n int) ([]byte, error) {
 	defer runtime.KeepAlive(s)
 	b := s.Bytes()
@@ -197,7 +203,8 @@ func writeBinary(out []byte, magic string, offset uint64, salt [64]byte, id UUID
 	copy(out[448:], sum[:])
 }
 
-// writeKeyslot splits the volume key and encrypts the stripes where they are: nothing of them is left in clear.
+// writeKeyslot splits the volume key and encrypts the stripes where they are: nothing of them is
+// left in clear.
 func writeKeyslot(out []byte, stream io.Reader, volume, slotKey []byte) error {
 	c, err := xts.NewCipher(aes.NewCipher, slotKey)
 	if err != nil {
@@ -214,8 +221,8 @@ func writeKeyslot(out []byte, stream io.Reader, volume, slotKey []byte) error {
 	return nil
 }
 
-// splitKey is the anti-forensic splitter of LUKS1 with SHA-256: all stripes but the last are from the stream, the last makes their diffused
-// sum the key.
+// splitKey is the anti-forensic splitter of LUKS1 with SHA-256: all stripes but the last are from
+// the stream, the last makes their diffused sum the key.
 func splitKey(out, key []byte, stream io.Reader) error {
 	last := len(out) - len(key)
 	if _, err := io.ReadFull(stream, out[:last]); err != nil {

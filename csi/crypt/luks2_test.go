@@ -18,7 +18,7 @@ import (
 
 var testID = Identity{keyring.Binding{Cluster: "c0ffee00-0000-4000-8000-000000000001", Volume: "pvc-1"}, UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}
 
-// dataKey gives a key of 64 bytes that are all c, which no real one is.
+// dataKey returns a key of 64 bytes that are all c, which no real one is.
 func dataKey(t testing.TB, c byte) *keyring.Secret {
 	t.Helper()
 	s, err := keyring.NewSecret(bytes.Repeat([]byte{c}, DataKeySize))
@@ -94,6 +94,7 @@ func TestKeyslotOpensWithTheRecoveryKey(t *testing.T) {
 	if err := json.Unmarshal([]byte(cString(h[luksBinarySize:luksHeaderSize])), &meta); err != nil {
 		t.Fatal(err)
 	}
+
 	recovery, err := RecoveryKey(dataKey(t, 1), testID.Binding)
 	if err != nil {
 		t.Fatal(err)
@@ -106,18 +107,22 @@ func TestKeyslotOpensWithTheRecoveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c, err := xts.NewCipher(aes.NewCipher, slotKey)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	split := make([]byte, KeySize*stripes)
 	for i := 0; i < len(split); i += keyslotSector {
 		c.Decrypt(split[i:i+keyslotSector], h[keyslotOffset+i:][:keyslotSector], uint64(i/keyslotSector))
 	}
+
 	volume := mergeKey(split)
 	if want := deriveKeys(t, 1, testID.Binding).Volume; !bytes.Equal(volume, want.Bytes()) {
 		t.Error("the keyslot holds another key")
 	}
+
 	s, err := keyring.NewSecret(volume)
 	if err != nil {
 		t.Fatal(err)

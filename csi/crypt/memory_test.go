@@ -23,7 +23,8 @@ func (flatDisk) Sync() error                                { return nil }
 func (d flatDisk) Size() (int64, error)                     { return int64(len(d)), nil }
 func (flatDisk) Close() error                               { return nil }
 
-// A hundred volumes are opened at once in a process of 64 MiB: what each takes, what is collected later included, is little more than its metadata once.
+// A hundred volumes are opened at once in a process of 64 MiB: what each takes, what is collected
+// later included, is little more than its metadata once.
 func TestMemoryOfOneVolume(t *testing.T) {
 	data, keys := dataKey(t, 1), deriveKeys(t, 1, testID.Binding)
 	disk := flatDisk(blk.Buffer(int(DeviceSize(testPayload))))
@@ -44,6 +45,7 @@ func TestMemoryOfOneVolume(t *testing.T) {
 			if err != nil {
 				return err
 			}
+
 			return m.Seal(disk, keys, r.Next(2, testPayload))
 		}},
 	} {

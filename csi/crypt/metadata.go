@@ -14,9 +14,11 @@ import (
 // chunk is the most that is read at a time when a disk is looked through, bytes.
 const chunk = 64 << 10
 
-// How much of a disk is looked at before it is taken for blank: what takes a disk of a TiB a second, and one with moving parts less than a minute.
+// How much of a disk is looked at before it is taken for blank: what takes a disk of a TiB a
+// second, and one with moving parts less than a minute.
 const (
-	// sampleEach is the distance of places, bytes, unless they would be fewer than leastSamples or more than mostSamples.
+	// sampleEach is the distance of places, bytes, unless they would be fewer than leastSamples or
+	// more than mostSamples.
 	sampleEach   = 256 << 20
 	leastSamples = 64
 	mostSamples  = 4096
@@ -30,13 +32,14 @@ type Metadata struct {
 
 // Want is what the trusted state says of the record.
 type Want struct {
-	// Epoch is what the record says when no writing was cut; PendingEpoch, unless 0, is what it may say, too.
+	// Epoch is what the record says when no writing was cut; PendingEpoch, unless 0, is what it may
+	// say, too.
 	Epoch, PendingEpoch uint64
 	// Payload is the size, bytes; PendingPayload, unless 0, is what it may be, too.
 	Payload, PendingPayload int64
 }
 
-// cut is whether a writing may have been cut short, so that one copy may be torn or older.
+// cut reports whether a writing may have been cut short, so that one copy may be torn or older.
 func (w Want) cut() bool { return w.PendingEpoch != 0 || w.PendingPayload != 0 }
 
 // Read reads the metadata of a disk in one read. A disk too small for any is Truncated.
@@ -55,11 +58,13 @@ func Read(d blk.Disk) (*Metadata, error) {
 	return m, nil
 }
 
-// Verify gives the record of the disk, when it is the one of volume id that w describes and all that it says is so.
+// Verify returns the record of the disk, when it is the one of volume id that w describes and all
+// that it says is so.
 func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	if keys.record.Len() == 0 {
 		return Record{}, fmt.Errorf("%s: its keys were wiped", id)
 	}
+
 	a, errA := decode(m.bytes[recordA:][:recordSize], keys, id, recordA)
 	b, errB := decode(m.bytes[recordB:][:recordSize], keys, id, recordB)
 	r := a
@@ -71,6 +76,7 @@ func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	case errA != nil || errB == nil && b.Sequence > a.Sequence:
 		r = b
 	}
+
 	if errA == nil && errB == nil && a != b && !w.cut() {
 		return Record{}, refuse(Tampered, "sealed records", "two equal copies", "sequence %d and %d", a.Sequence, b.Sequence)
 	}
@@ -83,10 +89,12 @@ func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	if sum := sha256.Sum256(m.bytes[:headerEnd]); sum != r.HeaderDigest {
 		return Record{}, refuse(Tampered, "LUKS2 header", fmt.Sprintf("SHA-256 %x", r.HeaderDigest), "%x: %s", sum, Describe(m.bytes[:headerEnd]))
 	}
+
 	return r, nil
 }
 
-// Reread reads the disk again, and refuses one that shows anything else than m (Changed). It writes nothing.
+// Reread reads the disk again, and refuses one that shows anything else than m (Changed). It writes
+// nothing.
 func (m *Metadata) Reread(d blk.Disk) error { return compare(d, blk.Buffer(chunk), m.bytes) }
 
 // explain says what is on a disk that has no record of ours at all.
@@ -136,8 +144,9 @@ func (w Want) epochs() string {
 	return fmt.Sprintf("%d or %d", w.Epoch, w.PendingEpoch)
 }
 
-// Seal writes the record next, which must come of the one that was verified in m, and reads everything back: first one copy, then the other,
-// each flushed. A disk that then shows anything else than m with that record is refused as Changed. After an error m is of no more use.
+// Seal writes the record next, which must come of the one that was verified in m, and reads
+// everything back: first one copy, then the other, each flushed. A disk that then shows anything
+// else than m with that record is refused as Changed. After an error m is of no more use.
 func (m *Metadata) Seal(d blk.Disk, keys *Keys, next Record) error {
 	for _, at := range []int64{recordA, recordB} {
 		b := next.encode(keys, uint64(at))
@@ -179,8 +188,9 @@ func difference(p, q []byte) int {
 	return -1
 }
 
-// CheckBlank refuses (NotEmpty) a disk on which anything is found: everything before the data, the last MiB and a place in each sampleEach bytes in between must read
-// as zero. A disk smaller than size is Truncated.
+// CheckBlank refuses (NotEmpty) a disk on which anything is found: everything before the data, the
+// last MiB and a place in each sampleEach bytes in between must read as zero. A disk smaller than
+// size is Truncated.
 func CheckBlank(d blk.Disk, size int64) error {
 	have, err := d.Size()
 	if err != nil {
@@ -208,7 +218,8 @@ func CheckBlank(d blk.Disk, size int64) error {
 	return nil
 }
 
-// scan hands the disk's sectors of 512 bytes between from and to to accept, with their offsets. It reads a chunk at a time into b.
+// scan hands the disk's sectors of 512 bytes between from and to to accept, with their offsets. It
+// reads a chunk at a time into b.
 func scan(d blk.Disk, b []byte, from, to int64, accept func(at int64, sector []byte) error) error {
 	for at := from; at < to; at += chunk {
 		p := b[:min(chunk, to-at)]
@@ -231,13 +242,16 @@ func notZero(at int64, sector []byte) error {
 	return refuse(NotEmpty, fmt.Sprintf("disk at %d", at), "zeros", "%s", Describe(sector))
 }
 
-// Format writes the metadata of volume id with payload bytes, epoch 1, and reads it back. The disk must be blank where it is not already what Format
-// writes, so it may be repeated after it was cut short; anything else is NotEmpty and nothing is written. It looks at nothing beyond DataOffset: see CheckBlank.
+// Format writes the metadata of volume id with payload bytes, epoch 1, and reads it back. The disk
+// must be blank where it is not already what Format writes, so it may be repeated after it was cut
+// short; anything else is NotEmpty and nothing is written. It looks at nothing beyond DataOffset:
+// see CheckBlank.
 func Format(d blk.Disk, data *keyring.Secret, id Identity, payload int64) error {
 	return format(d, data, id, payload, nil)
 }
 
-// Origin is what a copy of a volume's disk says of itself before it is made a volume of its own: the record of its source.
+// Origin is what a copy of a volume's disk says of itself before it is made a volume of its own:
+// the record of its source.
 type Origin struct {
 	// Identity is the source's.
 	Identity
@@ -246,11 +260,12 @@ type Origin struct {
 	Payload         int64
 }
 
-// Origin gives what a disk with the record r says, both copies being alike.
+// Origin returns what a disk with the record r says, both copies being alike.
 func (r Record) Origin() Origin { return Origin{r.Identity, r.Sequence, r.Epoch, r.Payload} }
 
-// FormatCopy is Format on a disk that is a copy of the volume from, which has the same data key. What from left there may be overwritten, too: it is a pure
-// function of the key and of from, so it is compared byte by byte, and the source is not needed.
+// FormatCopy is Format on a disk that is a copy of the volume from, which has the same data key.
+// What from left there may be overwritten, too: it is a pure function of the key and of from, so it
+// is compared byte by byte, and the source is not needed.
 func FormatCopy(d blk.Disk, data *keyring.Secret, id Identity, payload int64, from Origin) error {
 	if from.Binding == id.Binding || from.UUID == id.UUID {
 		return fmt.Errorf("format %s: a copy has another name and uuid than its source %s", id, from.Identity)
@@ -277,11 +292,13 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 	if err != nil {
 		return err
 	}
+
 	if size, err := d.Size(); err != nil {
 		return err
 	} else if size < DeviceSize(payload) {
 		return refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", DeviceSize(payload)), "%d", size)
 	}
+
 	b := blk.Buffer(chunk)
 	err = scan(d, b, 0, DataOffset, func(at int64, sector []byte) error {
 		for _, known := range [][]byte{image, former} {
@@ -294,6 +311,7 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 	if err != nil {
 		return fmt.Errorf("format %s: %w", id, err)
 	}
+
 	for _, part := range [][2]int64{{0, recordA}, {recordA, recordB}, {recordB, MetadataSize}} {
 		if _, err := d.WriteAt(image[part[0]:part[1]], part[0]); err != nil {
 			return fmt.Errorf("format %s: %w", id, err)
@@ -302,6 +320,7 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 			return fmt.Errorf("format %s: flush: %w", id, err)
 		}
 	}
+
 	if err := compare(d, b, image); err != nil {
 		return fmt.Errorf("format %s: %w", id, err)
 	}
@@ -326,8 +345,10 @@ func image(data *keyring.Secret, r Record) ([]byte, error) {
 	return out, nil
 }
 
-// Shred overwrites keyslot and records with zeros, so that not even a key that was kept somewhere finds them. The record must claim to be of b. Where there are
-// zeros already the error is Blank: whether they are of a volume that was shredded is the caller's to say. Anything else is refused and left alone.
+// Shred overwrites keyslot and records with zeros, so that not even a key that was kept somewhere
+// finds them. The record must claim to be of b. Where there are zeros already the error is Blank:
+// whether they are of a volume that was shredded is the caller's to say. Anything else is refused
+// and left alone.
 func Shred(d blk.Disk, b keyring.Binding) error {
 	m, err := Read(d)
 	if errors.Is(err, Truncated) {
@@ -336,6 +357,7 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 	if err != nil {
 		return err
 	}
+
 	claims, ok := Claims(m.bytes)
 	switch {
 	case !ok && m.shredded():
@@ -345,6 +367,7 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 	case claims != b:
 		return refuse(OtherVolume, "sealed records", "the record of "+b.String(), "one that says %s", claims)
 	}
+
 	// The copy by which we know it goes last, so that a shredding that was cut short is continued.
 	for _, part := range [][2]int64{{0, recordA}, {recordB, MetadataSize}, {recordA, recordB}} {
 		if _, err := d.WriteAt(blk.Buffer(int(part[1]-part[0])), part[0]); err != nil {
@@ -354,15 +377,18 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 			return fmt.Errorf("shred %s: flush: %w", b, err)
 		}
 	}
+
 	return nil
 }
 
-// shredded is whether all is zeros, but for the tag of the record's first copy: that goes last, and names go before it when the power is cut meanwhile.
+// shredded reports whether all is zeros, but for the tag of the record's first copy: that goes
+// last, and names go before it when the power is cut meanwhile.
 func (m *Metadata) shredded() bool {
 	return isZero(m.bytes[:recordA+tagOffset]) && isZero(m.bytes[recordA+recordSize:])
 }
 
-// refuseZeros is the refusal of a disk too small for metadata (Blank) on which there is nothing, else nil.
+// refuseZeros is the refusal of a disk too small for metadata (Blank) on which there is nothing,
+// else nil.
 func refuseZeros(d blk.Disk, b keyring.Binding) error {
 	size, err := d.Size()
 	if err != nil {
@@ -378,7 +404,7 @@ func refuseZeros(d blk.Disk, b keyring.Binding) error {
 	return refuse(Blank, "device", "the record of "+b.String(), "%d bytes of zeros", size)
 }
 
-// readFull reads all of p or gives an error.
+// readFull reads all of p or returns an error.
 func readFull(d blk.Disk, p []byte, at int64) error {
 	n, err := d.ReadAt(p, at)
 	if n == len(p) {

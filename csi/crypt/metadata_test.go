@@ -14,7 +14,7 @@ const testPayload = 8 << 20
 
 var testWant = Want{Epoch: 1, Payload: testPayload}
 
-// formatted gives a disk with the volume, made with the key of bytes c.
+// formatted returns a disk with the volume, made with the key of bytes c.
 func formatted(t testing.TB, c byte, id Identity) *blktest.Disk {
 	t.Helper()
 	d := blktest.New(DeviceSize(testPayload))
@@ -54,17 +54,20 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 	}
 }
 
-// What seals a record outlives the keys that it is from, opens nothing, and verifies nothing once it was wiped: an empty key would, whatever anybody sealed by none.
+// What seals a record outlives the keys that it is from, opens nothing, and verifies nothing once
+// it was wiped: an empty key would, whatever anybody sealed by none.
 func TestSealingKeys(t *testing.T) {
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	sealing, err := keys.Sealing()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	keys.Wipe()
 	if sealing.Volume.Len() != 0 {
 		t.Error("it has the volume's key")
 	}
+
 	m := read(t, d)
 	r, err := m.Verify(sealing, testID, testWant)
 	if err != nil {
@@ -76,10 +79,12 @@ func TestSealingKeys(t *testing.T) {
 	if err := open(d, deriveKeys(t, 1, testID.Binding), Want{Epoch: 2, Payload: testPayload}); err != nil {
 		t.Errorf("after sealing: %v", err)
 	}
+
 	sealing.Wipe()
 	if _, err := keys.Sealing(); err == nil {
 		t.Error("made of keys that were wiped")
 	}
+
 	forged := r.Next(3, testPayload)
 	copy(m.bytes[recordA:], forged.encode(sealing, recordA))
 	copy(m.bytes[recordB:], forged.encode(sealing, recordB))
@@ -102,6 +107,7 @@ func TestRefused(t *testing.T) {
 			}
 		}
 	}
+
 	become := func(c byte, id Identity) func(t *testing.T, d *blktest.Disk) {
 		return func(t *testing.T, d *blktest.Disk) { d.Become(formatted(t, c, id)) }
 	}
@@ -187,7 +193,7 @@ func zero(t *testing.T, d *blktest.Disk, at int64) {
 
 func TestEpochs(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
-	// at gives a disk whose copies have those epochs; 0 is a torn copy.
+	// at returns a disk whose copies have those epochs; 0 is a torn copy.
 	at := func(a, b uint64) *blktest.Disk {
 		d := formatted(t, 1, testID)
 		r, err := read(t, d).Verify(keys, testID, testWant)
@@ -206,6 +212,7 @@ func TestEpochs(t *testing.T) {
 		}
 		return d
 	}
+
 	for name, c := range map[string]struct {
 		a, b  uint64
 		want  Want
@@ -272,12 +279,14 @@ func TestChangedBetweenTwoReads(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+
 	// What was read first is all that counts for Verify.
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	m := read(t, d)
 	if err := m.Reread(d); err != nil {
 		t.Errorf("an honest disk: %v", err)
 	}
+
 	d.Become(blktest.New(DeviceSize(testPayload)))
 	if _, err := m.Verify(keys, testID, testWant); err != nil {
 		t.Errorf("verified something else than was read: %v", err)
@@ -306,7 +315,8 @@ func TestFormatWritesOverNothingElse(t *testing.T) {
 	}
 }
 
-// Formatting is cut short by a power failure at each operation, with any part of what was not flushed on the disk, and repeated.
+// Formatting is cut short by a power failure at each operation, with any part of what was not
+// flushed on the disk, and repeated.
 func TestFormatIsRepeated(t *testing.T) {
 	for seed := range uint64(8) {
 		for cut := 1; ; cut++ {
@@ -345,6 +355,7 @@ func TestSealIsCut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			n := 0
 			d.Hook = func(string, int64, int) error {
 				if n++; n >= cut {
@@ -355,6 +366,7 @@ func TestSealIsCut(t *testing.T) {
 			done := m.Seal(d, keys, r.Next(2, testPayload)) == nil
 			d.Hook = nil
 			d.PowerCut(rand.New(rand.NewPCG(seed, uint64(cut))))
+
 			m = read(t, d)
 			if r, err = m.Verify(keys, testID, Want{Epoch: 1, PendingEpoch: 2, Payload: testPayload}); err != nil {
 				t.Fatalf("seed %d, cut at %d: %v", seed, cut, err)

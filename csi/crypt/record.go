@@ -11,7 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// MaxName is the longest cluster or volume id that a record holds, bytes; CSI allows volume ids no more.
+// MaxName is the longest cluster or volume id that a record holds, bytes; CSI allows volume ids no
+// more.
 const MaxName = 128
 
 const (
@@ -42,7 +43,7 @@ type Record struct {
 	keyGen, integrity uint32
 }
 
-// newRecord gives the first record of a volume, without the digest of its header.
+// newRecord returns the first record of a volume, without the digest of its header.
 func newRecord(id Identity, payload int64) (Record, error) {
 	for _, name := range []string{id.Cluster, id.Volume} {
 		if len(name) == 0 || len(name) > MaxName {
@@ -114,10 +115,12 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 		}
 		return Record{}, refuse(kind, what, "the record of "+id.String(), "%s", describeRecordless(b))
 	}
+
 	r, version := parse(b)
 	if version != recordVersion {
 		return Record{}, refuse(Unsupported, what, fmt.Sprintf("version %d", recordVersion), "version %d", version)
 	}
+
 	// Claims, not verified yet: they only make a better message.
 	if r.Cluster != id.Cluster {
 		return Record{}, refuse(OtherCluster, what, fmt.Sprintf("cluster %q", id.Cluster), "one that says cluster %q", r.Cluster)
@@ -128,10 +131,12 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 	if !hmac.Equal(keys.tag(b[:tagOffset]), b[tagOffset:]) {
 		return Record{}, refuse(Tampered, what, "one sealed by the key of "+id.String(), "one of that name that the key did not seal, epoch %d", r.Epoch)
 	}
+
 	// Sealed by us, so what follows is another version's or another disk's, or a defect of ours.
 	if !bytes.Equal(r.encode(keys, position), b) {
 		return Record{}, refuse(Tampered, what, "the only encoding of its content", "another encoding")
 	}
+
 	return r, r.check(id, what)
 }
 
@@ -196,7 +201,8 @@ func parseName(b []byte) string {
 // Claims are the names in the record of the disk, see the function.
 func (m *Metadata) Claims() (b keyring.Binding, ok bool) { return Claims(m.bytes) }
 
-// Claims are the names in the record of a disk, without any key: what it says, not what it is. ok is false when there is none.
+// Claims are the names in the record of a disk, without any key: what it says, not what it is. ok
+// is false when there is none.
 func Claims(metadata []byte) (b keyring.Binding, ok bool) {
 	for _, at := range []int{recordA, recordB} {
 		if len(metadata) >= at+recordSize && string(metadata[at:at+len(recordMagic)]) == recordMagic {

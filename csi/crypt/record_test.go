@@ -29,7 +29,8 @@ func TestEachBitOfTheRecordIsRefused(t *testing.T) {
 func TestEachByteOfTheHeaderIsRefused(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	m := read(t, formatted(t, 1, testID))
-	// All that a parser would look at, and a part of what is random or zero: each flip costs a hash of 284 KiB.
+	// All that a parser would look at, and a part of what is random or zero: each flip costs a hash
+	// of 284 KiB.
 	for i := 0; i < headerEnd; {
 		m.bytes[i] ^= byte(1 + i%255)
 		if _, err := m.Verify(keys, testID, testWant); !errors.Is(err, Tampered) {
@@ -47,7 +48,8 @@ func TestEachByteOfTheHeaderIsRefused(t *testing.T) {
 	}
 }
 
-// Authentic records of another format, as a later version may write them: what this one does not know it does not guess.
+// Authentic records of another format, as a later version may write them: what this one does not
+// know it does not guess.
 func TestRecordsOfAnotherFormat(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	for name, change := range map[string]func(r *Record){
@@ -79,12 +81,14 @@ func TestRecordsOfAnotherFormat(t *testing.T) {
 			}
 		})
 	}
+
 	m := read(t, formatted(t, 1, testID))
 	for _, at := range []int{recordA, recordB} {
 		b := m.bytes[at:][:recordSize]
 		binary.BigEndian.PutUint32(b[len(recordMagic):], recordVersion+1)
 		copy(b[tagOffset:], keys.tag(b[:tagOffset]))
 	}
+
 	if _, err := m.Verify(keys, testID, testWant); !errors.Is(err, Unsupported) {
 		t.Errorf("another version: %v", err)
 	}
@@ -111,7 +115,8 @@ func TestRefusalsAreDocumented(t *testing.T) {
 	}
 }
 
-// Any byte that is looked at, of the header, the keyslot and both copies of the record, changed in any way.
+// Any byte that is looked at, of the header, the keyslot and both copies of the record, changed in
+// any way.
 func FuzzMetadata(f *testing.F) {
 	keys := deriveKeys(f, 1, testID.Binding)
 	good := read(f, formatted(f, 1, testID))

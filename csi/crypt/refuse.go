@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Kind is why a disk is refused. It is an error, so that errors.Is(err, crypt.Blank) holds for a *RefusedError of that kind.
+// Kind is why a disk is refused. It is an error, so that errors.Is(err, crypt.Blank) holds for a
+// *RefusedError of that kind.
 type Kind string
 
 // The kinds.
@@ -25,7 +26,8 @@ const (
 	Tampered Kind = "disk was changed"
 	// OlderImage: authentic, and from before the volume was last opened, closed or expanded.
 	OlderImage Kind = "disk is an older image"
-	// NewerThanState: authentic, and ahead of the trusted state, which must have been restored from a backup.
+	// NewerThanState: authentic, and ahead of the trusted state, which must have been restored from
+	// a backup.
 	NewerThanState Kind = "disk is newer than the state of the volume"
 	// Truncated: the device is too small.
 	Truncated Kind = "disk is too small"
@@ -53,7 +55,8 @@ func (k Kind) Name() string { return nameByKind[k] }
 // Error is the kind itself.
 func (k Kind) Error() string { return string(k) }
 
-// RefusedError is a disk that is not what it should be. Nothing was written to it, unless it is Changed since: what was written is read back.
+// RefusedError is a disk that is not what it should be. Nothing was written to it, unless it is
+// Changed since: what was written is read back.
 type RefusedError struct {
 	Kind Kind
 	// What is the part that was looked at.
@@ -73,7 +76,8 @@ func refuse(kind Kind, what, expected, found string, args ...any) error {
 	return &RefusedError{kind, what, expected, fmt.Sprintf(found, args...)}
 }
 
-// signatures are beginnings of what is often on disks; all that they are used for is the message of an error.
+// signatures are beginnings of what is often on disks; all that they are used for is the message of
+// an error.
 var signatures = []struct {
 	offset int
 	magic  string
@@ -120,7 +124,7 @@ func describeLUKS(b []byte) string {
 	return fmt.Sprintf("a LUKS%d header of uuid %q", version, clean)
 }
 
-// isZero is whether all of b is.
+// isZero reports whether all of b is.
 func isZero(b []byte) bool {
 	for len(b) > 0 {
 		n := min(len(b), len(zeroSector))

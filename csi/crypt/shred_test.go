@@ -9,7 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// A shredding that was cut short, and torn, goes on: what is left says whose it was until nothing is left.
+// A shredding that was cut short, and torn, goes on: what is left says whose it was until nothing
+// is left.
 func TestShred(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	for seed := range uint64(8) {
@@ -48,6 +49,7 @@ func TestShredRefuses(t *testing.T) {
 	foreign.Flip(0, 1)
 	other := testID.Binding
 	other.Volume = "pvc-2"
+
 	for name, c := range map[string]struct {
 		d    *blktest.Disk
 		b    keyring.Binding

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cryptTarget is device-mapper with the crypt target of a kernel that knows these optional arguments, and takes no more than most (crypt_ctr_optional in
-// drivers/md/dm-crypt.c): it says EINVAL of any other, and of another number than there are.
+// cryptTarget is device-mapper with the crypt target of a kernel that knows these optional
+// arguments, and takes no more than most (crypt_ctr_optional in drivers/md/dm-crypt.c): it says
+// EINVAL of any other, and of another number than there are.
 type cryptTarget struct {
 	known []string
 	most  int
@@ -46,7 +47,8 @@ func (c *cryptTarget) call(q dmRequest) (*dmReply, error) {
 	return &dmReply{}, nil
 }
 
-// Flags of a class are left out where the kernel lacks one, all of them, and nothing else ever is: a table that is taken is the one that was asked for.
+// Flags of a class are left out where the kernel lacks one, all of them, and nothing else ever is:
+// a table that is taken is the one that was asked for.
 func TestFlagsThatTheKernelLacks(t *testing.T) {
 	const sectors, discards, submit, read, write = "sector_size:4096", "allow_discards", "submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"
 	all := []string{sectors, discards, "same_cpu_crypt", submit, read, write}
@@ -84,6 +86,7 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 			if !errors.Is(err, c.err) || len(c.kernel.asked) != c.asked {
 				t.Errorf("%v after %q; want %v after %d", err, c.kernel.asked, c.err, c.asked)
 			}
+
 			taken := c.kernel.taken
 			if c.want == "" {
 				if taken != "" {
@@ -91,9 +94,11 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 				}
 				return
 			}
+
 			if !strings.HasSuffix(taken, c.want) {
 				t.Errorf("taken: %q, want %q at its end", taken, c.want)
 			}
+
 			// What a mapping is held to when it has been made, and each time that it is found.
 			m := table.Mapping()
 			m.Targets[0].params = taken
@@ -104,7 +109,8 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 	}
 }
 
-// What a class brings, and a fallback leaves out, is known to change how fast a mapping is and nothing else (Documentation/admin-guide/device-mapper/dm-crypt.rst).
+// What a class brings, and a fallback leaves out, is known to change how fast a mapping is and
+// nothing else (Documentation/admin-guide/device-mapper/dm-crypt.rst).
 func TestClassesOnlyTune(t *testing.T) {
 	only := []string{"submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"}
 	for _, flag := range append(append(slices.Clone(tuning), Throughput.flags()...), Latency.flags()...) {

@@ -19,7 +19,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// unresumable has that many attempts to resume a mapping fail. held is closed when the copy has made all of its own: from then on it is the driver that tries.
+// unresumable has that many attempts to resume a mapping fail. held is closed when the copy has
+// made all of its own: from then on it is the driver that tries.
 func (m *machine) unresumable(times int) (held <-chan struct{}) {
 	const ofTheCopy = 7
 	failed, later := 0, make(chan struct{})
@@ -45,7 +46,8 @@ func (m *machine) suspended() bool {
 	return mapping.Suspended
 }
 
-// A volume that does not go on after its snapshot, by none of the attempts that are made at once, is tried again until it does.
+// A volume that does not go on after its snapshot, by none of the attempts that are made at once,
+// is tried again until it does.
 func TestSourceGoesOnAfterAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -64,7 +66,8 @@ func TestSourceGoesOnAfterAll(t *testing.T) {
 	})
 }
 
-// Meanwhile the volume is nobody else's, and a process that ends does not wait: the next one lets it go on when it starts.
+// Meanwhile the volume is nobody else's, and a process that ends does not wait: the next one lets
+// it go on when it starts.
 func TestEndWhileASourceStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -117,15 +120,18 @@ func TestHealthOfADiskThatHangs(t *testing.T) {
 				t.Errorf("%v, %v; want %v", got, err, want)
 			}
 		}
+
 		for range 3 {
 			began := time.Now()
 			if health(reasonDiskDead); time.Since(began) != probePatience {
 				t.Errorf("it took %v", time.Since(began))
 			}
 		}
+
 		if n := h.reads.Load(); n != 1 {
 			t.Errorf("%d reads hang, want 1", n)
 		}
+
 		close(h.goOn)
 		synctest.Wait()
 		health()
@@ -138,7 +144,8 @@ type full struct{ memory }
 
 func (full) Provision(context.Context, string, int64) error { return backend.ErrFull }
 
-// A volume with data, under a state from a backup that says that it is new, is not taken back because there is no room for it.
+// A volume with data, under a state from a backup that says that it is new, is not taken back
+// because there is no room for it.
 func TestNoRoomForWhatIsThere(t *testing.T) {
 	m, d := closed(t)
 	now, disk := m.state(pvc), m.disk(pvc)
@@ -173,7 +180,8 @@ func (k *keeping) Remove(ctx context.Context, v string, r volume.Revision) error
 	return k.Store.Remove(ctx, v, r)
 }
 
-// A volume for which there was no room, and that could not be taken back to the end, is made when there is.
+// A volume for which there was no room, and that could not be taken back to the end, is made when
+// there is.
 func TestTakenBackAndMadeAfterAll(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
@@ -187,11 +195,13 @@ func TestTakenBackAndMadeAfterAll(t *testing.T) {
 		})
 		return err
 	}
+
 	for range 2 {
 		if err := create(); Code(err) != codes.Unavailable || m.state(pvc).Phase != volume.Deleted {
 			t.Errorf("%v: %v, phase %s", Code(err), err, m.state(pvc).Phase)
 		}
 	}
+
 	store.keeps = false
 	if err := create(); Code(err) != codes.ResourceExhausted {
 		t.Errorf("without room: %v: %v", Code(err), err)
@@ -199,13 +209,15 @@ func TestTakenBackAndMadeAfterAll(t *testing.T) {
 	if states, err := m.store.List(t.Context()); len(states) != 0 || err != nil {
 		t.Errorf("left: %+v, %v", states, err)
 	}
+
 	m.room = room
 	if err := errors.Join(create(), staged(m, d)); err != nil {
 		t.Error(err)
 	}
 }
 
-// Who asks for a copy again gets what was made, though its source has grown since. What does not go with what was made is refused.
+// Who asks for a copy again gets what was made, though its source has grown since. What does not go
+// with what was made is refused.
 func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	clone := func(name string, required, limit int64) (*csi.Volume, error) {
@@ -218,11 +230,13 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	if _, err := clone(restored, 0, 0); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
 		VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
 	}); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, c := range []struct {
 		name            string
 		required, limit int64
@@ -241,10 +255,12 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 			t.Errorf("%+v: %v, %v", c, v, err)
 		}
 	}
+
 	shows(m, d)
 }
 
-// Who asks for a copy again, not having heard that it was made, gets it, also when its source is gone since.
+// Who asks for a copy again, not having heard that it was made, gets it, also when its source is
+// gone since.
 func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	m, d := closed(t)
 	if err := snapshotted(m, d); err != nil {
@@ -259,6 +275,7 @@ func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	if _, err := restore(m, d, size); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: snap}); err != nil {
 		t.Fatal(err)
 	}
@@ -268,6 +285,7 @@ func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	if _, err := restore(m, d, 2*size); Code(err) != codes.AlreadyExists {
 		t.Errorf("larger: %v: %v", Code(err), err)
 	}
+
 	for name, r := range map[string]*csi.CreateSnapshotRequest{
 		"of another name":   {Name: "snapshot-2", SourceVolumeId: pvc},
 		"of another source": {Name: restored, SourceVolumeId: pvc},
@@ -276,5 +294,6 @@ func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 			t.Errorf("%s: %v: %v", name, Code(err), err)
 		}
 	}
+
 	shows(m, d)
 }

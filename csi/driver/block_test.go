@@ -19,7 +19,8 @@ func (r *recorder) Update(ctx context.Context, st volume.State, rev volume.Revis
 	return r.Store.Update(ctx, st, rev)
 }
 
-// No state of a raw block volume that was ever backed up lets a file system be made on what a pod wrote.
+// No state of a raw block volume that was ever backed up lets a file system be made on what a pod
+// wrote.
 func TestBackupsOfADevicesStateFormatNothing(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)

@@ -18,7 +18,8 @@ var modes = []csi.VolumeCapability_AccessMode_Mode{
 
 // capability is how a volume is to be used.
 type capability struct {
-	// block: the device itself. Else a file system, of kind fs; empty is whichever there is, or the default.
+	// block: the device itself. Else a file system, of kind fs; empty is whichever there is, or the
+	// default.
 	block   bool
 	fs      mount.FS
 	options []string
@@ -53,7 +54,8 @@ func readCapability(c *csi.VolumeCapability) (capability, error) {
 	return out, mount.CheckOptions(out.options)
 }
 
-// readCapabilities reads all of a request, of which there must be one, and gives the least size that they need, bytes.
+// readCapabilities reads all of a request, of which there must be one, and returns the least size
+// that they need, bytes.
 func readCapabilities(cs []*csi.VolumeCapability) (least int64, err error) {
 	if len(cs) == 0 {
 		return 0, invalid("no volume capabilities")

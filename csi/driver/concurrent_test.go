@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Whatever is asked of one volume at the same time: each call is done, or says why it is not by a code that has the caller ask again, and in the end the volume
-// is as it was.
+// Whatever is asked of one volume at the same time: each call is done, or says why it is not by a
+// code that has the caller ask again, and in the end the volume is as it was.
 func TestEverythingAtOnce(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	calls := map[string]func(ctx context.Context) error{
@@ -43,13 +43,16 @@ func TestEverythingAtOnce(t *testing.T) {
 		"wrap":    func(ctx context.Context) error { _, err := d.Rewrap(ctx); return err },
 		"recover": d.Recover,
 	}
+
 	var names []string
 	for name := range calls {
 		names = append(names, name)
 	}
+
 	slices.Sort(names)
 	understood := []codes.Code{codes.OK, codes.Aborted, codes.FailedPrecondition, codes.NotFound}
 	const callers, each = 8, 40
+
 	var all sync.WaitGroup
 	for i := range uint64(callers) {
 		r := rand.New(rand.NewPCG(1, i))
@@ -62,10 +65,12 @@ func TestEverythingAtOnce(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 	if err := errors.Join(d.Recover(t.Context()), staged(m, d)); err != nil {
 		t.Fatal(err)
 	}
+
 	m.greets("target")
 	live := m.engine.Live()
 	if len(live) != 1 || m.mounts.Made() != 1 {

@@ -18,12 +18,13 @@ import (
 const (
 	// defaultSize is that of a volume for which none is asked, bytes.
 	defaultSize = 1 << 30
-	// maxSize is how much one XTS key encrypts at most, bytes. IEEE P1619 wants about 1 TiB for a key and allows no
-	// more than 256 TiB.
+	// maxSize is how much one XTS key encrypts at most, bytes. IEEE P1619 wants about 1 TiB for a
+	// key and allows no more than 256 TiB.
 	maxSize = 16 << 40
 )
 
-// ControllerGetCapabilities implements csi.ControllerServer. Volumes are expanded by the node service alone.
+// ControllerGetCapabilities implements csi.ControllerServer. Volumes are expanded by the node
+// service alone.
 func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	r := &csi.ControllerGetCapabilitiesResponse{}
 	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
@@ -43,7 +44,8 @@ func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 	return r, nil
 }
 
-// CreateVolume implements csi.ControllerServer. Its room is taken here, so that a node which has none is known before a pod waits for it.
+// CreateVolume implements csi.ControllerServer. Its room is taken here, so that a node which has
+// none is known before a pod waits for it.
 func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if r.GetName() == "" {
 		return nil, invalid("no name")
@@ -59,9 +61,11 @@ func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (
 	if err := noMutable(r.GetMutableParameters()); err != nil {
 		return nil, err
 	}
+
 	if err := d.here(r.GetAccessibilityRequirements()); err != nil {
 		return nil, err
 	}
+
 	unlock, err := d.lock(r.GetName())
 	if err != nil {
 		return nil, err
@@ -73,26 +77,31 @@ func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (
 	} else {
 		st, err = d.create(ctx, r, p, least)
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	v := d.describe(st)
 	v.ContentSource = r.GetVolumeContentSource()
 	return &csi.CreateVolumeResponse{Volume: v}, nil
 }
 
-// create makes the state of a volume and takes its room; without room there is no state either, so that another node can be asked.
+// create makes the state of a volume and takes its room; without room there is no state either, so
+// that another node can be asked.
 func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters, least int64) (volume.State, error) {
 	size, err := sizeOf(r.GetCapacityRange(), least)
 	if err != nil {
 		return volume.State{}, err
 	}
+
 	id, set := r.GetName(), d.Sets[p.Backend]
 	// One that was expanded since it was asked for is the same, if it fits what is asked for.
 	limit := r.GetCapacityRange().GetLimitBytes()
 	if have, err := d.any.Get(ctx, id); err == nil && have.Phase == volume.Ready && have.Payload > size && (limit == 0 || have.Payload <= limit) {
 		size = have.Payload
 	}
+
 	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
 	st, err := set.CreateFor(ctx, id, size, request)
 	if errors.Is(err, volume.ErrDeleted) && st.Request.Node == d.Node {
@@ -101,6 +110,7 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 			st, err = set.CreateFor(ctx, id, size, request)
 		}
 	}
+
 	if err != nil || st.Phase != volume.New {
 		return st, err
 	}
@@ -108,10 +118,13 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	if !errors.Is(err, backend.ErrFull) {
 		return st, err
 	}
-	// Where there is a backing all the same the state may be from a backup, and what is there all there is of the volume.
+
+	// Where there is a backing all the same the state may be from a backup, and what is there all
+	// there is of the volume.
 	if _, there := set.Backend.Attach(ctx, id); !errors.Is(there, backend.ErrMissing) {
 		return st, errors.Join(err, there, set.Backend.Detach(ctx, id))
 	}
+
 	return st, errors.Join(err, d.remove(ctx, set, id))
 }
 
@@ -151,7 +164,7 @@ func noMutable(given map[string]string) error {
 	return nil
 }
 
-// sizeOf gives the payload for a range, bytes, of at least least.
+// sizeOf returns the payload for a range, bytes, of at least least.
 func sizeOf(r *csi.CapacityRange, least int64) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 {
@@ -191,11 +204,13 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 	if backend.CheckName(r.GetVolumeId()) != nil {
 		return &csi.DeleteVolumeResponse{}, nil // There cannot be such a volume.
 	}
+
 	unlock, err := d.lock(r.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	st, set, err := d.own(ctx, r.GetVolumeId())
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
@@ -205,16 +220,19 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 	case st.Request.Snapshot:
 		return nil, invalid("%s is a snapshot, not a volume", st.Volume)
 	}
+
 	if err := errors.Join(d.mayDelete(ctx, st), d.unused(ctx, set, st)); err != nil {
 		return nil, err
 	}
 	if err := d.remove(ctx, set, st.Volume); err != nil {
 		return nil, err
 	}
+
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-// own gives a volume that this node has the backing of: as it was made, or because it may be taken over or was.
+// own returns a volume that this node has the backing of: as it was made, or because it may be
+// taken over or was.
 func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set, error) {
 	st, err := d.any.Get(ctx, id)
 	if err != nil {
@@ -228,17 +246,18 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 		if from == "" || from != st.Request.Node && from != st.Writer {
 			return st, nil, failed("volume %s is on node %s, this is %s; when that node is gone for good and its disk is here, a person lets this one take the volume over; "+
 				"when it was taken over from here, its PersistentVolume goes on naming this node, and cannot be changed: make another one: "+
-				"docs/storage.md, A node that is gone", id, st.Request.Node, d.Node)
+				"docs/how-to/a-node-that-is-gone.md", id, st.Request.Node, d.Node)
 		}
 	}
 	set, err := d.set(st)
 	return st, set, err
 }
 
-// mayDelete refuses a volume that was taken over, or is to be: what another node has goes with its key. The node that took it may delete it once it is that node's by name.
+// mayDelete refuses a volume that was taken over, or is to be: what another node has goes with its
+// key. The node that took it may delete it once it is that node's by name.
 func (d *Driver) mayDelete(ctx context.Context, st volume.State) error {
 	if st.Request.Node != "" && st.Request.Node != d.Node {
-		return failed("volume %s was taken over from node %s: say that it is of node %s before it is deleted: docs/storage.md, A node that is gone", st.Volume, st.Request.Node, d.Node)
+		return failed("volume %s was taken over from node %s: say that it is of node %s before it is deleted: docs/how-to/a-node-that-is-gone.md", st.Volume, st.Request.Node, d.Node)
 	}
 	_, err := d.TakeOver(ctx, st.Volume)
 	return err
@@ -304,7 +323,7 @@ func (d *Driver) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*c
 // tokenPrefix begins a token, which then has the name of the last volume of the page before.
 const tokenPrefix = "after/"
 
-// list gives a page of the volumes that match, by name, and the token of the next.
+// list returns a page of the volumes that match, by name, and the token of the next.
 func (d *Driver) list(ctx context.Context, token string, most int, match func(volume.State) bool) (page []volume.State, next string, err error) {
 	after, ok := strings.CutPrefix(token, tokenPrefix)
 	if token != "" && !ok {

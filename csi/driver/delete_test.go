@@ -11,16 +11,19 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// A file that is not known to be the volume's stays, and the claim's volume with it, until somebody has removed the file.
+// A file that is not known to be the volume's stays, and the claim's volume with it, until somebody
+// has removed the file.
 func TestDeleteLeavesWhatIsNotKnown(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
 		t.Fatal(err)
 	}
+
 	const recordA, recordB = 288 << 10, 304 << 10
 	disk := m.disk(pvc)
 	disk.Flip(recordA, 1)
 	disk.Flip(recordB, 1)
+
 	r := &csi.DeleteVolumeRequest{VolumeId: pvc}
 	for range 2 {
 		_, err := d.DeleteVolume(t.Context(), r)
@@ -28,9 +31,11 @@ func TestDeleteLeavesWhatIsNotKnown(t *testing.T) {
 			t.Errorf("%v: %v; the disk is there: %v", Code(err), err, m.disk(pvc) == disk)
 		}
 	}
+
 	if st := m.state(pvc); st.Phase != volume.Deleted || !st.Key.IsZero() {
 		t.Errorf("%+v", st)
 	}
+
 	m.mu.Lock()
 	delete(m.disks, pvc)
 	m.mu.Unlock()

@@ -10,12 +10,13 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// recordPatience is how long a round waits for the disks' answers. A disk that hangs holds one read.
+// recordPatience is how long a round waits for the disks' answers. A disk that hangs holds one
+// read.
 const recordPatience = 4 * time.Second
 
-// CheckDisks reads the records of the disks below all mappings, and fences those whose disk another node has
-// opened since (volume.Set.YieldLater). It asks nobody but the disks, so it works without an API server. Call it
-// every few seconds.
+// CheckDisks reads the records of the disks below all mappings, and fences those whose disk another
+// node has opened since (volume.Set.YieldLater). It asks nobody but the disks, so it works without
+// an API server. Call it every few seconds.
 func (d *Driver) CheckDisks(ctx context.Context) error {
 	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
 	if err != nil {
@@ -42,8 +43,8 @@ func (d *Driver) CheckDisks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// checkDisk starts to read the records below one mapping, and reports whether it did: a read that hangs is not
-// joined by another.
+// checkDisk starts to read the records below one mapping, and reports whether it did: a read that
+// hangs is not joined by another.
 func (d *Driver) checkDisk(ctx context.Context, name string, done chan<- error) bool {
 	id := d.strays.volume(name)
 	if id == "" {

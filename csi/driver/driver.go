@@ -26,18 +26,23 @@ const (
 type Config struct {
 	// Node is the name of this node; Version that of this program.
 	Node, Version string
-	// Sets are the volumes by the name of their backend: BackendFile, BackendDisk. They share store, engine and locks. One of them is enough.
+	// Sets are the volumes by the name of their backend: BackendFile, BackendDisk. They share
+	// store, engine and locks. One of them is enough.
 	Sets map[string]*volume.Set
 	// Keys are the providers by name, those that come with a request excepted. It may be empty.
 	Keys map[string]keyring.Provider
-	// Defaults are what parameters are when a class leaves them out. The zero value of a field is the first of those that are configured.
+	// Defaults are what parameters are when a class leaves them out. The zero value of a field is
+	// the first of those that are configured.
 	Defaults Parameters
 	Mounts   mount.System
-	// PrivateMounts takes targets from which mounts do not reach the host: for a driver beside the kubelet, or none.
+	// PrivateMounts takes targets from which mounts do not reach the host: for a driver beside the
+	// kubelet, or none.
 	PrivateMounts bool
-	// TakeOver names the node that a volume may be taken over from, because it is gone; empty when there is none. A *volume.TakenError is for the node that is said to be.
+	// TakeOver names the node that a volume may be taken over from, because it is gone; empty when
+	// there is none. A *volume.TakenError is for the node that is said to be.
 	TakeOver func(ctx context.Context, volume string) (string, error)
-	// Cache answers what decides nothing: statistics, health, and what upkeep looks through. Nil is the store.
+	// Cache answers what decides nothing: statistics, health, and what upkeep looks through. Nil is
+	// the store.
 	Cache volume.Reader
 	// Log may be nil.
 	Log *slog.Logger
@@ -70,7 +75,7 @@ type Driver struct {
 	strays *strays
 }
 
-// New checks c and gives a driver. It touches nothing.
+// New checks c and returns a driver. It touches nothing.
 func New(c Config) (*Driver, error) {
 	d := &Driver{
 		Config: c, fromSecrets: keyring.FromSecrets, ending: make(chan struct{}),
@@ -79,9 +84,11 @@ func New(c Config) (*Driver, error) {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
+
 	if d.TakeOver == nil {
 		d.TakeOver = func(context.Context, string) (string, error) { return "", nil }
 	}
+
 	for _, name := range backends {
 		set := d.Sets[name]
 		if set == nil {
@@ -92,9 +99,11 @@ func New(c Config) (*Driver, error) {
 			d.any = set
 		}
 	}
+
 	if d.any == nil || d.Node == "" || d.Mounts == nil {
 		return nil, fmt.Errorf("driver: no node, no mounts, or none of the backends %v", backends)
 	}
+
 	var err error
 	d.Defaults, err = d.complete(c.Defaults)
 	return d, err
@@ -139,7 +148,8 @@ func (d *Driver) lock(id string) (unlock func(), err error) {
 	}, nil
 }
 
-// CheckMounts refuses a folder from which mounts do not reach the host: pods would write to what is below, in clear.
+// CheckMounts refuses a folder from which mounts do not reach the host: pods would write to what is
+// below, in clear.
 func (d *Driver) CheckMounts(dir string) error {
 	if d.PrivateMounts {
 		return nil
@@ -147,7 +157,7 @@ func (d *Driver) CheckMounts(dir string) error {
 	return d.Mounts.CheckShared(dir)
 }
 
-// set gives the volumes that st is one of.
+// set returns the volumes that st is one of.
 func (d *Driver) set(st volume.State) (*volume.Set, error) {
 	set := d.Sets[st.Request.Backend]
 	if set == nil {
@@ -156,10 +166,10 @@ func (d *Driver) set(st volume.State) (*volume.Set, error) {
 	return set, nil
 }
 
-// End gives up copies that are under way, and all that are asked for from now on: what stands still for them goes on at once. Call it when the process is to end,
-// before calls are waited for.
+// End abandons copies that are under way, and all that are asked for from now on: what stands still
+// for them goes on at once. Call it when the process is to end, before calls are waited for.
 func (d *Driver) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
-// Recover undoes what a process left behind that died: mappings that wait. Call it when the driver starts, and again when it gives an error; calls may be served
-// meanwhile.
+// Recover undoes what a process left behind that died: mappings that wait. Call it when the driver
+// starts, and again when it returns an error; calls may be served meanwhile.
 func (d *Driver) Recover(ctx context.Context) error { return d.any.Resume(ctx) }

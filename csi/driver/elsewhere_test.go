@@ -8,16 +8,18 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Three nodes, of which the source's is the fullest, so that the scheduler prefers the others: they refuse a copy and
-// say how it gets to the source's node, which makes it.
+// Three nodes, of which the source's is the fullest, so that the scheduler prefers the others: they
+// refuse a copy and say how it gets to the source's node, which makes it.
 func TestCopyIsMadeOnTheNodeOfItsSource(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	if err := snapshotted(m, d); err != nil {
 		t.Fatal(err)
 	}
+
 	snapshotSource := &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
 		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snap},
 	}}
+
 	cloneSource := &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
 		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: pvc},
 	}}

@@ -41,14 +41,15 @@ func outOf(format string, args ...any) error {
 	return &coded{codes.OutOfRange, fmt.Sprintf(format, args...)}
 }
 
-// refused are the codes of disks that were refused. All others are DataLoss: their bytes are not what was written.
+// refused are the codes of disks that were refused. All others are DataLoss: their bytes are not
+// what was written.
 var refused = map[crypt.Kind]codes.Code{
 	crypt.NewerThanState: codes.FailedPrecondition,
 	crypt.Unsupported:    codes.FailedPrecondition,
 	crypt.NotEmpty:       codes.FailedPrecondition,
 }
 
-// table gives errors their codes (docs/design/0006-csi-driver.md); the first that matches counts.
+// table maps errors to gRPC codes (docs/design/0006-csi-driver.md); the first that matches counts.
 var table = []struct {
 	err  error
 	code codes.Code

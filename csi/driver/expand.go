@@ -9,7 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// NodeExpandVolume implements csi.NodeServer: room, record, mapping and file system, while the volume is in use.
+// NodeExpandVolume implements csi.NodeServer: room, record, mapping and file system, while the
+// volume is in use.
 func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	id := r.GetVolumeId()
 	if id == "" {
@@ -18,6 +19,7 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	if r.GetVolumePath() == "" {
 		return nil, invalid("no volume path")
 	}
+
 	unlock, err := d.lock(id)
 	if err != nil {
 		return nil, err
@@ -31,7 +33,9 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	if err != nil && r.GetVolumeCapability().GetBlock() == nil {
 		return nil, err
 	}
-	// The kubelet has more than one path for a device, and a device has nothing that must be found there.
+
+	// The kubelet has more than one path for a device, and a device has nothing that must be found
+	// there.
 	isFS := err == nil && !m.Node
 	payload := o.State.Payload
 	if asked := r.GetCapacityRange(); asked != nil {
@@ -43,10 +47,12 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 			return nil, err
 		}
 	}
+
 	keys, giveBack, err := d.provider(p, r.GetSecrets())
 	if err == nil && keys == nil && payload > o.State.Payload {
 		_, _, err = d.needProvider(p, nil, "node-expand-secret")
 	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -59,16 +65,18 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	if err != nil {
 		return nil, err
 	}
+
 	if isFS {
 		err = d.fill(ctx, o.Mapping.Path, m.Target, m.FS, st.Payload)
 	}
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: st.Payload}, nil
 }
 
-// volumeAt gives the mount at the first of these paths that has one, which must be of the volume.
+// volumeAt returns the mount at the first of these paths that has one, which must be of the volume.
 func (d *Driver) volumeAt(o volume.Opened, paths ...string) (mount.Mount, error) {
 	all, err := d.Mounts.List()
 	if err != nil {

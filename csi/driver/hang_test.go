@@ -26,7 +26,8 @@ func (s *stuck) Usage(path string) (mount.Usage, error) {
 	return s.System.Usage(path)
 }
 
-// Statistics of a disk that hangs end within a time, and take one thread however often the kubelet asks.
+// Statistics of a disk that hangs end within a time, and take one thread however often the kubelet
+// asks.
 func TestStatisticsOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -40,12 +41,14 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 			<-time.After(time.Hour)
 			close(s.goOn)
 		}()
+
 		for range 3 {
 			began := time.Now()
 			if _, err := stats(); Code(err) != codes.DeadlineExceeded || time.Since(began) != probePatience {
 				t.Errorf("%v: %v after %v", Code(err), err, time.Since(began))
 			}
 		}
+
 		go func() {
 			_, err := stats()
 			done <- err
@@ -54,6 +57,7 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 		if n := s.asked.Load(); n != 1 {
 			t.Errorf("%d questions hang, want 1", n)
 		}
+
 		<-done
 		<-s.goOn
 		synctest.Wait()
@@ -66,8 +70,8 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A volume that is published already is published again by what the cache says, without the API server. All else is
-// decided by the API server.
+// A volume that is published already is published again by what the cache says, without the API
+// server. All else is decided by the API server.
 func TestPublishedAgainWithoutAPIServer(t *testing.T) {
 	for name, c := range map[string]*csi.VolumeCapability{"file system": mounted(""), "device": block()} {
 		t.Run(name, func(t *testing.T) {

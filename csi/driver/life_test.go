@@ -28,9 +28,11 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if v.Volume.VolumeId != pvc || v.Volume.CapacityBytes != size || v.Volume.AccessibleTopology[0].Segments[TopologyKey] != "node-1" {
 		t.Errorf("made %v", v.Volume)
 	}
+
 	staging, target := m.folder("staging"), m.path("target")
 	for range 2 {
 		if _, err := node.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
@@ -39,6 +41,7 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	for range 2 {
 		if _, err := node.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
 			VolumeId: pvc, StagingTargetPath: staging, TargetPath: target, VolumeCapability: mounted(""),
@@ -46,6 +49,7 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if err := m.mounts.Write(target, "greeting", "hello"); err != nil {
 		t.Fatal(err)
 	}
@@ -53,27 +57,33 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 	if err != nil || stats.Usage[0].Total != size {
 		t.Errorf("stats %v, %v", stats, err)
 	}
+
 	for range 2 {
 		if _, err := node.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: pvc, TargetPath: target}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if _, err := os.Stat(target); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the target is still there: %v", err)
 	}
+
 	for range 2 {
 		if _, err := node.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: staging}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if st := m.state(pvc); st.Writer != "" || len(m.engine.Live()) != 0 {
 		t.Errorf("after unstaging: writer %q, mappings %v", st.Writer, m.engine.Live())
 	}
+
 	for range 2 {
 		if _, err := controller.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: pvc}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if m.mounts.Made() != 1 || m.disk(pvc) != nil {
 		t.Errorf("%d file systems made, disk %v", m.mounts.Made(), m.disk(pvc))
 	}
@@ -162,7 +172,8 @@ func TestLifeOfADevice(t *testing.T) {
 	}
 }
 
-// The kubelet binds folders of a volume once more for the subPaths of its pod, and asks for the volume again when it was restarted.
+// The kubelet binds folders of a volume once more for the subPaths of its pod, and asks for the
+// volume again when it was restarted.
 func TestKubeletBindsSubPaths(t *testing.T) {
 	single := mounted("")
 	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
@@ -215,6 +226,7 @@ func TestManyAtOnce(t *testing.T) {
 			}
 		}
 	}
+
 	each(func(id, _ string) error {
 		_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: id, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
 			CapacityRange: &csi.CapacityRange{RequiredBytes: size}})
@@ -227,6 +239,7 @@ func TestManyAtOnce(t *testing.T) {
 	if live := len(m.engine.Live()); live != many || m.mounts.Made() != many {
 		t.Errorf("%d mappings, %d file systems", live, m.mounts.Made())
 	}
+
 	each(func(id, dir string) error {
 		_, err := d.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: dir})
 		return err

@@ -27,20 +27,24 @@ func TestNoSecretIsLogged(t *testing.T) {
 		})
 		return err
 	}
+
 	// Good, of another volume, and cut short: none may be seen.
 	short := map[string]string{keyring.SecretKey: secret(7)[keyring.SecretKey][1:]}
 	var errs []string
 	for _, s := range []map[string]string{secret(7), secret(8), short} {
 		errs = append(errs, fmt.Sprint(stage(s)))
 	}
+
 	if _, err := node.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.path("staging")}); err != nil {
 		t.Fatal(err)
 	}
+
 	errs = append(errs, fmt.Sprint(stage(secret(8))))
 	said := log.String() + strings.Join(errs, "\n")
 	if !strings.Contains(said, "NodeStageVolume") || !strings.Contains(said, pvc) || !strings.Contains(said, "sha256:") {
 		t.Errorf("nothing was said that could hold a secret: %s", said)
 	}
+
 	for _, c := range []byte{7, 8} {
 		raw, err := base64.StdEncoding.DecodeString(secret(c)[keyring.SecretKey])
 		if err != nil {

@@ -19,11 +19,12 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// loops is an engine whose mappings are loop devices on the devices below, from where the data begins: they encrypt nothing, and all else is as it is with
-// device-mapper, on kernels that have none.
+// loops is an engine whose mappings are loop devices on the devices below, from where the data
+// begins: they encrypt nothing, and all else is as it is with device-mapper, on kernels that have
+// none.
 type loops struct{ *crypttest.Engine }
 
 func (l loops) Create(ctx context.Context, t crypt.Table, key *keyring.Secret) (crypt.Mapping, error) {
@@ -107,8 +108,8 @@ func needGrowth(t *testing.T) {
 	nettest.NeedCapability(t, unix.CAP_SYS_RESOURCE, "ext4 grows only with CAP_SYS_RESOURCE; csi/kerneltest has it")
 }
 
-// unable is this machine without CAP_SYS_RESOURCE: it passes over that ext4 does not grow, which csi/mount tests to be said. Tests that use it list growth
-// as skipped.
+// unable is this machine without CAP_SYS_RESOURCE: it passes over that ext4 does not grow, which
+// csi/mount tests to be said. Tests that use it list growth as skipped.
 type unable struct{ mount.Host }
 
 func (u unable) Grow(ctx context.Context, device, target string, kind mount.FS) error {
@@ -119,7 +120,8 @@ func (u unable) Grow(ctx context.Context, device, target string, kind mount.FS) 
 	return err
 }
 
-// onLoops gives a machine whose volumes are files, whose mappings are loop devices, and whose file systems and mounts are this machine's.
+// onLoops returns a machine whose volumes are files, whose mappings are loop devices, and whose
+// file systems and mounts are this machine's.
 func onLoops(t *testing.T) *machine {
 	m := newMachine(t)
 	engine := loops{m.engine}
@@ -132,6 +134,7 @@ func onLoops(t *testing.T) *machine {
 			Cluster: cluster, Node: m.name, Store: stepStore{m.store, m.step}, Engine: engine, Backend: files, Log: m.log,
 		})}
 	}
+
 	t.Cleanup(func() {
 		ctx := context.Background()
 		names, err := engine.List(ctx, "")
@@ -149,6 +152,7 @@ func onLoops(t *testing.T) *machine {
 			files.Detach(ctx, strings.TrimSuffix(filepath.Base(path), ".img"))
 		}
 	})
+
 	return m
 }
 
@@ -197,6 +201,7 @@ func TestLifeHere(t *testing.T) {
 	if kind == "block" {
 		how = block()
 	}
+
 	m := onLoops(t)
 	d := m.process(0)
 	const bytes = 320 << 20
@@ -205,20 +210,24 @@ func TestLifeHere(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, round := range []string{"first", "second"} {
 		if err := errors.Join(m.stage(d, how), m.stage(d, how), m.publish(d, how, "target", false), m.publish(d, how, "target", false)); err != nil {
 			t.Fatalf("%s: %v", round, err)
 		}
+
 		file := m.path("target")
 		if kind != "block" {
 			file = filepath.Join(file, "file")
 		}
+
 		text := make([]byte, 4096)
 		if round == "second" {
 			if got, err := os.ReadFile(file); kind != "block" && (string(got) != string(append([]byte("kept"), text[4:]...)) || err != nil) {
 				t.Errorf("what was written is gone: %d bytes, %v", len(got), err)
 			}
 		}
+
 		copy(text, "kept")
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
@@ -231,6 +240,7 @@ func TestLifeHere(t *testing.T) {
 			t.Fatalf("%s: %v", round, err)
 		}
 	}
+
 	if grows {
 		expandHere(t, m, d, how, 2*bytes)
 	}

@@ -40,15 +40,18 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 		failed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubeveil_csi_upkeep_failures_total", Help: "Rounds of work beside calls that ended with an error."}, []string{"work"}),
 		trimmed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "kubeveil_csi_trimmed_bytes_total", Help: "Free bytes that disks were told of, for volumes with discard: batch."}),
 	}
+
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kubeveil_csi_refused_total", Help: "Calls that found a disk which is not what it should be, by what was found.",
 	}, []string{"kind"})
 	m.keysAway = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "kubeveil_csi_key_service_failures_total", Help: "Calls that the key service did not answer.",
 	})
+
 	for _, kind := range crypt.Kinds() {
 		m.refused.WithLabelValues(kind.Name())
 	}
+
 	count := func(name, help string, of *atomic.Int64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(of.Load()) })
 	}
@@ -74,6 +77,7 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 			}
 			return 0
 		}))
+
 	for _, work := range []string{workRewrap, workTrim, workYield, workDisks} {
 		m.failed.WithLabelValues(work)
 	}

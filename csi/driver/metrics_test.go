@@ -27,10 +27,12 @@ func TestMetrics(t *testing.T) {
 	if err := metrics.Trim(t.Context(), d); err != nil {
 		t.Error(err)
 	}
+
 	m.keys[keyring.NameFile] = &switched{Provider: m.keys[keyring.NameFile], away: true}
 	if err := metrics.Rewrap(t.Context(), m.process(0)); err == nil {
 		t.Error("no error of a provider that is away")
 	}
+
 	d.any.Store = &listed{Store: d.any.Store, away: volume.ErrUnavailable}
 	if err := metrics.Yield(t.Context(), d); err == nil {
 		t.Error("no error of states that are away")
@@ -39,12 +41,14 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, each := range f.Metric {
 			got[f.GetName()] += value(each)
 		}
 	}
+
 	for name, want := range map[string]float64{
 		"kubeveil_csi_refused_total": 1, "kubeveil_csi_key_service_failures_total": 1,
 		"kubeveil_csi_fenced_total": 0, "kubeveil_csi_unsealed_total": 0, "kubeveil_csi_orphans": 0,
@@ -84,6 +88,7 @@ func TestAlertRulesNameMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var rule struct {
 		Spec struct {
 			Groups []struct {
@@ -94,6 +99,7 @@ func TestAlertRulesNameMetrics(t *testing.T) {
 	if err := yaml.Unmarshal(text, &rule); err != nil {
 		t.Fatal(err)
 	}
+
 	m := newMachine(t)
 	r := prometheus.NewRegistry()
 	NewMetrics(m.process(0), func() bool { return true }, r)
@@ -101,10 +107,12 @@ func TestAlertRulesNameMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	have := map[string]bool{"kubeveil_csi_call_seconds_count": true}
 	for _, f := range families {
 		have[f.GetName()] = true
 	}
+
 	n := 0
 	for _, g := range rule.Spec.Groups {
 		for _, each := range g.Rules {
@@ -115,6 +123,7 @@ func TestAlertRulesNameMetrics(t *testing.T) {
 			}
 		}
 	}
+
 	if n < 5 {
 		t.Errorf("%d metrics are asked for", n)
 	}

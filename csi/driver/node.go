@@ -46,8 +46,8 @@ func checkTarget(what, path string) error {
 	return nil
 }
 
-// look returns the mapping of a volume by what the cache says, and asks the store where that shows none. It
-// informs: what decides anything calls find.
+// look returns the mapping of a volume by what the cache says, and asks the store where that shows
+// none. It informs: what decides anything calls find.
 func (d *Driver) look(ctx context.Context, id string) (volume.Opened, error) {
 	if o, err := d.any.FindIn(ctx, d.reader(), id); err == nil || d.Cache == nil {
 		return o, err
@@ -55,7 +55,7 @@ func (d *Driver) look(ctx context.Context, id string) (volume.Opened, error) {
 	return d.any.Find(ctx, id)
 }
 
-// find gives the mapping of a volume that is staged here, and its parameters.
+// find returns the mapping of a volume that is staged here, and its parameters.
 func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters, error) {
 	o, err := d.any.Find(ctx, id)
 	if errors.Is(err, crypt.ErrNoMapping) {
@@ -70,8 +70,9 @@ func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters
 	return o, p, err
 }
 
-// yield fences what is here of a volume that another node has, and gives the *volume.BusyError that says so; nil where none has. Each call that learns of it does that: the kubelet
-// asks for statistics of what it has mounted every minute. See also Yield, which needs no call.
+// yield fences what is here of a volume that another node has, and gives the *volume.BusyError that
+// says so; nil where none has. Each call that learns of it does that: the kubelet asks for
+// statistics of what it has mounted every minute. See also Yield, which needs no call.
 func (d *Driver) yield(ctx context.Context, st volume.State) error {
 	busy := st.Busy(d.Node)
 	if busy == nil {
@@ -106,7 +107,8 @@ func (d *Driver) unused(ctx context.Context, set *volume.Set, st volume.State, e
 	return nil
 }
 
-// otherUse refuses a volume that is in use in the other way: a device below a mounted file system, or the reverse.
+// otherUse refuses a volume that is in use in the other way: a device below a mounted file system,
+// or the reverse.
 func otherUse(id string, all []mount.Mount, device uint64, c capability) error {
 	for _, m := range all {
 		if m.Device == device && m.Node != c.block {

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount/mounttest"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,8 @@ const cluster = "c0ffee00-0000-4000-8000-000000000001"
 // errDead is what everything gives that a killed process does.
 var errDead = errors.New("killed")
 
-// machine is a node whose disks, mappings and mounts are in memory. Processes of the driver on it come and go.
+// machine is a node whose disks, mappings and mounts are in memory. Processes of the driver on it
+// come and go.
 type machine struct {
 	t      testing.TB
 	name   string
@@ -54,7 +55,8 @@ type machine struct {
 	disks   map[string]*blktest.Disk
 	numbers map[string]uint64
 	room    int64
-	// steps counts what was done; the process dies when it would do step number kill, or goes on after that step failed.
+	// steps counts what was done; the process dies when it would do step number kill, or goes on
+	// after that step failed.
 	steps, kill int
 	goesOn      bool
 	// end has the process give up waiting: one that is killed waits for nothing.
@@ -149,6 +151,7 @@ func (m *machine) process(kill int) *Driver {
 			return d, m.step("open disk")
 		},
 	})
+
 	set.OpenBelow = m.below
 	c := Config{Node: m.name, Version: "v0", Sets: map[string]*volume.Set{BackendFile: set}, Keys: m.keys, Mounts: m.mounts, Log: m.log}
 	if m.config != nil {
@@ -161,6 +164,7 @@ func (m *machine) process(kill int) *Driver {
 	if err := d.Recover(m.t.Context()); err != nil {
 		m.t.Fatal(err)
 	}
+
 	m.mu.Lock()
 	m.steps, m.kill, m.end = 0, kill, d.End
 	m.mu.Unlock()
@@ -185,7 +189,8 @@ func (m *machine) disk(v string) *blktest.Disk {
 	return m.disks[v]
 }
 
-// open gives the device of a mapping to the fake file systems: the disk of its volume, from where the data begins.
+// open returns the device of a mapping to the fake file systems: the disk of its volume, from where
+// the data begins.
 func (m *machine) open(path string) (mounttest.Device, error) {
 	ctx := context.Background()
 	names, err := m.engine.List(ctx, crypt.NamePrefixAll)
@@ -253,7 +258,7 @@ func (m *machine) state(id string) volume.State {
 	return st
 }
 
-// client serves d on a socket and gives a connection to it.
+// client serves d on a socket and returns a connection to it.
 func (m *machine) client(d *Driver) *grpc.ClientConn {
 	m.t.Helper()
 	path := filepath.Join(m.dir, "csi.sock")

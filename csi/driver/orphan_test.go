@@ -9,7 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// lose takes the state of the volume away, as a restore of the cluster's state from before it was made does.
+// lose takes the state of the volume away, as a restore of the cluster's state from before it was
+// made does.
 func (m *machine) lose() {
 	m.store.mu.Lock()
 	defer m.store.mu.Unlock()
@@ -43,11 +44,13 @@ func TestMappingOfALostVolumeIsClosedWithoutACall(t *testing.T) {
 				if err := d.Yield(t.Context()); err != nil {
 					t.Fatal(err)
 				}
+
 				mapping := m.engine.Live()[0]
 				m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
 				if c.open {
 					m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
 				}
+
 				m.lose()
 				if c.restarts {
 					d = m.process(0)
@@ -55,12 +58,14 @@ func TestMappingOfALostVolumeIsClosedWithoutACall(t *testing.T) {
 				if err := d.Yield(t.Context()); err != nil || len(m.engine.Live()) != 1 {
 					t.Errorf("a first look closes nothing: %v, %v", err, m.engine.Live())
 				}
+
 				<-time.After(strayConfirm)
 				for range 2 {
 					if err := d.Yield(t.Context()); err != nil {
 						t.Error(err)
 					}
 				}
+
 				if live := m.engine.Live(); len(live) != c.orphans || d.Orphans() != c.orphans {
 					t.Errorf("mappings %v, %d orphans counted, want %d", live, d.Orphans(), c.orphans)
 				}

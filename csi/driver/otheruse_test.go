@@ -11,7 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// A volume that is mounted is not handed out as the device below, and one whose device is out is not mounted.
+// A volume that is mounted is not handed out as the device below, and one whose device is out is
+// not mounted.
 func TestVolumeIsUsedInOneWay(t *testing.T) {
 	for name, c := range map[string][2]*csi.VolumeCapability{
 		"device below a file system": {mounted(""), block()}, "file system on a device": {block(), mounted("")},

@@ -27,7 +27,7 @@ const reserved = "csi.storage.k8s.io/"
 const (
 	// BackendFile keeps each volume in a file.
 	BackendFile = "file"
-	// BackendDisk gives each volume a disk.
+	// BackendDisk assigns each volume a disk.
 	BackendDisk = "disk"
 )
 
@@ -90,7 +90,7 @@ func (d *Driver) parse(given map[string]string) (Parameters, error) {
 	return p, d.configured(p)
 }
 
-// Map gives the parameters by name, for a volume context.
+// Map returns the parameters by name, for a volume context.
 func (p Parameters) Map() map[string]string {
 	return map[string]string{paramTuning: string(p.Tuning), paramDiscard: string(p.Discard), paramFsck: string(p.Fsck), paramBackend: p.Backend, paramKeys: p.Keys}
 }
@@ -109,7 +109,8 @@ func (p Parameters) String() string {
 	return strings.Join(parts, ",")
 }
 
-// absent is what it means that the state of a volume does not say a parameter. It never changes: a volume must not take what this node's flags say today.
+// absent is what it means that the state of a volume does not say a parameter. It never changes: a
+// volume must not take what this node's flags say today.
 var absent = Parameters{Tuning: crypt.Throughput, Discard: DiscardNever, Fsck: FsckPreen, Backend: BackendFile, Keys: keyring.NameKMS}
 
 // kept reads what String wrote. What is no longer configured is no error here: a
@@ -165,8 +166,10 @@ func (d *Driver) complete(p Parameters) (Parameters, error) {
 	return p, nil
 }
 
-// provider returns the provider for a volume with these parameters, which the caller gives back when the call ends: a key that came with the request
-// is wiped then. The provider is nil when there is none, because the request would have to bring it or because it is not configured any more.
+// provider returns the provider for a volume with these parameters, which the caller gives back
+// when the call ends: a key that came with the request is wiped then. The provider is nil when
+// there is none, because the request would have to bring it or because it is not configured any
+// more.
 func (d *Driver) provider(p Parameters, secrets map[string]string) (keys keyring.Provider, giveBack func(), err error) {
 	nothing := func() {}
 	if p.Keys != keyring.NameSecret {
@@ -182,7 +185,8 @@ func (d *Driver) provider(p Parameters, secrets map[string]string) (keys keyring
 	return keys, nothing, err
 }
 
-// needProvider is provider for a call that cannot do without; names is which secret of the class the call brings.
+// needProvider is provider for a call that cannot do without; names is which secret of the class
+// the call brings.
 func (d *Driver) needProvider(p Parameters, secrets map[string]string, names string) (keys keyring.Provider, giveBack func(), err error) {
 	keys, giveBack, err = d.provider(p, secrets)
 	switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount"
 )
 
-// NodePublishVolume implements csi.NodeServer: a bind of what is staged. A device that is published read-only can be written by who opens it; kubelet has
-// the container's device rules forbid that.
+// NodePublishVolume implements csi.NodeServer: a bind of what is staged. A device that is published
+// read-only can be written by who opens it; kubelet has the container's device rules forbid that.
 func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
@@ -40,8 +40,8 @@ func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolume
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-// isPublished reports whether the volume is at target already, as it is asked for: by what the cache says, since nothing is to be changed then. It may be false
-// where it is.
+// isPublished reports whether the volume is at target already, as it is asked for: by what the
+// cache says, since nothing is to be changed then. It may be false where it is.
 func (d *Driver) isPublished(ctx context.Context, id, target string, c capability) bool {
 	o, err := d.any.FindIn(ctx, d.reader(), id)
 	if err != nil {
@@ -57,9 +57,11 @@ func (d *Driver) isPublished(ctx context.Context, id, target string, c capabilit
 
 func (d *Driver) publish(ctx context.Context, id, staging, target string, c capability) error {
 	if d.isPublished(ctx, id, target, c) {
-		// Asked again, as by a kubelet that was restarted: it has bound folders of the volume elsewhere since, for subPaths of the pod.
+		// Asked again, as by a kubelet that was restarted: it has bound folders of the volume
+		// elsewhere since, for subPaths of the pod.
 		return nil
 	}
+
 	o, _, err := d.find(ctx, id)
 	if err != nil {
 		return err
@@ -72,12 +74,14 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	if err := otherUse(id, all, device, c); err != nil {
 		return err
 	}
+
 	if !c.block {
 		source = staging
 		if m, ok := mount.At(all, staging); !ok || m.Node || m.Device != device {
 			return failed("volume %s is not mounted at %s: stage it first", id, staging)
 		}
 	}
+
 	m, taken := mount.At(all, target)
 	switch ours := taken && m.Device == device && m.Node == c.block; {
 	case ours && m.ReadOnly == c.readOnly:
@@ -85,23 +89,27 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	case ours:
 		return &coded{codes.AlreadyExists, "volume " + id + " is published at " + target + ", and not with this read-only flag: unpublish it first"}
 	}
+
 	if others := otherPods(targets(all, device, staging, target), target, c); c.single && len(others) > 0 {
 		return failed("volume %s is ReadWriteOncePod, and published at %s", id, others[0])
 	}
+
 	if taken {
 		// Of a mapping that was replaced. What is in use stays.
 		if err := d.Mounts.Unmount(target); err != nil {
 			return err
 		}
 	}
+
 	if err := d.CheckMounts(filepath.Dir(target)); err != nil {
 		return fmt.Errorf("publish volume %s: %w", id, err)
 	}
 	return d.Mounts.Bind(source, target, c.readOnly)
 }
 
-// otherPods is others without what the kubelet makes of target itself: it binds a pod's device once more, at another folder and under the same name, the
-// pod's uid, and may ask for the device again afterwards.
+// otherPods is others without what the kubelet makes of target itself: it binds a pod's device once
+// more, at another folder and under the same name, the pod's uid, and may ask for the device again
+// afterwards.
 func otherPods(others []string, target string, c capability) []string {
 	return slices.DeleteFunc(others, func(at string) bool { return c.block && filepath.Base(at) == filepath.Base(target) })
 }

@@ -9,8 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRandomWalk has processes that die at random steps of random calls, reboots among them, and checks after each that the volume can be had again, with all
-// that was written, and that no file system was made once there was something on it.
+// TestRandomWalk has processes that die at random steps of random calls, reboots among them, and
+// checks after each that the volume can be had again, with all that was written, and that no file
+// system was made once there was something on it.
 func TestRandomWalk(t *testing.T) {
 	calls := map[string]func(m *machine, d *Driver) error{
 		"stage":     func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },
@@ -31,17 +32,20 @@ func TestRandomWalk(t *testing.T) {
 		},
 		"wrap": func(m *machine, d *Driver) error { _, err := d.Rewrap(m.t.Context()); return err },
 	}
+
 	names := []string{"stage", "publish", "again", "unpublish", "leave", "unstage", "expand", "snapshot", "wrap"}
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newMachine(t)
 		d := m.process(0)
 		m.made(d, mounted(""), nil)
+
 		written, before := 0, 0
 		for round := range rapid.IntRange(1, 6).Draw(rt, "rounds") {
 			d = m.process(rapid.IntRange(0, 60).Draw(rt, "dies at step"))
 			for _, name := range rapid.SliceOfN(rapid.SampledFrom(names), 1, 8).Draw(rt, "calls") {
 				_ = calls[name](m, d) // Refused, dead or done: what counts is what is there afterwards.
 			}
+
 			if rapid.Bool().Draw(rt, "reboot") {
 				m.reboot()
 			}
@@ -49,11 +53,13 @@ func TestRandomWalk(t *testing.T) {
 			if err := staged(m, d); err != nil {
 				rt.Fatalf("round %d: the volume cannot be had any more: %v", round, err)
 			}
+
 			for i := range written {
 				if text, err := m.mounts.Read(m.path("target"), fmt.Sprint(i)); text != "written" || err != nil {
 					rt.Fatalf("round %d: file %d of %d is gone: %q, %v", round, i, written, text, err)
 				}
 			}
+
 			made := m.mounts.Made()
 			if err := m.mounts.Write(m.path("target"), fmt.Sprint(written), "written"); err != nil {
 				rt.Fatal(err)
@@ -61,6 +67,7 @@ func TestRandomWalk(t *testing.T) {
 			if written++; written > 1 && made != before {
 				rt.Fatalf("round %d: %d file systems made, and data was there after %d", round, made, before)
 			}
+
 			before = made
 		}
 	})

@@ -63,7 +63,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// A state from a backup, while a pod uses what came after it: all that would end that is refused, and the pod goes on.
+// A state from a backup, while a pod uses what came after it: all that would end that is refused,
+// and the pod goes on.
 func TestStateFromABackup(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	old := m.state(pvc)
@@ -92,8 +93,9 @@ func TestStateFromABackup(t *testing.T) {
 	}
 }
 
-// A state from a backup that was made while a volume was staged for the first time says that nobody has used it. No file system is made for it on what
-// a pod wrote since, neither while the volume is open nor later.
+// A state from a backup that was made while a volume was staged for the first time says that nobody
+// has used it. No file system is made for it on what a pod wrote since, neither while the volume is
+// open nor later.
 func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	m := newMachine(t)
 	var old volume.State
@@ -105,10 +107,12 @@ func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 		return hook(op, path)
 	}
 	d := m.process(0)
+
 	m.made(d, mounted(""), nil)
 	if err := errors.Join(staged(m, d), m.mounts.Write(m.path("target"), "greeting", "hello")); err != nil {
 		t.Fatal(err)
 	}
+
 	now := m.state(pvc)
 	restore := func(st volume.State) {
 		m.store.mu.Lock()
@@ -122,21 +126,25 @@ func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); !errors.Is(err, crypt.NewerThanState) {
 		t.Errorf("unstaged: %v", err)
 	}
+
 	for _, when := range []string{"while it is open", "after a reboot"} {
 		if err := m.stage(d, mounted("")); !errors.Is(err, crypt.NewerThanState) || m.mounts.Made() != 1 {
 			t.Errorf("%s: %v, %d made", when, err, m.mounts.Made())
 		}
 		m.reboot()
 	}
+
 	restore(now)
 	if err := staged(m, m.process(0)); err != nil {
 		t.Fatal(err)
 	}
+
 	m.greets("target")
 }
 
-// A volume that was not staged is closed, also one that a process left open which died: a kubelet does not ask to unstage it. What a person is to repair stays for him,
-// and what somebody holds open stays.
+// A volume that was not staged is closed, also one that a process left open which died: a kubelet
+// does not ask to unstage it. What a person is to repair stays for him, and what somebody holds
+// open stays.
 func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind  string
@@ -155,14 +163,17 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 				if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
 					t.Fatal(err)
 				}
+
 				if c.fails == "grow" {
 					// The volume is larger than its file system.
 					grown(m, d)
 				}
+
 				stays := c.stays || was == "held open"
 				if was != "closed" {
 					m.left(d, was == "held open")
 				}
+
 				hook := m.mounts.Hook
 				m.mounts.Hook = func(op, path string) error {
 					switch {
@@ -173,6 +184,7 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 					}
 					return hook(op, path)
 				}
+
 				if err := m.stage(d, mounted(c.kind)); Code(err) != c.code {
 					t.Errorf("%v: %v, want %v", Code(err), err, c.code)
 				}
@@ -180,17 +192,20 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 				if st := m.state(pvc); (st.Writer != "") != stays || (len(m.engine.Live()) != 0) != stays || len(all) != 0 || err != nil {
 					t.Errorf("writer %q, mappings %v, mounts %v, %v", st.Writer, m.engine.Live(), all, err)
 				}
+
 				m.mounts.Hook = hook
 				if err := staged(m, d); err != nil {
 					t.Fatal(err)
 				}
+
 				m.greets("target")
 			})
 		}
 	}
 }
 
-// left opens the volume as a process does that dies before it mounts it; held is whether somebody has the mapping open.
+// left opens the volume as a process does that dies before it mounts it; held is whether somebody
+// has the mapping open.
 func (m *machine) left(d *Driver, held bool) {
 	m.t.Helper()
 	for _, adopted := range []bool{false, true} {
@@ -243,6 +258,7 @@ func TestCreateRefuses(t *testing.T) {
 	discards := mounted("")
 	discards.GetMount().MountFlags = []string{"noatime", "discard"}
 	elsewhere := &csi.TopologyRequirement{Requisite: []*csi.Topology{topology("node-2")}}
+
 	from := func(id string) *csi.VolumeContentSource {
 		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id}}}
 	}
@@ -344,12 +360,14 @@ func TestStageRefusesDisks(t *testing.T) {
 			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
 				t.Fatal(err)
 			}
+
 			c.do(m, before)
 			for range 2 {
 				if err := m.stage(d, mounted("ext4")); Code(err) != c.code {
 					t.Errorf("%v: %v, want %v", Code(err), err, c.code)
 				}
 			}
+
 			if m.mounts.Made() != 1 {
 				t.Errorf("%d file systems made", m.mounts.Made())
 			}
@@ -370,6 +388,7 @@ func TestStageRefusesRequests(t *testing.T) {
 		})
 		return err
 	}
+
 	edited := map[string]string{"keys": "secret", "discard": "online"}
 	for name, c := range map[string]struct {
 		err  error
@@ -385,6 +404,7 @@ func TestStageRefusesRequests(t *testing.T) {
 			t.Errorf("%s: %v: %v, want %q in it", name, Code(c.err), c.err, c.says)
 		}
 	}
+
 	if err := stage(map[string]string{"keys": "secret", "storage.kubernetes.io/csiProvisionerIdentity": "1"}, secret(1)); err != nil {
 		t.Fatal(err)
 	}
@@ -399,7 +419,8 @@ func TestStageRefusesRequests(t *testing.T) {
 	}
 }
 
-// Each call that needs the key of the class's Secret, without it and with another one: nothing comes of it, and it is done with the right one.
+// Each call that needs the key of the class's Secret, without it and with another one: nothing
+// comes of it, and it is done with the right one.
 func TestWrongSecrets(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
@@ -409,6 +430,7 @@ func TestWrongSecrets(t *testing.T) {
 	if err := errors.Join(m.publish(d, mounted(""), "target", false), m.mounts.Write(m.path("target"), "greeting", "hello")); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, call := range []struct {
 		name, secret string
 		do           func(secrets map[string]string) error
@@ -435,6 +457,7 @@ func TestWrongSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, c := range []struct {
 			situation string
 			secrets   map[string]string
@@ -453,14 +476,16 @@ func TestWrongSecrets(t *testing.T) {
 				t.Errorf("%s, %s: states %+v, were %+v, %v", call.name, c.situation, after, before, err)
 			}
 		}
+
 		if err := call.do(secret(1)); err != nil {
 			t.Errorf("%s: %v", call.name, err)
 		}
 	}
+
 	m.greets("target")
 }
 
-// sameStates is whether both have the same volumes in the same states, in any order.
+// sameStates reports whether both have the same volumes in the same states, in any order.
 func sameStates(a, b []volume.State) bool {
 	text := func(states []volume.State) []string {
 		var out []string
@@ -504,7 +529,8 @@ func (e *exhausted) Attach(ctx context.Context, v string) (backend.Device, error
 	return e.Backend.Attach(ctx, v)
 }
 
-// Without a loop device a volume waits as it is, a new one and one with data, and is staged when there is one.
+// Without a loop device a volume waits as it is, a new one and one with data, and is staged when
+// there is one.
 func TestLoopDevicesExhausted(t *testing.T) {
 	m := newMachine(t)
 	loops := &exhausted{none: true}
@@ -520,6 +546,7 @@ func TestLoopDevicesExhausted(t *testing.T) {
 	if st := m.state(pvc); st.Phase != volume.New || m.mounts.Made() != 0 || m.disk(pvc).Writes() != 0 {
 		t.Errorf("phase %s, %d file systems made, %d writes", st.Phase, m.mounts.Made(), m.disk(pvc).Writes())
 	}
+
 	loops.none = false
 	if err := staged(m, d); err != nil {
 		t.Fatal(err)
@@ -527,14 +554,17 @@ func TestLoopDevicesExhausted(t *testing.T) {
 	if err := errors.Join(m.mounts.Write(m.path("target"), "greeting", "hello"), m.unpublish(d, "target"), m.unstage(d)); err != nil {
 		t.Fatal(err)
 	}
+
 	before := m.disk(pvc).Writes()
 	loops.none = true
 	if err := m.stage(d, mounted("")); Code(err) != codes.ResourceExhausted || m.disk(pvc).Writes() != before {
 		t.Errorf("with data: %v: %v, %d writes", Code(err), err, m.disk(pvc).Writes()-before)
 	}
+
 	loops.none = false
 	if err := staged(m, d); err != nil {
 		t.Fatal(err)
 	}
+
 	m.greets("target")
 }

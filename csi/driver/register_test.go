@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestRegistration(t *testing.T) {
@@ -33,16 +33,19 @@ func TestRegistration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	kubelet := registration.NewRegistrationClient(conn)
 	info, err := kubelet.GetInfo(ctx, &registration.InfoRequest{}, grpc.WaitForReady(true))
 	if err != nil || info.Type != "CSIPlugin" || info.Name != Name || info.Endpoint != r.Endpoint || len(info.SupportedVersions) != 1 {
 		t.Errorf("%v, %v", info, err)
 	}
+
 	for _, taken := range []bool{true, false, true} {
 		if _, err := kubelet.NotifyRegistrationStatus(ctx, &registration.RegistrationStatus{PluginRegistered: taken}); err != nil || r.Registered() != taken {
 			t.Errorf("told %v, says %v, %v", taken, r.Registered(), err)
 		}
 	}
+
 	conn.Close()
 	stop()
 	if err := <-done; err != nil {
@@ -62,6 +65,7 @@ func TestListen(t *testing.T) {
 	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("a socket in use was taken: %v", err)
 	}
+
 	first.(interface{ SetUnlinkOnClose(bool) }).SetUnlinkOnClose(false)
 	first.Close()
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -71,6 +75,7 @@ func TestListen(t *testing.T) {
 	if err != nil {
 		t.Fatalf("a socket that was left behind: %v", err)
 	}
+
 	second.Close()
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -98,6 +103,7 @@ func TestServeEndsBesideACallThatDoesNot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	h := hanging{begun: make(chan struct{}), let: make(chan struct{})}
 	s := NewServer(slog.New(slog.DiscardHandler), nil)
 	csi.RegisterIdentityServer(s, h)
@@ -109,6 +115,7 @@ func TestServeEndsBesideACallThatDoesNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
+
 	called := make(chan error, 1)
 	go func() {
 		_, err := csi.NewIdentityClient(conn).Probe(t.Context(), &csi.ProbeRequest{})
@@ -119,6 +126,7 @@ func TestServeEndsBesideACallThatDoesNot(t *testing.T) {
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "still under way") {
 		t.Errorf("%v", err)
 	}
+
 	close(h.let)
 	<-called
 	s.Stop()

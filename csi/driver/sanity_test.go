@@ -16,13 +16,15 @@ import (
 	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// hereEnv is set in processes that run one test: csi-sanity's framework can run once a process, and leaves a goroutine behind; and mounts are a process's own.
+// hereEnv is set in processes that run one test: csi-sanity's framework can run once a process, and
+// leaves a goroutine behind; and mounts are a process's own.
 const hereEnv = "KUBEVEIL_CSI_HERE"
 
-// elsewhere runs a test of this program in a process with mounts of its own, and gives what it says.
+// elsewhere runs a test of this program in a process with mounts of its own, and returns what it
+// says.
 func elsewhere(t *testing.T, test, value string, args ...string) ([]byte, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"-test.run=^" + test + "$", "-test.v"}, args...)...)
@@ -43,7 +45,8 @@ func here(t *testing.T) string {
 	return what
 }
 
-// unadvertised are what csi-sanity skips, by the beginning of the skip's message, and why the driver does not have it.
+// unadvertised are what csi-sanity skips, by the beginning of the skip's message, and why the
+// driver does not have it.
 var unadvertised = map[string]string{
 	"ControllerPublishVolume not supported":             "a volume is on the node where it is used: nothing is attached",
 	"Controller Publish, UnpublishVolume not supported": "as above",
@@ -59,10 +62,12 @@ var unadvertised = map[string]string{
 	"GroupController":                                   "volumes have no groups",
 }
 
-// onLoopDevices ends the name of a run with this machine's file systems and mounts, in place of fakes.
+// onLoopDevices ends the name of a run with this machine's file systems and mounts, in place of
+// fakes.
 const onLoopDevices = " on loop devices"
 
-// TestSanity runs csi-sanity of csi-test against the driver, and says what passed and what was skipped.
+// TestSanity runs csi-sanity of csi-test against the driver, and says what passed and what was
+// skipped.
 func TestSanity(t *testing.T) {
 	for _, access := range []string{"mount", "block", "mount on loop devices", "block on loop devices"} {
 		t.Run(access, func(t *testing.T) {
@@ -98,6 +103,7 @@ func check(t *testing.T, specs types.SpecReports) {
 		if s.LeafNodeType != types.NodeTypeIt {
 			continue
 		}
+
 		name := s.FullText()
 		if s.State == types.SpecStateSkipped {
 			known := false
@@ -111,18 +117,23 @@ func check(t *testing.T, specs types.SpecReports) {
 				t.Errorf("skipped: %s", name)
 			}
 		}
+
 		if s.State.Is(types.SpecStateFailureStates) {
 			t.Errorf("%s: %s: %s", s.State, name, s.Failure.Message)
 		}
+
 		byState[s.State] = append(byState[s.State], name)
 	}
+
 	for _, state := range slices.Sorted(maps.Keys(byState)) {
 		slices.Sort(byState[state])
 		t.Logf("%d %s:\n  %s", len(byState[state]), state, strings.Join(byState[state], "\n  "))
 	}
+
 	for m := range unused {
 		t.Errorf("nothing was skipped by %q", m)
 	}
+
 	const least = 70
 	if len(byState[types.SpecStatePassed]) < least {
 		t.Errorf("%d passed, of at least %d: is this csi-sanity?", len(byState[types.SpecStatePassed]), least)

@@ -18,11 +18,12 @@ func (m *machine) withSecret(d *Driver) {
 	}
 }
 
-// A request to unstage brings no secret, and the volume is sealed all the same: its epoch is one that no image from while it was staged has. A driver that was restarted meanwhile
-// seals it when something brought the secret again, and else the next stage does.
+// A request to unstage brings no secret, and the volume is sealed all the same: its epoch is one
+// that no image from while it was staged has. A driver that was restarted meanwhile seals it when
+// something brought the secret again, and else the next stage does.
 func TestSecretSealsAtUnstage(t *testing.T) {
 	for name, c := range map[string]struct {
-		// meanwhile gives the process that unstages.
+		// meanwhile returns the process that unstages.
 		meanwhile func(m *machine, d *Driver) *Driver
 		sealed    bool
 	}{
@@ -56,6 +57,7 @@ func TestSecretSealsAtUnstage(t *testing.T) {
 			if st := m.state(pvc); (st.Epoch > open) != c.sealed || st.Writer != "" {
 				t.Errorf("epoch %d, %d while it was staged, writer %q; want sealed %v", st.Epoch, open, st.Writer, c.sealed)
 			}
+
 			m.withSecret(d)
 			if st := m.state(pvc); st.Epoch <= open {
 				t.Errorf("staged again with epoch %d, %d before", st.Epoch, open)

@@ -15,7 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// drain is how long calls that are under way may take to end when the server does; a pod has a little longer (manifests/csi).
+// drain is how long calls that are under way may take to end when the server does; a pod has a
+// little longer (manifests/csi).
 const drain = 45 * time.Second
 
 // Call is a call that ended.
@@ -30,7 +31,8 @@ type Call struct {
 // Observe is told of each call when it ends.
 type Observe func(Call)
 
-// NewServer gives a gRPC server whose calls are answered with the codes of Code, logged and observed. Requests are never logged: they hold secrets.
+// NewServer returns a gRPC server whose calls are answered with the codes of Code, logged and
+// observed. Requests are never logged: they hold secrets.
 func NewServer(log *slog.Logger, observe Observe) *grpc.Server {
 	return grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		began := time.Now()
@@ -62,7 +64,8 @@ func volumeOf(req any) string {
 	return ""
 }
 
-// Listen opens the unix socket at path for root alone. A socket on which nobody listens any more is replaced; one on which somebody does is an error.
+// Listen opens the unix socket at path for root alone. A socket on which nobody listens any more is
+// replaced; one on which somebody does is an error.
 func Listen(path string) (net.Listener, error) {
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		conn.Close()
@@ -90,7 +93,8 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers on l until ctx ends, then lets calls that are under way end for a while: those that do not are left to the end of the process. It closes l.
+// Serve answers on l until ctx ends, then lets calls that are under way end for a while: those that
+// do not are left to the end of the process. It closes l.
 func Serve(ctx context.Context, s *grpc.Server, l net.Listener) error { return serve(ctx, s, l, drain) }
 
 func serve(ctx context.Context, s *grpc.Server, l net.Listener, patience time.Duration) error {

@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// CreateSnapshot implements csi.ControllerServer: a copy of the volume as it is now, that nobody opens.
+// CreateSnapshot implements csi.ControllerServer: a copy of the volume as it is now, that nobody
+// opens.
 func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	if r.GetName() == "" {
 		return nil, invalid("no name")
@@ -24,11 +25,13 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	if r.GetSourceVolumeId() == "" {
 		return nil, invalid("no source volume id")
 	}
+
 	for name := range r.GetParameters() {
 		if !strings.HasPrefix(name, reserved) {
 			return nil, invalid("unknown parameter %q: a VolumeSnapshotClass has none", name)
 		}
 	}
+
 	unlock, err := d.lock(r.GetName())
 	if err != nil {
 		return nil, err
@@ -42,6 +45,7 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	if err != nil {
 		return nil, err
 	}
+
 	if st.Volume == src && st.Request.Snapshot {
 		return nil, invalid("%s is a snapshot itself", src)
 	}
@@ -49,6 +53,7 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	if err != nil {
 		return nil, err
 	}
+
 	keys, giveBack, err := d.needProvider(p, r.GetSecrets(), "snapshotter-secret")
 	if err != nil {
 		return nil, err
@@ -59,6 +64,7 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.CreateSnapshotResponse{Snapshot: snapshot(snap)}, nil
 }
 
@@ -68,9 +74,11 @@ var errEnding = errors.New("the driver ends: ask again")
 // stillEvery is how often a source is tried again that could not be let go on after it was copied.
 const stillEvery = 5 * time.Second
 
-// copy copies the volume src, which it locks. It is not ended with the request, whose patience is shorter than a copy may take: the next request waits for it. It is ended
-// with the process (End). A source that stands still has it wait until that goes on, whatever became of the copy: a pod waits, and nothing else can be done with the volume. With the
-// process that ends, too, and then the next one lets it go on (Recover).
+// copy copies the volume src, which it locks. It is not ended with the request, whose patience is
+// shorter than a copy may take: the next request waits for it. It is ended with the process (End).
+// A source that stands still has it wait until that goes on, whatever became of the copy: a pod
+// waits, and nothing else can be done with the volume. With the process that ends, too, and then
+// the next one lets it go on (Recover).
 func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string, opts volume.CopyOptions) (volume.State, error) {
 	unlock, err := d.lock(src)
 	if err != nil {
@@ -94,8 +102,8 @@ func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string, opt
 	return st, err
 }
 
-// flush writes out what the volume's file system holds in memory while its users go on, so that little is left to
-// be written while they wait. Without it the copy is the same.
+// flush writes out what the volume's file system holds in memory while its users go on, so that
+// little is left to be written while they wait. Without it the copy is the same.
 func (d *Driver) flush(ctx context.Context, id string) {
 	o, err := d.look(ctx, id)
 	if err != nil {
@@ -113,7 +121,8 @@ func (d *Driver) flush(ctx context.Context, id string) {
 	}
 }
 
-// begun gives the copy of that name, where its source is gone (the error) and it needs that no more: who asks for it again, not having heard that it was made, gets it.
+// begun returns the copy of that name, where its source is gone (the error) and it needs that no
+// more: who asks for it again, not having heard that it was made, gets it.
 func (d *Driver) begun(ctx context.Context, name, src string, gone error) (volume.State, *volume.Set, error) {
 	st, set, err := d.own(ctx, name)
 	if errors.Is(err, volume.ErrNotFound) || err == nil && (st.Request.Source != src || st.Phase == volume.New || st.Phase == volume.Deleted) {
@@ -139,11 +148,13 @@ func (d *Driver) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReques
 	if backend.CheckName(id) != nil {
 		return &csi.DeleteSnapshotResponse{}, nil // There cannot be such a snapshot.
 	}
+
 	unlock, err := d.lock(id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	st, set, err := d.own(ctx, id)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
@@ -153,12 +164,14 @@ func (d *Driver) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReques
 	case !st.Request.Snapshot:
 		return nil, invalid("%s is a volume, not a snapshot", id)
 	}
+
 	if err := d.mayDelete(ctx, st); err != nil {
 		return nil, err
 	}
 	if err := d.remove(ctx, set, id); err != nil {
 		return nil, err
 	}
+
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
@@ -193,8 +206,8 @@ func (d *Driver) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*c
 	return &csi.GetSnapshotResponse{Snapshot: snapshot(st)}, nil
 }
 
-// selectedNode is the annotation by which a claim says where its volume is to be made; the scheduler passes over
-// all other nodes (FindPodVolumes in Kubernetes' plugin volumebinding).
+// selectedNode is the annotation by which a claim says where its volume is to be made; the
+// scheduler passes over all other nodes (FindPodVolumes in Kubernetes' plugin volumebinding).
 const selectedNode = "volume.kubernetes.io/selected-node"
 
 // createFrom makes a volume that begins as a copy of a snapshot or of another volume.
@@ -207,6 +220,7 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	if errors.Is(err, volume.ErrNotFound) {
 		from, _, err = d.begun(ctx, r.GetName(), src, err)
 	}
+
 	switch {
 	case err != nil:
 		return from, err
@@ -220,10 +234,12 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	case from.Request.Backend != p.Backend:
 		return from, invalid("parameter %s: %s is on backend %s, and so is a copy of it", paramBackend, src, from.Request.Backend)
 	}
+
 	size, err := d.copySize(ctx, r, max(from.Payload, from.PendingPayload), least)
 	if err != nil {
 		return from, err
 	}
+
 	keys, giveBack, err := d.needProvider(p, r.GetSecrets(), "provisioner-secret")
 	if err != nil {
 		return from, err
@@ -233,8 +249,9 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	return d.copy(ctx, d.Sets[p.Backend], r.GetName(), src, volume.CopyOptions{Size: size, Request: request, Keys: d.chain(keys)})
 }
 
-// copySize is the size of the copy that r asks for, bytes: at least source, which is that of its source, or what that is about to have. One that was made is as large as it
-// is: its source may have grown since, and to ask again is no error.
+// copySize is the size of the copy that r asks for, bytes: at least source, which is that of its
+// source, or what that is about to have. One that was made is as large as it is: its source may
+// have grown since, and to ask again is no error.
 func (d *Driver) copySize(ctx context.Context, r *csi.CreateVolumeRequest, source, least int64) (int64, error) {
 	limit := r.GetCapacityRange().GetLimitBytes()
 	have, err := d.any.Get(ctx, r.GetName())

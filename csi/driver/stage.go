@@ -51,6 +51,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if st.Request.Snapshot {
 		return invalid("%s is a snapshot: make a volume from it", st.Volume)
 	}
+
 	if now, err := d.look(ctx, st.Volume); err == nil {
 		all, err := d.Mounts.List()
 		if err == nil {
@@ -60,6 +61,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 			return err
 		}
 	}
+
 	p, err := d.kept(st.Request.Parameters)
 	if err != nil {
 		return err
@@ -67,6 +69,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if err := checkContext(st, p, r.GetVolumeContext()); err != nil {
 		return err
 	}
+
 	keys, giveBack, err := d.needProvider(p, r.GetSecrets(), "node-stage-secret")
 	if err != nil {
 		return err
@@ -79,6 +82,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if err != nil {
 		return err
 	}
+
 	opts := d.openOptions(p, keys)
 	opts.TakeOver = from
 	switch {
@@ -93,27 +97,33 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 			return err
 		}
 	}
+
 	o, err := set.Open(ctx, st.Volume, opts)
 	if err != nil {
 		return err
 	}
+
 	if p.Keys == keyring.NameSecret {
 		// The only moment at which its present key and the one before are here together.
 		if _, err := set.Rewrap(ctx, st.Volume, keys); err != nil {
 			d.Log.Warn("key of a volume was not wrapped by the secret's present key; keep the previous one in the secret", "volume", st.Volume, "error", err)
 		}
 	}
+
 	if !c.block {
 		err = d.mount(ctx, o, p, c, r.GetStagingTargetPath())
 	}
+
 	// What a person is to repair stays for him.
 	if err != nil && !errors.Is(err, mount.ErrDamaged) {
 		d.giveBack(ctx, set, o.State, opts.Keys)
 	}
+
 	return err
 }
 
-// make makes a file system on a volume that no pod has seen, and leaves any other. What is there already is of a process that died before it said so.
+// make makes a file system on a volume that no pod has seen, and leaves any other. What is there
+// already is of a process that died before it said so.
 func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volume.OpenOptions, kind mount.FS) error {
 	made, err := set.Make(ctx, id, opts, func(device string) error {
 		if err := d.Mounts.Make(ctx, device, kind); err != nil {
@@ -130,8 +140,9 @@ func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volu
 // giveBackPatience bounds the closing of a volume that could not be staged.
 const giveBackPatience = 30 * time.Second
 
-// giveBack closes a volume that is open and could not be staged, unless it is mounted, published or held open: a kubelet does not ask to unstage what it was
-// told is not staged, and the kernel would keep the key.
+// giveBack closes a volume that is open and could not be staged, unless it is mounted, published or
+// held open: a kubelet does not ask to unstage what it was told is not staged, and the kernel would
+// keep the key.
 func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State, keys keyring.Provider) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackPatience)
 	defer cancel()
@@ -147,7 +158,8 @@ func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State,
 // sidecar begins what the external-provisioner adds to a volume context.
 const sidecar = "storage.kubernetes.io/"
 
-// checkContext compares the volume context, which others may write, with what the volume was made with.
+// checkContext compares the volume context, which others may write, with what the volume was made
+// with.
 func checkContext(st volume.State, p Parameters, given map[string]string) error {
 	have := p.Map()
 	for name, value := range given {
@@ -161,7 +173,8 @@ func checkContext(st volume.State, p Parameters, given map[string]string) error 
 	return nil
 }
 
-// chain is a provider that wraps by first, and unwraps by all there are: the key of a volume may still be wrapped by another.
+// chain is a provider that wraps by first, and unwraps by all there are: the key of a volume may
+// still be wrapped by another.
 func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 	var c keyring.Chain
 	if first != nil {
@@ -178,8 +191,8 @@ func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 	return c
 }
 
-// openOptions are those of a volume with these parameters, with the provider of the request. Where the key comes with requests, the one that unstages brings
-// none: what it seals by is kept.
+// openOptions are those of a volume with these parameters, with the provider of the request. Where
+// the key comes with requests, the one that unstages brings none: what it seals by is kept.
 func (d *Driver) openOptions(p Parameters, keys keyring.Provider) volume.OpenOptions {
 	return volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning, Discard: p.Discard != DiscardNever, KeepSealing: p.Keys == keyring.NameSecret}
 }
@@ -190,6 +203,7 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	if err != nil {
 		return err
 	}
+
 	path := o.Mapping.Path
 	if m, ok := mount.At(all, target); ok && m.Device == o.Mapping.Number && m.Root && !m.Node {
 		return d.fill(ctx, path, target, m.FS, o.State.Payload)
@@ -199,16 +213,19 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 			return err
 		}
 	}
+
 	kind, err := d.content(ctx, o, c)
 	if err != nil {
 		return err
 	}
+
 	if p.Fsck == FsckPreen && len(targets(all, o.Mapping.Number)) == 0 {
 		// Not ended with the request: a repair that is cut short is worse than one that takes long.
 		if err := d.Mounts.Check(context.WithoutCancel(ctx), path, kind); err != nil {
 			return fmt.Errorf("volume %s: %w", o.State.Volume, err)
 		}
 	}
+
 	options := append(kind.Defaults(), c.options...)
 	if p.Discard == DiscardOnline {
 		options = append(options, "discard")
@@ -219,10 +236,11 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	if err := d.fill(ctx, path, target, kind, o.State.Payload); err != nil {
 		return errors.Join(fmt.Errorf("volume %s: %w", o.State.Volume, err), d.Mounts.Unmount(target))
 	}
+
 	return nil
 }
 
-// content gives the file system that is on an open volume.
+// content returns the file system that is on an open volume.
 func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mount.FS, error) {
 	id := o.State.Volume
 	if o.State.Content != volume.Made {
@@ -241,7 +259,8 @@ func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mo
 	return found.FS, nil
 }
 
-// fill grows a mounted file system to the size of its volume: an expansion was cut short, or it came from a smaller source.
+// fill grows a mounted file system to the size of its volume: an expansion was cut short, or it
+// came from a smaller source.
 func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS, payload int64) error {
 	found, err := d.Mounts.Probe(ctx, path)
 	if err != nil || found.Size >= payload {
@@ -250,7 +269,8 @@ func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS, p
 	return d.Mounts.Grow(context.WithoutCancel(ctx), path, target, kind)
 }
 
-// NodeUnstageVolume implements csi.NodeServer: the file system is unmounted and the volume closed. It waits for nobody.
+// NodeUnstageVolume implements csi.NodeServer: the file system is unmounted and the volume closed.
+// It waits for nobody.
 func (d *Driver) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
@@ -285,6 +305,7 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	if err := d.unused(ctx, set, st, target); err != nil {
 		return err
 	}
+
 	if err := d.Mounts.Unmount(target); err != nil {
 		return fmt.Errorf("volume %s: %w: see who has files open there", id, err)
 	}
@@ -292,18 +313,20 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	if err != nil {
 		return err
 	}
-	// A request to unstage brings no secrets: a volume whose key needs them is sealed by what Open kept. In a process that did not open it, it is closed without,
-	// which Close logs.
+
+	// A request to unstage brings no secrets: a volume whose key needs them is sealed by what Open
+	// kept. In a process that did not open it, it is closed without, which Close logs.
 	keys, _, err := d.provider(p, nil)
 	if err != nil {
 		return err
 	}
+
 	_, err = set.Close(ctx, id, d.chain(keys))
 	return err
 }
 
-// unstageLost unmounts a volume that has no state, as after a restore of the cluster's state from before it was
-// made, and closes the mapping that was mounted there, unless something else uses it.
+// unstageLost unmounts a volume that has no state, as after a restore of the cluster's state from
+// before it was made, and closes the mapping that was mounted there, unless something else uses it.
 func (d *Driver) unstageLost(ctx context.Context, id, target string) error {
 	all, err := d.Mounts.List()
 	if err != nil {

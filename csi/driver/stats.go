@@ -22,18 +22,21 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSta
 	if r.GetVolumePath() == "" {
 		return nil, invalid("no volume path")
 	}
+
 	o, err := d.look(ctx, r.GetVolumeId())
 	if errors.Is(err, crypt.ErrNoMapping) {
 		if err = d.yield(ctx, o.State); err == nil {
 			err = notFound("volume %s is not staged on node %s", r.GetVolumeId(), d.Node)
 		}
 	}
+
 	if err != nil {
 		return nil, err
 	}
 	if _, err := d.volumeAt(o, r.GetVolumePath()); err != nil {
 		return nil, err
 	}
+
 	u, err := d.usage(ctx, o, r.GetVolumePath())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -43,10 +46,12 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSta
 	case err != nil:
 		return nil, err
 	}
+
 	bytes := &csi.VolumeUsage{Unit: csi.VolumeUsage_BYTES, Total: u.Total}
 	if u.Node {
 		return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{bytes}}, nil
 	}
+
 	bytes.Used, bytes.Available = u.Used, u.Free
 	inodes := &csi.VolumeUsage{Unit: csi.VolumeUsage_INODES, Total: u.Inodes, Used: u.InodesUsed, Available: u.InodesFree}
 	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{bytes, inodes}}, nil
@@ -64,11 +69,13 @@ const (
 	reasonReadOnly  = "FileSystemReadOnly"
 )
 
-// NodeGetVolumeHealth implements csi.NodeServer: whether the volume's disk answers, and its file system takes writes.
+// NodeGetVolumeHealth implements csi.NodeServer: whether the volume's disk answers, and its file
+// system takes writes.
 func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
 	}
+
 	h := &csi.VolumeHealth{VolumeId: r.GetVolumeId()}
 	found := func(what csi.VolumeHealthErrorType, reason, format string, args ...any) (*csi.NodeGetVolumeHealthResponse, error) {
 		h.HealthStatuses = append(h.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{Status: what, Reason: reason, Message: fmt.Sprintf(format, args...)})
@@ -80,6 +87,7 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHe
 			err = taken
 		}
 	}
+
 	switch {
 	case errors.As(err, new(*volume.BusyError)):
 		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonTaken, "%v", err)
@@ -90,6 +98,7 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHe
 	case o.Mapping.Suspended:
 		return found(csi.VolumeHealthErrorType_DEGRADED, reasonSuspended, "requests wait while the volume is copied")
 	}
+
 	if err := d.probe(ctx, o); err != nil {
 		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonDiskDead, "the disk of the volume cannot be read: %v", err)
 	}
@@ -97,12 +106,14 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHe
 	if err != nil {
 		return nil, err
 	}
+
 	for _, at := range targets(all, o.Mapping.Number) {
 		m, _ := mount.At(all, at)
 		if m.Stopped {
 			return found(csi.VolumeHealthErrorType_DEGRADED, reasonReadOnly, "the file system at %s takes no writes: it met an error; see the kernel's log of the node", at)
 		}
 	}
+
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
 }
 
@@ -135,8 +146,9 @@ func (d *Driver) usage(ctx context.Context, o volume.Opened, path string) (mount
 	return r.usage, r.err
 }
 
-// read has a disk asked by do, and returns what it answered; who asks the same meanwhile gets the same answer. A disk that hangs does not make the caller
-// hang (errHangs), and has one question hang, however often it is asked: each takes a thread.
+// read has a disk asked by do, and returns what it answered; who asks the same meanwhile gets the
+// same answer. A disk that hangs does not make the caller hang (errHangs), and has one question
+// hang, however often it is asked: each takes a thread.
 func (d *Driver) read(ctx context.Context, question string, do func(*reading)) (*reading, error) {
 	d.mu.Lock()
 	r := d.reads[question]

@@ -18,7 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// heir is another machine that sees the same states and disks, and whose driver may take volumes from this one.
+// heir is another machine that sees the same states and disks, and whose driver may take volumes
+// from this one.
 func (m *machine) heir() (*machine, *Driver) {
 	m.t.Helper()
 	other := newMachine(m.t)
@@ -37,8 +38,9 @@ func (m *machine) edit(change func(*volume.State)) {
 	m.store.revision[pvc]++
 }
 
-// A node from which a volume was taken while it has it mounted: whatever call comes first fences what is there, says which node has it, and what is to be done about the
-// PersistentVolume. Then it can be unstaged.
+// A node from which a volume was taken while it has it mounted: whatever call comes first fences
+// what is there, says which node has it, and what is to be done about the PersistentVolume. Then it
+// can be unstaged.
 func TestTakenFromANodeThatLives(t *testing.T) {
 	for name, call := range map[string]func(m *machine, d *Driver) error{
 		"stage":   func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },
@@ -70,6 +72,7 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 			if err := staged(other, heir); err != nil {
 				t.Fatal(err)
 			}
+
 			before := m.state(pvc)
 			for range 2 {
 				err := call(m, d)
@@ -80,10 +83,12 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 					t.Errorf("it still writes: %v", live)
 				}
 			}
+
 			other.greets("target")
 			if len(other.engine.Live()) != 1 {
 				t.Errorf("mappings of the node that has it: %v", other.engine.Live())
 			}
+
 			m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
 			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), m.unstage(d)); err != nil {
 				t.Errorf("unstaged: %v", err)
@@ -122,7 +127,8 @@ func (m *machine) live(v string) []string {
 	return slices.DeleteFunc(m.engine.Live(), func(name string) bool { return !strings.HasPrefix(name, crypt.NamePrefix(m.state(v).UUID)) })
 }
 
-// A node that nobody calls, its kubelet being gone, fences what was taken from it all the same, also when that is closed again elsewhere, and nothing else.
+// A node that nobody calls, its kubelet being gone, fences what was taken from it all the same,
+// also when that is closed again elsewhere, and nothing else.
 func TestTakenFromANodeThatNobodyCalls(t *testing.T) {
 	for name, again := range map[string]bool{"open on the other": false, "closed there again": true} {
 		t.Run(name, func(t *testing.T) {
@@ -134,17 +140,20 @@ func TestTakenFromANodeThatNobodyCalls(t *testing.T) {
 			if err := other.stageVolume(heir, pvc); err != nil {
 				t.Fatal(err)
 			}
+
 			if again {
 				if _, err := heir.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: other.path("staging of " + pvc)}); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			before := m.state(pvc)
 			for range 2 {
 				if err := d.Yield(t.Context()); err != nil || len(m.live(pvc)) != 0 || len(m.live(restored)) != 1 {
 					t.Errorf("%v, mappings %v", err, m.engine.Live())
 				}
 			}
+
 			if !sameStates([]volume.State{before}, []volume.State{m.state(pvc)}) {
 				t.Errorf("state %+v", m.state(pvc))
 			}
@@ -192,7 +201,8 @@ func TestFenceThatHangs(t *testing.T) {
 	})
 }
 
-// listed is a store that counts how often all states are read, and of which some are refused, or that is away.
+// listed is a store that counts how often all states are read, and of which some are refused, or
+// that is away.
 type listed struct {
 	volume.Store
 	lists, gets int
@@ -214,16 +224,19 @@ func (l *listed) Get(ctx context.Context, v string) (volume.State, volume.Revisi
 	return l.Store.Get(ctx, v)
 }
 
-// All states are read when there is a mapping that is not known yet, and not each time. One that is refused matters when it may be that mapping's.
+// All states are read when there is a mapping that is not known yet, and not each time. One that is
+// refused matters when it may be that mapping's.
 func TestWhoseMappingsThereAre(t *testing.T) {
 	m, d := two(t)
 	store := &listed{Store: d.any.Store, refused: volume.ErrState}
 	d.any.Store = store
+
 	for range 3 {
 		if err := d.Yield(t.Context()); err != nil || store.lists != 1 {
 			t.Errorf("%v, %d lists", err, store.lists)
 		}
 	}
+
 	refused := errors.New("this identity may not")
 	for _, c := range []struct {
 		away, want error
@@ -234,6 +247,7 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 			t.Errorf("%v: %v, asked %d times, mappings %v", c.away, err, store.gets, m.engine.Live())
 		}
 	}
+
 	store.away, d.strays = nil, newStrays()
 	if _, err := m.engine.Create(t.Context(), crypt.Expected(crypt.UUID{1}, 1, size, 1, "", false), nil); err != nil {
 		t.Fatal(err)
@@ -245,13 +259,15 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 	if err := d.Yield(t.Context()); !errors.Is(err, volume.ErrState) || len(m.live(pvc)) != 0 {
 		t.Errorf("a mapping of a volume that is not known: %v, mappings %v", err, m.engine.Live())
 	}
+
 	store.refused = nil
 	if err := d.Yield(t.Context()); err != nil {
 		t.Errorf("a mapping of no volume: %v", err)
 	}
 }
 
-// The volume is the other node's by name, too, since: what the former node has of it goes all the same when it is unstaged, and nothing else is done there.
+// The volume is the other node's by name, too, since: what the former node has of it goes all the
+// same when it is unstaged, and nothing else is done there.
 func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	other, heir := m.heir()
@@ -274,7 +290,8 @@ func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 	}
 }
 
-// A node that is said to be gone, and is not: it opens and deletes nothing that is given to another, though that has not opened it yet.
+// A node that is said to be gone, and is not: it opens and deletes nothing that is given to
+// another, though that has not opened it yet.
 func TestNodeThatIsSaidToBeGone(t *testing.T) {
 	m, d := closed(t)
 	if err := snapshotted(m, d); err != nil {
@@ -302,7 +319,8 @@ func TestNodeThatIsSaidToBeGone(t *testing.T) {
 	}
 }
 
-// A node that took a volume over does not destroy its key before the volume is its own by name: it could not forget the state.
+// A node that took a volume over does not destroy its key before the volume is its own by name: it
+// could not forget the state.
 func TestHeirDeletes(t *testing.T) {
 	m, d := closed(t)
 	other, heir := m.heir()
@@ -332,6 +350,7 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			d.any.Store = &listed{Store: d.any.Store, refused: volume.ErrUnavailable, away: volume.ErrUnavailable}
 			if err := d.CheckDisks(t.Context()); err != nil || len(m.engine.Live()) != 2 {
 				t.Fatalf("before it was taken: %v, mappings %v", err, m.engine.Live())
@@ -340,11 +359,13 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 			if err := other.stageVolume(heir, pvc); err != nil {
 				t.Fatal(err)
 			}
+
 			for range 2 {
 				if err := d.CheckDisks(t.Context()); err != nil || len(m.live(pvc)) != 0 || len(m.live(restored)) != 1 {
 					t.Errorf("%v, mappings %v", err, m.engine.Live())
 				}
 			}
+
 			if err := heir.CheckDisks(t.Context()); err != nil || len(other.engine.Live()) != 1 {
 				t.Errorf("the node that has it: %v, mappings %v", err, other.engine.Live())
 			}
@@ -366,10 +387,12 @@ func TestRecordsOfADiskThatHangs(t *testing.T) {
 			}
 			return m.below(number)
 		}
+
 		other, heir := m.heir()
 		if err := other.stageVolume(heir, pvc); err != nil {
 			t.Fatal(err)
 		}
+
 		for range 2 {
 			began := time.Now()
 			err := d.CheckDisks(t.Context())
@@ -377,6 +400,7 @@ func TestRecordsOfADiskThatHangs(t *testing.T) {
 				t.Errorf("%v after %v, %d reads, mappings %v", err, time.Since(began), n, m.engine.Live())
 			}
 		}
+
 		close(goOn)
 		synctest.Wait()
 	})

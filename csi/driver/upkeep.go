@@ -18,19 +18,23 @@ type Rewrapped struct {
 	Changed, Current int
 }
 
-// Rewrap wraps anew the keys of this node's volumes, snapshots too, whose key-encryption key is no longer the one that their provider would use now. They stay
-// open. Those whose key comes with requests are passed over. It goes on after an error, and gives all of them.
+// Rewrap wraps anew the keys of this node's volumes, snapshots too, whose key-encryption key is no
+// longer the one that their provider would use now. They stay open. Those whose key comes with
+// requests are passed over. It goes on after an error, and returns all of them.
 func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 	var r Rewrapped
 	states, err := d.states(ctx)
 	errs := []error{err}
-	// Each provider is asked once, and only when a volume is of it; one that did not answer has no entry of its name.
+
+	// Each provider is asked once, and only when a volume is of it; one that did not answer has no
+	// entry of its name.
 	present, asked := map[string]string{}, map[string]bool{}
 	for _, st := range states {
 		p, err := d.kept(st.Request.Parameters)
 		if err != nil || st.Key.IsZero() || d.Keys[p.Keys] == nil {
 			continue
 		}
+
 		if !asked[p.Keys] {
 			asked[p.Keys] = true
 			if id, err := d.Keys[p.Keys].KeyID(ctx); err != nil {
@@ -39,6 +43,7 @@ func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 				present[p.Keys] = id
 			}
 		}
+
 		switch id, ok := present[p.Keys]; {
 		case !ok:
 			continue
@@ -46,6 +51,7 @@ func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 			r.Current++
 			continue
 		}
+
 		changed, err := d.RewrapVolume(ctx, st.Volume)
 		if changed {
 			r.Changed++
@@ -54,6 +60,7 @@ func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 			errs = append(errs, err)
 		}
 	}
+
 	return r, errors.Join(errs...)
 }
 
@@ -73,8 +80,8 @@ func (d *Driver) RewrapVolume(ctx context.Context, id string) (changed bool, err
 	return set.Rewrap(ctx, id, d.chain(d.Keys[p.Keys]))
 }
 
-// states are those of this node's volumes, those that it took over and has open among them, and without those that another did. States that cannot be read are the
-// error, beside the others.
+// states are those of this node's volumes, those that it took over and has open among them, and
+// without those that another did. States that cannot be read are the error, beside the others.
 func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
 	all, err := d.reader().List(ctx)
 	var own []volume.State
@@ -86,7 +93,8 @@ func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
 	return own, err
 }
 
-// Trim tells the disks of open volumes whose class says batch which of their blocks are free, and gives how many bytes these are.
+// Trim tells the disks of open volumes whose class says batch which of their blocks are free, and
+// returns how many bytes these are.
 func (d *Driver) Trim(ctx context.Context) (int64, error) {
 	states, err := d.states(ctx)
 	errs, done := []error{err}, int64(0)
@@ -124,12 +132,13 @@ func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
 	return 0, nil
 }
 
-// Every calls do now, and again after each interval, until ctx ends. An error is logged, and what is asked for is asked for again.
+// Every calls do now, and again after each interval, until ctx ends. An error is logged, and what
+// is asked for is asked for again.
 func (d *Driver) Every(ctx context.Context, interval time.Duration, what string, do func(context.Context) error) {
 	d.repeat(ctx, interval, what, false, do)
 }
 
-// Until is Every until do gives no error.
+// Until is Every until do returns no error.
 func (d *Driver) Until(ctx context.Context, interval time.Duration, what string, do func(context.Context) error) {
 	d.repeat(ctx, interval, what, true, do)
 }

@@ -27,15 +27,18 @@ func TestUnstageWhileBusy(t *testing.T) {
 	if _, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc}); Code(err) != codes.FailedPrecondition {
 		t.Errorf("deleted while published: %v", err)
 	}
+
 	m.mounts.Hold(m.path("target"), true)
 	if err := m.unpublish(d, "target"); Code(err) != codes.FailedPrecondition {
 		t.Errorf("unpublished while busy: %v", err)
 	}
+
 	m.greets("target")
 	m.mounts.Hold(m.path("target"), false)
 	if err := m.unpublish(d, "target"); err != nil {
 		t.Fatal(err)
 	}
+
 	m.mounts.Hold(m.path("staging"), true)
 	if err := m.unstage(d); Code(err) != codes.FailedPrecondition {
 		t.Errorf("unstaged while busy: %v", err)
@@ -43,6 +46,7 @@ func TestUnstageWhileBusy(t *testing.T) {
 	if m.state(pvc).Writer == "" {
 		t.Error("the volume was given up while it is mounted")
 	}
+
 	m.mounts.Hold(m.path("staging"), false)
 	if err := m.unstage(d); err != nil {
 		t.Error(err)
@@ -157,10 +161,12 @@ func TestZombieMapping(t *testing.T) {
 			t.Errorf("health %v, want %v", got, want)
 		}
 	}
+
 	health(reasonDiskDead)
 	if err := m.stage(d, mounted("")); err != nil {
 		t.Fatal(err)
 	}
+
 	health()
 	m.greets("staging")
 	if live := m.engine.Live(); len(live) != 1 || live[0] == dead || m.mounts.Made() != 1 {
@@ -169,12 +175,14 @@ func TestZombieMapping(t *testing.T) {
 	if err := m.publish(d, mounted(""), "target", false); err != nil {
 		t.Errorf("published over what the dead mapping left: %v", err)
 	}
+
 	m.greets("target")
 	m.engine.Edit(m.engine.Live()[0], func(mapping *crypt.Mapping) { mapping.Suspended = true })
 	health(reasonSuspended)
 	if err := d.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
 	health()
 	m.reboot()
 	health(reasonNotMapped)
@@ -202,6 +210,7 @@ func TestPolicies(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			st := m.state(pvc)
 			for _, discard := range []bool{true, false} {
 				same := crypt.Expected(st.UUID, st.Epoch, st.Payload, m.numbers[pvc], crypt.Throughput, discard).Differs(mapping) == ""
@@ -209,6 +218,7 @@ func TestPolicies(t *testing.T) {
 					t.Errorf("the mapping lets discards through: %v, want %v", discard, c.discards)
 				}
 			}
+
 			if n, err := d.Trim(t.Context()); (n > 0) != c.trimmed || err != nil {
 				t.Errorf("trimmed %d, %v", n, err)
 			}
@@ -256,6 +266,7 @@ func TestExpandRefuses(t *testing.T) {
 			t.Errorf("%s: %v: %v, want %v", name, Code(c.err), c.err, c.code)
 		}
 	}
+
 	m.greets("target")
 	if got := m.state(pvc).Payload; got != size+4096 {
 		t.Errorf("%d bytes", got)
@@ -304,19 +315,23 @@ func TestTakeOver(t *testing.T) {
 	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition {
 		t.Errorf("taken without being asked: %v", err)
 	}
+
 	from = "node-1"
 	if err := staged(m, d); err != nil {
 		t.Fatal(err)
 	}
+
 	m.greets("target")
 	// Nobody else wraps its key anew, the node that it was taken from neither.
 	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Current: 1}) || err != nil {
 		t.Errorf("wrapped %+v, %v", r, err)
 	}
+
 	m.name = "node-1"
 	if r, err := m.process(0).Rewrap(t.Context()); r != (Rewrapped{}) || err != nil {
 		t.Errorf("the former node wrapped %+v, %v", r, err)
 	}
+
 	// That node is gone, too.
 	m.reboot()
 	m.name, from = "node-3", "node-2"
@@ -324,6 +339,7 @@ func TestTakeOver(t *testing.T) {
 	if err := staged(m, d); err != nil || m.state(pvc).Writer != "node-3" {
 		t.Fatalf("taken over again: %v, writer %q", err, m.state(pvc).Writer)
 	}
+
 	m.greets("target")
 	// The request is over once it was done.
 	from = ""
@@ -364,11 +380,13 @@ func TestRewrap(t *testing.T) {
 	if err := snapshotted(m, d); err != nil {
 		t.Fatal(err)
 	}
+
 	// One that no volume uses is not asked.
 	m.keys[keyring.NameKMS] = &switched{away: true}
 	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Current: 2}) || err != nil {
 		t.Errorf("%+v, %v", r, err)
 	}
+
 	// As with -key-file and -previous-key-file.
 	m.keys[keyring.NameFile] = keyring.Chain{named{provider(t, 2), keyring.NameFile}, m.keys[keyring.NameFile]}
 	d = m.process(0)
@@ -378,6 +396,7 @@ func TestRewrap(t *testing.T) {
 	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Current: 2}) || err != nil {
 		t.Errorf("%+v, %v", r, err)
 	}
+
 	m.greets("target")
 	// The old key is no longer needed.
 	m.keys[keyring.NameFile] = named{provider(t, 2), keyring.NameFile}
@@ -386,6 +405,7 @@ func TestRewrap(t *testing.T) {
 	if err := staged(m, d); err != nil {
 		t.Fatal(err)
 	}
+
 	m.greets("target")
 	ctx, stop := context.WithCancel(t.Context())
 	rounds := 0
@@ -393,6 +413,7 @@ func TestRewrap(t *testing.T) {
 	if rounds != 1 {
 		t.Errorf("%d rounds", rounds)
 	}
+
 	rounds = 0
 	d.Until(t.Context(), time.Millisecond, "test", func(context.Context) error {
 		if rounds++; rounds < 3 {

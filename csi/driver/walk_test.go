@@ -12,10 +12,12 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// A walk kills the driver before each step that a call takes, with and without a reboot after it, and then has a new process do the call again. Then it has each step
-// fail, once, and the process that met that do the call again.
+// A walk kills the driver before each step that a call takes, with and without a reboot after it,
+// and then has a new process do the call again. Then it has each step fail, once, and the process
+// that met that do the call again.
 type walk struct {
-	// prepare gives a machine with an undisturbed process; call is what is walked through; check looks at what is there in the end.
+	// prepare returns a machine with an undisturbed process; call is what is walked through; check
+	// looks at what is there in the end.
 	prepare func(t *testing.T) (*machine, *Driver)
 	call    func(m *machine, d *Driver) error
 	check   func(m *machine, d *Driver)
@@ -59,16 +61,19 @@ func (w walk) step(t *testing.T, fate string, at int) bool {
 	if done && err == nil {
 		return false
 	}
+
 	if err == nil {
 		// What it did not do was nothing that the call needs.
 		t.Logf("%s at step %d, and the call says that it is done", fate, at)
 	}
+
 	if fate == rebooted {
 		m.reboot()
 	}
 	if fate != goesOn {
 		d = m.process(0)
 	}
+
 	t.Run(fmt.Sprintf("%s at step %d", fate, at), func(t *testing.T) {
 		m.t = t
 		if err := w.call(m, d); err != nil {

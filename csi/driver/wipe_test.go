@@ -34,6 +34,7 @@ func TestKeysOfACallAreWipedWhenItEnds(t *testing.T) {
 		all = append(all, l)
 		return l, nil
 	}
+
 	class := map[string]string{"keys": keyring.NameSecret}
 	m.made(d, mounted(""), class)
 	stage := func(key byte) error {

@@ -18,31 +18,34 @@ import (
 )
 
 const (
-	// fencePatience is how long one volume may keep others from being fenced: a fence waits for what its disk
-	// has been given.
+	// fencePatience is how long one volume may keep others from being fenced: a fence waits for
+	// what its disk has been given.
 	fencePatience = 10 * time.Second
-	// strayConfirm is how long after a first look a mapping without a volume is looked up again, strayAgain how
-	// long after each further one. Such a look may read all states.
+	// strayConfirm is how long after a first look a mapping without a volume is looked up again,
+	// strayAgain how long after each further one. Such a look may read all states.
 	strayConfirm = 5 * time.Second
 	strayAgain   = 10 * time.Minute
 )
 
-// Yield fences what is mapped here of volumes that this node has no more (volume.Set.Yield). A call about such
-// a volume does that, too, but nobody calls on a node whose kubelet is gone. It goes on after an error of one
-// volume, and returns all of them. It is cheap where the cache knows the volumes of all mappings, so call it
-// every second; a volume that the cache does not know is read from the store. When the API server is away, or
-// refuses this node's token because its Node was deleted, nothing is heard, and nothing is fenced.
+// Yield fences what is mapped here of volumes that this node has no more (volume.Set.Yield). A call
+// about such a volume does that, too, but nobody calls on a node whose kubelet is gone. It goes on
+// after an error of one volume, and returns all of them. It is cheap where the cache knows the
+// volumes of all mappings, so call it every second; a volume that the cache does not know is read
+// from the store. When the API server is away, or refuses this node's token because its Node was
+// deleted, nothing is heard, and nothing is fenced.
 func (d *Driver) Yield(ctx context.Context) error {
 	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
 	if err != nil {
 		return err
 	}
+
 	volumes, err := d.mapped(ctx, names)
 	errs := []error{err}
 	for _, id := range volumes {
 		if !d.strays.due(id) {
 			continue
 		}
+
 		st, _, err := d.reader().Get(ctx, id)
 		switch {
 		case errors.Is(err, volume.ErrNotFound):
@@ -60,12 +63,13 @@ func (d *Driver) Yield(ctx context.Context) error {
 			return errors.Join(append(errs, err)...) // It would say the same of all others.
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
-// mapped returns the volumes of the mappings with these names. Only states say whose a mapping is: those of
-// this node, which the cache has, and of all nodes where one is in none of them. The error is of states that
-// could not be read, of which one may be a mapping's.
+// mapped returns the volumes of the mappings with these names. Only states say whose a mapping is:
+// those of this node, which the cache has, and of all nodes where one is in none of them. The error
+// is of states that could not be read, of which one may be a mapping's.
 func (d *Driver) mapped(ctx context.Context, names []string) ([]string, error) {
 	unknown := d.strays.keep(names)
 	if len(unknown) == 0 {
@@ -93,8 +97,8 @@ func (d *Driver) mapped(ctx context.Context, names []string) ([]string, error) {
 	return d.strays.volumes(), err
 }
 
-// closeOrphans closes mappings of a volume that the store has twice said not to have, empty being one that
-// nobody knows. What is in use stays open, is said, and is counted.
+// closeOrphans closes mappings of a volume that the store has twice said not to have, empty being
+// one that nobody knows. What is in use stays open, is said, and is counted.
 func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) error {
 	var errs []error
 	for _, name := range names {
@@ -129,7 +133,8 @@ func volumeOfFile(path string) string {
 	return id
 }
 
-// Orphans returns how many mappings have no volume: each of their volumes was looked for twice in vain.
+// Orphans returns how many mappings have no volume: each of their volumes was looked for twice in
+// vain.
 func (d *Driver) Orphans() int { return d.strays.orphans() }
 
 // strays remembers whose mappings are, and which are nobody's. Use newStrays.
@@ -137,7 +142,8 @@ type strays struct {
 	mu sync.Mutex
 	// volumeByName are the volumes of mappings, as far as they are known.
 	volumeByName map[string]string
-	// missing are mappings whose volume is not known, by their names, and volumes that are not found.
+	// missing are mappings whose volume is not known, by their names, and volumes that are not
+	// found.
 	missing map[string]miss
 }
 
@@ -261,7 +267,8 @@ func (s *strays) found(volume string) {
 	delete(s.missing, volume)
 }
 
-// fence fences what is mapped of a volume. A fence that hangs goes on, and the volume is passed over meanwhile.
+// fence fences what is mapped of a volume. A fence that hangs goes on, and the volume is passed
+// over meanwhile.
 func (d *Driver) fence(ctx context.Context, st volume.State) error {
 	set, err := d.set(st)
 	if err != nil {

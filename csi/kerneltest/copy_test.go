@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // patience bounds the wait for a writer to go on.
@@ -89,7 +89,7 @@ func (w *writer) goesOn(t *testing.T, n int64) {
 	nettest.Until(t, patience, "the writer goes on", func() bool { return w.done.Load() >= want })
 }
 
-// files gives a step that writes a file, flushed, and its folder.
+// files returns a step that writes a file, flushed, and its folder.
 func files(dir string) func(i int64) error {
 	return func(i int64) error {
 		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("f%06d", i)), os.O_CREATE|os.O_WRONLY, 0o600)
@@ -112,7 +112,8 @@ func checkFiles(t *testing.T, dir string, n int64) {
 	}
 }
 
-// A file system is copied while it is written to: the copy is clean, has what was flushed before, and grows.
+// A file system is copied while it is written to: the copy is clean, has what was flushed before,
+// and grows.
 func TestCopyOfMountedExt4(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -121,6 +122,7 @@ func TestCopyOfMountedExt4(t *testing.T) {
 	if err := n.MarkMade(t.Context(), "v", ""); err != nil {
 		t.Fatal(err)
 	}
+
 	dir, unmount := mounted(t, o.Mapping.Path)
 	w := startWriter(t, files(dir))
 	w.goesOn(t, 5)
@@ -132,6 +134,7 @@ func TestCopyOfMountedExt4(t *testing.T) {
 	if st := n.copy("restored", "snap", volume.CopyOptions{Size: 2 * size}); st.Payload != 2*size || st.Content != volume.Made {
 		t.Errorf("restored: %+v", st)
 	}
+
 	// Its sources are in nobody's way.
 	n.close("v")
 	for _, gone := range []string{"v", "snap"} {
@@ -139,6 +142,7 @@ func TestCopyOfMountedExt4(t *testing.T) {
 			t.Errorf("delete %s: %+v, %v", gone, r, err)
 		}
 	}
+
 	r := n.open("restored", volume.OpenOptions{})
 	run(t, "", "fsck.ext4", "-fn", r.Mapping.Path)
 	dir, unmount = mounted(t, r.Mapping.Path)
@@ -148,6 +152,7 @@ func TestCopyOfMountedExt4(t *testing.T) {
 	if err := unix.Statfs(dir, &st); err != nil || int64(st.Blocks)*st.Bsize < 3*size/2 {
 		t.Errorf("the restored file system has %d bytes, %v", int64(st.Blocks)*st.Bsize, err)
 	}
+
 	unmount()
 	run(t, "", "fsck.ext4", "-fn", r.Mapping.Path)
 	n.close("restored")
@@ -166,6 +171,7 @@ func TestCopyOfFrozenXFS(t *testing.T) {
 	if _, err := n.Create(t.Context(), "v", xfsSize); err != nil {
 		t.Fatal(err)
 	}
+
 	n.volumes = append(n.volumes, "v")
 	o := n.open("v", volume.OpenOptions{})
 	run(t, "", "mkfs.xfs", "-q", o.Mapping.Path)
@@ -177,10 +183,13 @@ func TestCopyOfFrozenXFS(t *testing.T) {
 		run(t, "", "fsfreeze", "-f", dir)
 		return func() error { run(t, "", "fsfreeze", "-u", dir); return nil }, nil
 	}})
+
 	w.goesOn(t, 2)
 	w.stop()
 	c := n.open("copy", volume.OpenOptions{})
-	// Both have one UUID, and the source is mounted. A frozen XFS has something in its log, which is done at the mount.
+
+	// Both have one UUID, and the source is mounted. A frozen XFS has something in its log, which
+	// is done at the mount.
 	copied, unmount := mounted(t, c.Mapping.Path, "-o", "nouuid")
 	checkFiles(t, copied, flushed)
 	unmount()
@@ -191,7 +200,8 @@ func TestCopyOfFrozenXFS(t *testing.T) {
 // slots is in how many places a raw volume is written, one after the other.
 const slots = 16
 
-// A raw volume is copied while it is written to: what the copy has was there at one moment, though the ring is spread over the disk.
+// A raw volume is copied while it is written to: what the copy has was there at one moment, though
+// the ring is spread over the disk.
 func TestCopyOfSuspendedBlock(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -203,6 +213,7 @@ func TestCopyOfSuspendedBlock(t *testing.T) {
 		_, err := held.WriteAt(b, i%slots*(size/slots))
 		return err
 	})
+
 	w.goesOn(t, 2*slots)
 	before := w.done.Load()
 	n.copy("copy", "v", volume.CopyOptions{})
@@ -215,6 +226,7 @@ func TestCopyOfSuspendedBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
+
 	var seen []int64
 	for slot := range int64(slots) {
 		if _, err := d.ReadAt(b, slot*(size/slots)); err != nil {
@@ -222,6 +234,7 @@ func TestCopyOfSuspendedBlock(t *testing.T) {
 		}
 		seen = append(seen, int64(binary.BigEndian.Uint64(b)))
 	}
+
 	slices.Sort(seen)
 	if first, last := seen[0], seen[slots-1]; last-first != slots-1 || last < before || last > after+1 {
 		t.Errorf("the copy has %v, which were never there together; between %d and %d were written when it began and ended", seen, before, after)
@@ -235,6 +248,7 @@ func TestResumeAfterACopyDied(t *testing.T) {
 	o := n.open("v", volume.OpenOptions{})
 	run(t, "", "mkfs.ext4", "-q", o.Mapping.Path)
 	dir, unmount := mounted(t, o.Mapping.Path)
+
 	w := startWriter(t, files(dir))
 	for name, resume := range map[string]func() error{
 		"when the driver starts": func() error { return n.Resume(t.Context()) },
@@ -259,12 +273,14 @@ func TestResumeAfterACopyDied(t *testing.T) {
 		}
 		w.goesOn(t, 2)
 	}
+
 	w.stop()
 	unmount()
 	run(t, "", "fsck.ext4", "-fn", o.Mapping.Path)
 }
 
-// Where the file system below shares blocks, a copy takes no room and the source stands still for a moment only.
+// Where the file system below shares blocks, a copy takes no room and the source stands still for a
+// moment only.
 func TestCopySharesBlocks(t *testing.T) {
 	needMachine(t)
 	image := filepath.Join(t.TempDir(), "xfs")
@@ -273,10 +289,12 @@ func TestCopySharesBlocks(t *testing.T) {
 	dir, _ := mounted(t, image, "-o", "loop")
 	n := newNodeIn(t, dir)
 	n.create("v")
+
 	o := n.open("v", volume.OpenOptions{})
 	for at := int64(0); at < size; at += 8 << 20 {
 		write(t, o.Mapping.Path, at, bytes.Repeat(marked(canary), 1<<10))
 	}
+
 	free := func() int64 {
 		var st unix.Statfs_t
 		if err := unix.Statfs(dir, &st); err != nil {
@@ -285,19 +303,23 @@ func TestCopySharesBlocks(t *testing.T) {
 		return int64(st.Bfree) * st.Bsize
 	}
 	before := free()
+
 	for i := range 5 {
 		n.copy(fmt.Sprintf("copy%d", i), "v", volume.CopyOptions{})
 	}
+
 	if taken := before - free(); taken > size {
 		t.Errorf("five copies of %d bytes take %d", int64(size), taken)
 	}
 	if shared := run(t, "", "filefrag", "-v", n.image("copy0")); !strings.Contains(shared, "shared") {
 		t.Errorf("no block is shared: %s", shared)
 	}
+
 	write(t, o.Mapping.Path, 0, marked("written after the copies"))
 	c := n.open("copy0", volume.OpenOptions{})
 	wantAt(t, c.Mapping.Path, 0, marked(canary))
 	wantAt(t, o.Mapping.Path, 0, marked("written after the copies"))
+
 	for _, v := range slices.Clone(n.volumes) {
 		if _, err := n.Close(t.Context(), v, nil); err != nil {
 			t.Error(err)

@@ -172,6 +172,7 @@ func TestDriverWithFileSystems(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(at, "first"), text, 0o600); err != nil {
 				t.Fatal(err)
 			}
+
 			p.healthy("pvc-1")
 			// A process that comes later finds what there is.
 			p.restart()
@@ -180,6 +181,7 @@ func TestDriverWithFileSystems(t *testing.T) {
 			if _, err := p.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot-1", SourceVolumeId: "pvc-1"}); err != nil {
 				t.Fatal(err)
 			}
+
 			t.Cleanup(func() {
 				_, err := p.DeleteSnapshot(after(t), &csi.DeleteSnapshotRequest{SnapshotId: "snapshot-1"})
 				p.report(err)
@@ -187,6 +189,7 @@ func TestDriverWithFileSystems(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(at, "second"), text, 0o600); err != nil {
 				t.Fatalf("the source takes no writes after it was copied: %v", err)
 			}
+
 			// Larger than its source, and mounted beside it.
 			p.provision("pvc-2", c, 3*bytes, "snapshot-1")
 			p.stage("pvc-2", c)
@@ -195,11 +198,13 @@ func TestDriverWithFileSystems(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(other, "second")); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the copy has what was written later: %v", err)
 			}
+
 			p.large(at, 2*bytes)
 			p.large(other, 3*bytes)
 			if err := p.unstage("pvc-1"); driver.Code(err) != codes.FailedPrecondition {
 				t.Errorf("unstaged while published: %v", err)
 			}
+
 			p.withdraw("pvc-1")
 			p.stage("pvc-1", c)
 			p.compare(filepath.Join(p.publish("pvc-1", c), "second"), text)
@@ -246,7 +251,8 @@ func TestDriverWithDevices(t *testing.T) {
 	p.healthy("pvc-1")
 }
 
-// TestTimeToStage prints what the gates of `make bench-storage` measure, without a cluster around it.
+// TestTimeToStage prints what the gates of `make bench-storage` measure, without a cluster around
+// it.
 func TestTimeToStage(t *testing.T) {
 	p := newPlugin(t)
 	p.files.Sparse = true

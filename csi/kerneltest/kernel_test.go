@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // machineEnv turns these tests on.
@@ -29,7 +29,8 @@ const machineEnv = "KUBEVEIL_DM"
 const (
 	cluster = "c0ffee00-0000-4000-8000-000000000001"
 	size    = 64 << 20
-	// canary is looked for on disks; it is repeated so that wherever a sector begins there is a whole one.
+	// canary is looked for on disks; it is repeated so that wherever a sector begins there is a
+	// whole one.
 	canary = "kubeveil-canary-8c1f"
 )
 
@@ -166,7 +167,8 @@ func wantAt(t *testing.T, path string, at int64, want []byte) {
 	}
 }
 
-// count says how often the canary's text is in the file, past the page cache. One that lies across two of its pieces is not counted: it is in each sector whole.
+// count says how often the canary's text is in the file, past the page cache. One that lies across
+// two of its pieces is not counted: it is in each sector whole.
 func count(t *testing.T, path, text string) int {
 	t.Helper()
 	d, err := blk.Open(path)
@@ -192,7 +194,7 @@ func count(t *testing.T, path, text string) int {
 
 func (n *node) image(name string) string { return filepath.Join(n.files.Dir, name+".img") }
 
-// recovery gives the recovery key and the volume key of a volume.
+// recovery returns the recovery key and the volume key of a volume.
 func (n *node) recovery(name string) (passphrase, volumeKey string) {
 	n.t.Helper()
 	st, _, err := n.Store.Get(n.t.Context(), name)
@@ -217,7 +219,8 @@ func (n *node) recovery(name string) (passphrase, volumeKey string) {
 	return string(text.Bytes()), hex.EncodeToString(keys.Volume.Bytes())
 }
 
-// What is written through a volume is there again, and nowhere on the disk; stock cryptsetup reads it, and we read what that wrote.
+// What is written through a volume is there again, and nowhere on the disk; stock cryptsetup reads
+// it, and we read what that wrote.
 func TestRoundTripWithCryptsetup(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -225,10 +228,12 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 	if got, err := blk.Number(o.Mapping.Path); err != nil || got != o.Mapping.Number {
 		t.Fatalf("%s is device %#x, %v; want %#x", o.Mapping.Path, got, err, o.Mapping.Number)
 	}
+
 	write(t, o.Mapping.Path, 1<<20, marked(canary))
 	if again := n.open("v", volume.OpenOptions{}); !again.Adopted || again.Mapping.Number != o.Mapping.Number {
 		t.Errorf("opened again: %+v", again)
 	}
+
 	n.close("v")
 	if c := count(t, n.image("v"), canary); c != 0 {
 		t.Errorf("the canary is %d times on the disk", c)
@@ -240,6 +245,7 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 	if c := count(t, plain, canary); c < 100 {
 		t.Errorf("the control finds the canary %d times: the search is broken", c)
 	}
+
 	passphrase, _ := n.recovery("v")
 	dump := run(t, "", "cryptsetup", "luksDump", n.image("v"))
 	for _, want := range []string{"aes-xts-plain64", "sector: 4096", "pbkdf2", "offset: 4194304"} {
@@ -247,13 +253,16 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 			t.Errorf("luksDump does not say %q: %s", want, dump)
 		}
 	}
+
 	if got := run(t, "", "blkid", "-p", "-o", "value", "-s", "TYPE", n.image("v")); got != "crypto_LUKS\n" {
 		t.Errorf("blkid says %q", got)
 	}
+
 	run(t, passphrase, "cryptsetup", "open", "--key-file", "-", n.image("v"), "recovered")
 	if got := strings.TrimSpace(run(t, "", "blockdev", "--getsize64", "/dev/mapper/recovered")); got != fmt.Sprint(size) {
 		t.Errorf("cryptsetup's mapping has %s bytes, want %d", got, size)
 	}
+
 	wantAt(t, "/dev/mapper/recovered", 1<<20, marked(canary))
 	write(t, "/dev/mapper/recovered", 2<<20, marked("written by cryptsetup"))
 	run(t, "", "cryptsetup", "close", "recovered")
@@ -301,6 +310,7 @@ func TestFileSystemGrowsWhileMounted(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	run(t, "", "mount", o.Mapping.Path, dir)
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	if err := os.WriteFile(filepath.Join(dir, "f"), marked(canary), 0o600); err != nil {
@@ -313,9 +323,11 @@ func TestFileSystemGrowsWhileMounted(t *testing.T) {
 	if err != nil || st.Payload != 3*size {
 		t.Fatalf("%+v, %v", st, err)
 	}
+
 	if again := n.open("v", volume.OpenOptions{}); !again.Adopted || again.Mapping.Targets[0].Length != 3*size {
 		t.Errorf("after expanding: %+v", again)
 	}
+
 	run(t, "", "resize2fs", o.Mapping.Path)
 	var st1 unix.Statfs_t
 	if err := unix.Statfs(dir, &st1); err != nil || int64(st1.Blocks)*st1.Bsize < 2*size {
@@ -324,6 +336,7 @@ func TestFileSystemGrowsWhileMounted(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !bytes.Equal(got, marked(canary)) {
 		t.Errorf("the file has changed: %v", err)
 	}
+
 	run(t, "", "umount", dir)
 	run(t, "", "fsck.ext4", "-fn", o.Mapping.Path)
 	n.close("v")

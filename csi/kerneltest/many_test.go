@@ -17,9 +17,11 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 	const many = 100
 	n := newNode(t)
 	n.files.Sparse = true
+
 	for i := range many {
 		n.create(fmt.Sprintf("v%d", i))
 	}
+
 	openAll := func() []time.Duration {
 		took := make([]time.Duration, many)
 		var wg sync.WaitGroup
@@ -36,15 +38,19 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 		slices.Sort(took)
 		return took
 	}
+
 	start := time.Now()
 	openAll()
 	t.Logf("%d new volumes in %v", many, time.Since(start))
+
 	for i := range many {
 		n.close(fmt.Sprintf("v%d", i))
 	}
+
 	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 		t.Fatal(err)
 	}
+
 	base := peak(t)
 	start = time.Now()
 	took := openAll()
@@ -54,6 +60,7 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 	if most > 64<<10 {
 		t.Errorf("peak memory %d KiB, want at most 64 MiB", most)
 	}
+
 	one := n.open("v0", volume.OpenOptions{})
 	n.close("v0")
 	start = time.Now()

@@ -12,10 +12,11 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// inUse gives a node with an open volume v that begins with the canary, and somebody who has the mapping open.
+// inUse returns a node with an open volume v that begins with the canary, and somebody who has the
+// mapping open.
 func inUse(t *testing.T) (n *node, o volume.Opened, held *os.File) {
 	t.Helper()
 	n = newNode(t)
@@ -36,7 +37,7 @@ func hold(t *testing.T, path string) *os.File {
 	return f
 }
 
-// reload gives a mapping a second table, on which everything fails.
+// reload loads a second table into a mapping, on which everything fails.
 func reload(t *testing.T, name string) {
 	t.Helper()
 	run(t, fmt.Sprintf("0 %d error", size>>9), "dmsetup", "reload", name)
@@ -59,10 +60,12 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	if next.Adopted || next.Mapping.Name == o.Mapping.Name {
 		t.Fatalf("a zombie was taken: %+v", next)
 	}
+
 	wantAt(t, next.Mapping.Path, 0, marked(canary))
 	if _, err := held.ReadAt(blk.Buffer(4096), 0); !errors.Is(err, unix.EIO) {
 		t.Errorf("the zombie still reads: %v", err)
 	}
+
 	held.Close()
 	// A live mapping is fenced, with a request of its holder after it.
 	held = hold(t, next.Mapping.Path)
@@ -76,14 +79,18 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, false); !errors.Is(err, crypt.ErrInUse) {
 		t.Errorf("removed while open: %v", err)
 	}
+
 	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, true); err != nil {
 		t.Errorf("deferred: %v", err)
 	}
+
 	third := n.open("v", volume.OpenOptions{})
 	wantAt(t, third.Mapping.Path, 0, marked(canary))
 	held.Close()
+
 	for _, name := range []string{o.Mapping.Name, next.Mapping.Name} {
-		// The kernel does it a moment later (dm_blk_close leaves it to a work queue), and udev may look at what dmsetup changed until then.
+		// The kernel does it a moment later (dm_blk_close leaves it to a work queue), and udev may
+		// look at what dmsetup changed until then.
 		nettest.Until(t, time.Minute, name+" goes with its last close", func() bool {
 			_, err := (crypt.Kernel{}).Lookup(ctx, name)
 			return errors.Is(err, crypt.ErrNoMapping)
@@ -91,7 +98,8 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	}
 }
 
-// A mapping with a second table, as an expansion leaves it that is killed before it makes that live, goes on by its own; also when it was suspended already.
+// A mapping with a second table, as an expansion leaves it that is killed before it makes that
+// live, goes on by its own; also when it was suspended already.
 func TestSecondTableIsDropped(t *testing.T) {
 	n, o, _ := inUse(t)
 	for _, suspended := range []bool{false, true} {
@@ -132,13 +140,15 @@ func TestFenceFailsWhatWaits(t *testing.T) {
 	wantAt(t, next.Mapping.Path, 0, marked(canary))
 }
 
-// A size that the kernel refuses, as of a disk that became smaller, leaves the mapping as it was, and nothing waits in it.
+// A size that the kernel refuses, as of a disk that became smaller, leaves the mapping as it was,
+// and nothing waits in it.
 func TestResizeThatIsRefused(t *testing.T) {
 	n, o, held := inUse(t)
 	dev, err := n.Backend.Attach(t.Context(), "v")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	data, err := n.keys.Unwrap(t.Context(), o.State.Binding(), o.State.Key)
 	if err != nil {
 		t.Fatal(err)
@@ -149,6 +159,7 @@ func TestResizeThatIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer keys.Wipe()
+
 	larger := crypt.Expected(o.State.UUID, o.State.Epoch, 2*size, dev.Number, "", false)
 	if err := (crypt.Kernel{}).Resize(t.Context(), larger, keys.Volume); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("larger than its disk: %v", err)

@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// Chain is a Provider that wraps by its first provider and unwraps by whichever can: what one uses while keys are re-wrapped. It must not be empty.
+// Chain is a Provider that wraps by its first provider and unwraps by whichever can: what one uses
+// while keys are re-wrapped. It must not be empty.
 type Chain []Provider
 
 // Name is that of the first.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // hardenEnv marks the process that hardens itself: it could not be undone in this one.
@@ -27,6 +27,7 @@ func TestHarden(t *testing.T) {
 		}
 		return
 	}
+
 	if err := Harden(); err != nil {
 		t.Fatal(err)
 	}
@@ -37,6 +38,7 @@ func TestHarden(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err != nil || core != (unix.Rlimit{}) {
 		t.Errorf("core %+v, %v", core, err)
 	}
+
 	lockedWhenTouched(t)
 	heapIsGivenBack(t)
 	// What the process starts is as any other.
@@ -46,7 +48,8 @@ func TestHarden(t *testing.T) {
 	}
 }
 
-// lockedWhenTouched checks that memory that is mapped later is locked page by page as it is used, and takes no room before.
+// lockedWhenTouched checks that memory that is mapped later is locked page by page as it is used,
+// and takes no room before.
 func lockedWhenTouched(t *testing.T) {
 	t.Helper()
 	page := unix.Getpagesize()
@@ -69,7 +72,8 @@ func lockedWhenTouched(t *testing.T) {
 	}
 }
 
-// heapIsGivenBack checks that the runtime, whose usual way locked memory refuses, still gives up what it has freed.
+// heapIsGivenBack checks that the runtime, whose usual way locked memory refuses, still gives up
+// what it has freed.
 func heapIsGivenBack(t *testing.T) {
 	t.Helper()
 	b := make([]byte, 64<<20)

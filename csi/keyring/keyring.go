@@ -9,11 +9,14 @@ import (
 
 // Errors of providers. What is retried and what is not depends on which it is.
 var (
-	// ErrUnavailable matches when the key service did not answer, or did not do what it was asked: try again.
+	// ErrUnavailable matches when the key service did not answer, or did not do what it was asked:
+	// try again.
 	ErrUnavailable = errors.New("key service unavailable")
-	// ErrWrongKey matches when the key was wrapped by a key-encryption key, or a provider, other than those at hand.
+	// ErrWrongKey matches when the key was wrapped by a key-encryption key, or a provider, other
+	// than those at hand.
 	ErrWrongKey = errors.New("wrapped by another key")
-	// ErrCorrupt matches when what was wrapped does not authenticate, or is nothing that this package wrapped.
+	// ErrCorrupt matches when what was wrapped does not authenticate, or is nothing that this
+	// package wrapped.
 	ErrCorrupt = errors.New("wrapped key is damaged")
 )
 
@@ -46,11 +49,11 @@ type Wrapped struct {
 	Annotations map[string][]byte `json:"annotations,omitempty"`
 }
 
-// IsZero is whether w is no wrapped key.
+// IsZero reports whether w is no wrapped key.
 func (w Wrapped) IsZero() bool { return w.Provider == "" && len(w.Blob) == 0 }
 
-// Provider wraps keys by a key-encryption key that it holds or can reach. Its methods may be called from several goroutines; the
-// caller wipes secrets that it is given.
+// Provider wraps keys by a key-encryption key that it holds or can reach. Its methods may be called
+// from several goroutines; the caller wipes secrets that it is given.
 type Provider interface {
 	// Name is the provider's name: kms, secret or file.
 	Name() string
@@ -58,11 +61,13 @@ type Provider interface {
 	KeyID(ctx context.Context) (string, error)
 	// Wrap wraps key for b.
 	Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error)
-	// Unwrap gives the key that was wrapped for b; a *BindingError when it was wrapped for something else.
+	// Unwrap returns the key that was wrapped for b; a *BindingError when it was wrapped for
+	// something else.
 	Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error)
 }
 
-// Wiper is a Provider that holds keys itself. Wipe overwrites them; the provider must not be used meanwhile, and wraps and unwraps nothing afterwards.
+// Wiper is a Provider that holds keys itself. Wipe overwrites them; the provider must not be used
+// meanwhile, and wraps and unwraps nothing afterwards.
 type Wiper interface {
 	Provider
 	Wipe()
@@ -85,8 +90,9 @@ func WrapChecked(ctx context.Context, p Provider, b Binding, key *Secret) (Wrapp
 	return w, nil
 }
 
-// Rewrap wraps by to the key that from has wrapped. When w is already wrapped by the present key of to, it is returned as it is, and changed is
-// false. w stays valid: the caller replaces it when the new one is stored.
+// Rewrap wraps by to the key that from has wrapped. When w is already wrapped by the present key of
+// to, it is returned as it is, and changed is false. w stays valid: the caller replaces it when the
+// new one is stored.
 func Rewrap(ctx context.Context, from, to Provider, b Binding, w Wrapped) (out Wrapped, changed bool, err error) {
 	id, err := to.KeyID(ctx)
 	if err != nil {
@@ -109,7 +115,8 @@ func Rewrap(ctx context.Context, from, to Provider, b Binding, w Wrapped) (out W
 // envelopeMagic begins what is wrapped; its last byte is the version.
 const envelopeMagic = "KVK\x01"
 
-// seal gives what is wrapped: magic, then cluster, volume and key, each after its length (16 bits, big endian).
+// seal returns what is wrapped: magic, then cluster, volume and key, each after its length (16
+// bits, big endian).
 func seal(b Binding, key *Secret) (*Secret, error) {
 	if b.Cluster == "" || b.Volume == "" || key.Len() == 0 {
 		return nil, fmt.Errorf("wrap: no cluster, volume or key: %s, key of %d bytes", b, key.Len())
@@ -132,6 +139,7 @@ func open(b Binding, p []byte) (*Secret, error) {
 	if len(p) < len(envelopeMagic) || string(p[:len(envelopeMagic)]) != envelopeMagic {
 		return nil, fmt.Errorf("%w: it does not begin as one of ours", ErrCorrupt)
 	}
+
 	rest := p[len(envelopeMagic):]
 	var parts [3][]byte
 	for i := range parts {
@@ -144,6 +152,7 @@ func open(b Binding, p []byte) (*Secret, error) {
 		}
 		parts[i], rest = rest[:n], rest[n:]
 	}
+
 	if len(rest) != 0 {
 		return nil, fmt.Errorf("%w: %d bytes too many", ErrCorrupt, len(rest))
 	}
@@ -153,5 +162,6 @@ func open(b Binding, p []byte) (*Secret, error) {
 	if found := (Binding{string(parts[0]), string(parts[1])}); found != b {
 		return nil, &BindingError{Expected: b, Found: found}
 	}
+
 	return NewSecret(parts[2])
 }

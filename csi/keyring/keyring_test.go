@@ -19,7 +19,7 @@ var (
 	there = Binding{Cluster: "cluster-1", Volume: "pvc-2"}
 )
 
-// providers gives one of each kind, a further one with another key of the same kind.
+// providers returns one of each kind, a further one with another key of the same kind.
 func providers(t *testing.T) map[string][2]Provider {
 	t.Helper()
 	fromSecrets := func(c byte) Provider {
@@ -40,6 +40,7 @@ func providers(t *testing.T) map[string][2]Provider {
 		}
 		return p
 	}
+
 	plugin := func() Provider {
 		p, _ := newPlugin(t)
 		return p
@@ -67,10 +68,12 @@ func TestProviders(t *testing.T) {
 			if err := json.Unmarshal(text, &w); err != nil || w.IsZero() || w.Provider != name || p[0].Name() != name {
 				t.Fatalf("through JSON: %v, provider %q", err, w.Provider)
 			}
+
 			got, err := p[0].Unwrap(t.Context(), here, w)
 			if err != nil || !got.Equal(key) {
 				t.Errorf("unwrap: %v", err)
 			}
+
 			got.Wipe()
 			var wrong *BindingError
 			if _, err := p[0].Unwrap(t.Context(), there, w); !errors.As(err, &wrong) || wrong.Expected != there || wrong.Found != here {
@@ -82,6 +85,7 @@ func TestProviders(t *testing.T) {
 			if _, err := p[1].Unwrap(t.Context(), here, w); !errors.Is(err, ErrWrongKey) && !errors.Is(err, ErrUnavailable) {
 				t.Errorf("another key: %v", err)
 			}
+
 			w.Provider = "other"
 			if _, err := p[0].Unwrap(t.Context(), here, w); !errors.Is(err, ErrWrongKey) {
 				t.Errorf("another provider: %v", err)
@@ -224,17 +228,20 @@ func TestFileRefuses(t *testing.T) {
 	if err := os.Symlink(path, path+".link"); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := durable.Write(path+".bad", []byte("not a key\n")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(path+".dir", 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, suffix := range []string{".link", ".bad", ".dir"} {
 		if _, err := File(path + suffix); !errors.Is(err, ErrSecret) {
 			t.Errorf("%s: %v", suffix, err)
 		}
 	}
+
 	if err := os.Chmod(path, 0o640); err != nil {
 		t.Fatal(err)
 	}
@@ -252,6 +259,7 @@ func FuzzOpen(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	f.Add(bytes.Clone(good.Bytes()))
 	f.Add([]byte(envelopeMagic))
 	f.Fuzz(func(t *testing.T, p []byte) {

@@ -23,15 +23,16 @@ const (
 // kmsPatience bounds one call of a plugin.
 const kmsPatience = 5 * time.Second
 
-// KMS is a Provider that asks a Kubernetes KMS v2 plugin on a unix socket, the same programs that the API server uses. It connects when it is
-// needed and again when the plugin was away.
+// KMS is a Provider that asks a Kubernetes KMS v2 plugin on a unix socket, the same programs that
+// the API server uses. It connects when it is needed and again when the plugin was away.
 type KMS struct {
 	conn    *grpc.ClientConn
 	service kms.KeyManagementServiceClient
 	socket  string
 }
 
-// NewKMS prepares to use the plugin that listens on socket, a path. It does not connect; Close releases it.
+// NewKMS prepares to use the plugin that listens on socket, a path. It does not connect; Close
+// releases it.
 func NewKMS(socket string) (*KMS, error) {
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -46,7 +47,8 @@ func (p *KMS) Close() error { return p.conn.Close() }
 // Name is kms.
 func (p *KMS) Name() string { return NameKMS }
 
-// KeyID is the present write key, as the plugin's status says; ErrUnavailable when the plugin is not healthy.
+// KeyID is the present write key, as the plugin's status says; ErrUnavailable when the plugin is
+// not healthy.
 func (p *KMS) KeyID(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, kmsPatience)
 	defer cancel()
@@ -116,7 +118,8 @@ func (p *KMS) checkKeyID(id string) error {
 	return nil
 }
 
-// unavailable makes an error of a call. The API has no codes by which a refusal could be told from a failure.
+// unavailable makes an error of a call. The API has no codes by which a refusal could be told from
+// a failure.
 func (p *KMS) unavailable(call string, err error) error {
 	return fmt.Errorf("%w: kms plugin %s: %s: %w", ErrUnavailable, p.socket, call, err)
 }

@@ -73,11 +73,13 @@ func newPlugin(t *testing.T) (*KMS, *plugin) {
 	if p.aead, err = cipher.NewGCM(block); err != nil {
 		t.Fatal(err)
 	}
+
 	socket := filepath.Join(t.TempDir(), "kms.sock")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	kms.RegisterKeyManagementServiceServer(p.server, p)
 	var served sync.WaitGroup
 	served.Go(func() { _ = p.server.Serve(l) })
@@ -85,6 +87,7 @@ func newPlugin(t *testing.T) (*KMS, *plugin) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		client.Close()
 		p.server.Stop()

@@ -32,17 +32,19 @@ const (
 	NameFile   = "file"
 )
 
-// Keys of CSI node-stage secrets that FromSecrets knows: the key-encryption key, and one that was in use before and still opens. Each is base64 of
-// 32 random bytes.
+// Keys of CSI node-stage secrets that FromSecrets knows: the key-encryption key, and one that was
+// in use before and still opens. Each is base64 of 32 random bytes.
 const (
 	SecretKey         = "key"
 	SecretPreviousKey = "previousKey"
 )
 
-// ErrSecret matches when node-stage secrets or a key file are not what they must be. Nothing of their values is in the message.
+// ErrSecret matches when node-stage secrets or a key file are not what they must be. Nothing of
+// their values is in the message.
 var ErrSecret = errors.New("key-encryption key refused")
 
-// local is a Provider that has the key-encryption key itself: AES-256-GCM with a random nonce before the ciphertext.
+// local is a Provider that has the key-encryption key itself: AES-256-GCM with a random nonce
+// before the ciphertext.
 type local struct {
 	name string
 	// keys are those that open; the first wraps.
@@ -54,7 +56,7 @@ type kek struct {
 	key *Secret
 }
 
-// newKEK names key by a digest of it, which tells keys apart and gives nothing away.
+// newKEK names key by a digest of it, which tells keys apart and returns nothing away.
 func newKEK(key *Secret) kek {
 	h := sha256.New()
 	h.Write([]byte("kubeveil key-encryption key id\x00"))
@@ -62,7 +64,8 @@ func newKEK(key *Secret) kek {
 	return kek{"sha256:" + hex.EncodeToString(h.Sum(nil)[:8]), key}
 }
 
-// FromSecrets is a Provider whose key came with a CSI request: Wipe it when that ends. An unknown entry is an error: it would be one that is misspelt.
+// FromSecrets is a Provider whose key came with a CSI request: Wipe it when that ends. An unknown
+// entry is an error: it would be one that is misspelt.
 func FromSecrets(secrets map[string]string) (Provider, error) {
 	p := &local{name: NameSecret}
 	for name := range secrets {
@@ -85,8 +88,9 @@ func FromSecrets(secrets map[string]string) (Provider, error) {
 	return p, nil
 }
 
-// File is a Provider whose key is in a file. It protects nothing from the owner of that file's disk. The file must be a regular one of
-// mode 0600 that belongs to the user who runs this; one that is not is refused and left alone. It is never made here, see CreateFile.
+// File is a Provider whose key is in a file. It protects nothing from the owner of that file's
+// disk. The file must be a regular one of mode 0600 that belongs to the user who runs this; one
+// that is not is refused and left alone. It is never made here, see CreateFile.
 func File(path string) (Provider, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -114,7 +118,8 @@ func File(path string) (Provider, error) {
 	return &local{NameFile, []kek{newKEK(key)}}, nil
 }
 
-// CreateFile makes a random key-encryption key in a new file of mode 0600. A file that is there already is left alone (fs.ErrExist).
+// CreateFile makes a random key-encryption key in a new file of mode 0600. A file that is there
+// already is left alone (fs.ErrExist).
 func CreateFile(path string) error {
 	key, err := Generate(KEKSize)
 	if err != nil {
@@ -126,7 +131,8 @@ func CreateFile(path string) error {
 	return durable.Create(path, text)
 }
 
-// parseKEK reads base64 of 32 bytes, with or without a line break at the end. It wipes text; its errors hold nothing of it.
+// parseKEK reads base64 of 32 bytes, with or without a line break at the end. It wipes text; its
+// errors hold nothing of it.
 func parseKEK(text []byte) (*Secret, error) {
 	defer clear(text)
 	if n := len(text); n > 0 && text[n-1] == '\n' {

@@ -24,15 +24,18 @@ const MaxSize = 512
 // ErrLocked matches when memory cannot be locked.
 var ErrLocked = errors.New("memory cannot be locked: give the process CAP_IPC_LOCK")
 
-// Secret is a key in locked memory. Nil is no key. Its methods may be called from several goroutines, except Wipe, after which
-// it is empty. One that is forgotten without Wipe is wiped when the garbage collector finds it.
+// Secret is a key in locked memory. Nil is no key. Its methods may be called from several
+// goroutines, except Wipe, after which it is empty. One that is forgotten without Wipe is wiped
+// when the garbage collector finds it.
 type Secret struct {
-	// Behind functions because fmt prints the unexported fields of other people's values by reflection, which sees an address here.
+	// Behind functions because fmt prints the unexported fields of other people's values by
+	// reflection, which sees an address here.
 	bytes func() []byte
 	wipe  func()
 }
 
-// NewSecret moves b into a Secret: b is wiped, also on error. Empty, and longer than MaxSize, are errors.
+// NewSecret moves b into a Secret: b is wiped, also on error. Empty, and longer than MaxSize, are
+// errors.
 func NewSecret(b []byte) (*Secret, error) {
 	defer clear(b)
 	s, err := allocate(len(b))
@@ -76,8 +79,8 @@ func allocate(n int) (*Secret, error) {
 	return s, nil
 }
 
-// Bytes is the secret itself, valid until Wipe, not to be changed, copied or kept. A wiped or nil Secret has none. Keep s alive
-// (runtime.KeepAlive) for as long as the slice is in use.
+// Bytes is the secret itself, valid until Wipe, not to be changed, copied or kept. A wiped or nil
+// Secret has none. Keep s alive (runtime.KeepAlive) for as long as the slice is in use.
 func (s *Secret) Bytes() []byte {
 	if s == nil || s.bytes == nil {
 		return nil
@@ -102,8 +105,8 @@ func (s *Secret) Equal(other *Secret) bool {
 	return s.Len() > 0 && subtle.ConstantTimeCompare(s.Bytes(), other.Bytes()) == 1
 }
 
-// Derive makes a Secret of n bytes from s, which must be 64 random bytes: HKDF-Expand with SHA-512 (RFC 5869, 2.3). Two that differ in info are
-// independent.
+// Derive makes a Secret of n bytes from s, which must be 64 random bytes: HKDF-Expand with SHA-512
+// (RFC 5869, 2.3). Two that differ in info are independent.
 func (s *Secret) Derive(info string, n int) (*Secret, error) {
 	defer runtime.KeepAlive(s)
 	if s.Len() != sha512.Size {
@@ -128,16 +131,17 @@ func (s Secret) GoString() string { return redacted }
 // LogValue is "redacted".
 func (s Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// MarshalText gives "redacted".
+// MarshalText returns "redacted".
 func (s Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// MarshalJSON gives "redacted".
+// MarshalJSON returns "redacted".
 func (s Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
 // vault is where all secrets of the process lie.
 var vault locked
 
-// locked hands out slots of MaxSize bytes of locked memory. Its pages are kept for ever: few secrets live at once.
+// locked hands out slots of MaxSize bytes of locked memory. Its pages are kept for ever: few
+// secrets live at once.
 type locked struct {
 	mu   sync.Mutex
 	free [][]byte
@@ -182,12 +186,14 @@ func (l *locked) growLocked() error {
 	return nil
 }
 
-// Harden makes the process one whose memory is not dumped, read by others of the same user, or swapped: PR_SET_DUMPABLE 0, RLIMIT_CORE 0, and mlockall
-// of what it has and will have, page by page as it is touched. Call it before the first key exists.
+// Harden makes the process one whose memory is not dumped, read by others of the same user, or
+// swapped: PR_SET_DUMPABLE 0, RLIMIT_CORE 0, and mlockall of what it has and will have, page by
+// page as it is touched. Call it before the first key exists.
 //
-// It needs CAP_IPC_LOCK, and for good: without, the kernel counts every address that Go reserves, which is more than a GiB, against RLIMIT_MEMLOCK. Room
-// that is reserved and not used takes no memory, and the runtime still gives back what it frees (madvise fails on locked memory, so it maps that part
-// anew). Programs that are started are not locked; they too dump no core.
+// It needs CAP_IPC_LOCK, and for good: without, the kernel counts every address that Go reserves,
+// which is more than a GiB, against RLIMIT_MEMLOCK. Room that is reserved and not used takes no
+// memory, and the runtime still gives back what it frees (madvise fails on locked memory, so it
+// maps that part anew). Programs that are started are not locked; they too dump no core.
 func Harden() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)

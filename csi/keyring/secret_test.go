@@ -25,23 +25,28 @@ func TestSecretHasNoTextForm(t *testing.T) {
 		S *Secret
 		s Secret
 	}
+
 	h := holder{s, *s}
 	var b bytes.Buffer
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%p", "%t", "%b"} {
 		fmt.Fprintf(&b, verb+verb+verb+verb, s, *s, h, &h)
 	}
+
 	text, err := json.Marshal(h)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	b.Write(text)
 	slog.New(slog.NewTextHandler(&b, nil)).Info("key", "a", s, "b", *s, "c", h)
 	slog.New(slog.NewJSONHandler(&b, nil)).Info("key", "a", s, "b", *s, "c", h)
+
 	for _, form := range []string{canary, canary[:8], fmt.Sprintf("%x", canary[:8]), base64.StdEncoding.EncodeToString([]byte(canary))[:12], fmt.Sprint([]byte(canary[:4]))[1:10]} {
 		if strings.Contains(strings.ToLower(b.String()), strings.ToLower(form)) {
 			t.Errorf("the key is printed as %q", form)
 		}
 	}
+
 	if !strings.Contains(b.String(), redacted) {
 		t.Error("nothing is redacted")
 	}
@@ -56,12 +61,14 @@ func TestSecretIsWiped(t *testing.T) {
 	if source[0] != 0 || s.Bytes()[0] != 0xa5 {
 		t.Error("the source was not moved")
 	}
+
 	memory := s.Bytes()
 	s.Wipe()
 	s.Wipe()
 	if s.Len() != 0 || !bytes.Equal(memory, make([]byte, 64)) {
 		t.Error("there is something left")
 	}
+
 	other, err := Generate(64)
 	if err != nil {
 		t.Fatal(err)
@@ -70,11 +77,13 @@ func TestSecretIsWiped(t *testing.T) {
 	if s.Len() != 0 || s.Equal(s) || other.Equal(s) || !other.Equal(other) {
 		t.Error("a wiped secret sees its successor")
 	}
+
 	var none *Secret
 	none.Wipe()
 	if none.Len() != 0 || none.Equal(none) {
 		t.Error("nil is something")
 	}
+
 	for _, n := range []int{-1, 0, MaxSize + 1} {
 		if _, err := Generate(n); err == nil {
 			t.Errorf("made a secret of %d bytes", n)

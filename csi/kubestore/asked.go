@@ -10,8 +10,9 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// holder is the node that has the volume now: the one where it is open, else the one with its disk. Where a person lets another node take it from that one, it is
-// the other: the first is said to be gone.
+// holder is the node that has the volume now: the one where it is open, else the one with its disk.
+// Where a person lets another node take it from that one, it is the other: the first is said to be
+// gone.
 func holder(st volume.State, asked Asked) string {
 	now := st.Writer
 	if now == "" {
@@ -23,7 +24,8 @@ func holder(st volume.State, asked Asked) string {
 	return now
 }
 
-// RewrapDone removes a request that Cache.Rewraps returned. One that was replaced by another meanwhile stays, which is no error.
+// RewrapDone removes a request that Cache.Rewraps returned. One that was replaced by another
+// meanwhile stays, which is no error.
 func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
 	o, err := s.get(ctx, name)
 	if err != nil {
@@ -43,8 +45,9 @@ func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
 	return explain("end request of volume "+name, err)
 }
 
-// TakeOver is the node from which this one may take the volume; empty when nobody asks for that. It is what volume.OpenOptions.TakeOver wants. A *volume.TakenError says
-// that another node may take it from this one.
+// TakeOver is the node from which this one may take the volume; empty when nobody asks for that. It
+// is what volume.OpenOptions.TakeOver wants. A *volume.TakenError says that another node may take
+// it from this one.
 func (s *Store) TakeOver(ctx context.Context, name string) (from string, err error) {
 	o, err := s.get(ctx, name)
 	if err != nil {

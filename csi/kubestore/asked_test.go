@@ -70,7 +70,8 @@ func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 	}
 }
 
-// Whom a takeover is for: the node that may take the volume, the one that is said to be gone, and all others.
+// Whom a takeover is for: the node that may take the volume, the one that is said to be gone, and
+// all others.
 func TestTakeOver(t *testing.T) {
 	const one, two, three = "node-1", "node-2", "node-3"
 	st := full()

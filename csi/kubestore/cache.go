@@ -19,15 +19,16 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// Cache is what the API server last said of the volumes of one node (spec.node). It is a volume.Reader: it
-// may be a moment old, so it informs and decides nothing. Use Store.NewCache, then Run. Its methods may be
-// called from several goroutines.
+// Cache is what the API server last said of the volumes of one node (spec.node). It is a
+// volume.Reader: it may be a moment old, so it informs and decides nothing. Use Store.NewCache,
+// then Run. Its methods may be called from several goroutines.
 type Cache struct {
 	store *Store
 	log   *slog.Logger
-	// whole is set once the API server has refused to select by spec.node: then all volumes are watched.
+	// whole is set once the API server has refused to select by spec.node: then all volumes are
+	// watched.
 	whole atomic.Bool
-	// away is whether the last request failed.
+	// away reports whether the last request failed.
 	away atomic.Bool
 
 	mu      sync.Mutex
@@ -102,8 +103,8 @@ func (c *Cache) selector() string {
 	return "spec.node=" + c.store.node
 }
 
-// unselected reports whether err is the answer of an API server that cannot select by the field: Kubernetes
-// 1.30, or one whose definition of the resource was installed earlier.
+// unselected reports whether err is the answer of an API server that cannot select by the field:
+// Kubernetes 1.30, or one whose definition of the resource was installed earlier.
 func (c *Cache) unselected(err error) bool {
 	if !apierrors.IsBadRequest(err) || c.whole.Swap(true) {
 		return false
@@ -163,8 +164,8 @@ func (c *Cache) put(obj any) error {
 	return nil
 }
 
-// Get implements volume.Reader. A volume that is not in the cache is read from the API server: it is
-// another node's, it is gone, or it was made this moment.
+// Get implements volume.Reader. A volume that is not in the cache is read from the API server: it
+// is another node's, it is gone, or it was made this moment.
 func (c *Cache) Get(ctx context.Context, name string) (volume.State, volume.Revision, error) {
 	c.mu.Lock()
 	o, ok := c.objects[name]
@@ -205,8 +206,9 @@ func (c *Cache) wait(ctx context.Context) error {
 	}
 }
 
-// Rewraps returns the volumes whose key somebody asks to wrap anew and that this node holds, with the value
-// of each request. Objects that are refused are passed over: List returns what is wrong with them.
+// Rewraps returns the volumes whose key somebody asks to wrap anew and that this node holds, with
+// the value of each request. Objects that are refused are passed over: List returns what is wrong
+// with them.
 func (c *Cache) Rewraps(ctx context.Context) (map[string]string, error) {
 	if err := c.wait(ctx); err != nil {
 		return nil, err

@@ -51,7 +51,8 @@ func (c *Cache) names(t *testing.T) []string {
 	return names
 }
 
-// The cache follows the volumes of its node, and asks an API server that cannot select by node for all.
+// The cache follows the volumes of its node, and asks an API server that cannot select by node for
+// all.
 func TestCacheFollowsTheVolumesOfItsNode(t *testing.T) {
 	for situation, selects := range map[string]bool{"by field": true, "without fields": false} {
 		t.Run(situation, func(t *testing.T) {
@@ -98,7 +99,8 @@ func TestCacheFollowsTheVolumesOfItsNode(t *testing.T) {
 	}
 }
 
-// What the cache has costs no request; what it has not is asked for. It is no answer that it was not filled.
+// What the cache has costs no request; what it has not is asked for. It is no answer that it was
+// not filled.
 func TestCacheAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kinds := map[schema.GroupVersionResource]string{VeilVolumes: Kind + "List"}
@@ -110,6 +112,7 @@ func TestCacheAnswers(t *testing.T) {
 		if _, err := s.NewCache(nil).List(t.Context()); !errors.Is(err, volume.ErrUnavailable) {
 			t.Errorf("before it was filled: %v", err)
 		}
+
 		c := watched(t, s)
 		synctest.Wait()
 		for name, want := range map[string]struct {
@@ -122,6 +125,7 @@ func TestCacheAnswers(t *testing.T) {
 				t.Errorf("%s: %s, %v, %d requests", name, st.Volume, err, len(client.Actions()))
 			}
 		}
+
 		if _, err := c.List(t.Context()); !errors.Is(err, volume.ErrState) {
 			t.Errorf("a state that cannot be read: %v", err)
 		}

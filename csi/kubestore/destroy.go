@@ -7,8 +7,9 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// Destroy removes the wrapped key of a volume whose node cannot, and takes it to DELETED. may decides by the object as it is
-// read, and again where somebody changed it meanwhile. A volume that is DELETED already is no error.
+// Destroy removes the wrapped key of a volume whose node cannot, and takes it to DELETED. may
+// decides by the object as it is read, and again where somebody changed it meanwhile. A volume that
+// is DELETED already is no error.
 func (s *Store) Destroy(ctx context.Context, name string, may func(Object) error) error {
 	var err error
 	for range tries {

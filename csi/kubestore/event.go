@@ -13,8 +13,8 @@ import (
 // maxMessage is the longest message of an event, bytes (core/v1 validation).
 const maxMessage = 1024
 
-// Warn makes an event of type Warning at the claim of a volume, for the people whose volume it is. A volume
-// without a claim is no error: nobody would read it.
+// Warn makes an event of type Warning at the claim of a volume, for the people whose volume it is.
+// A volume without a claim is no error: nobody would read it.
 func (s *Store) Warn(ctx context.Context, volume, reason, message string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -23,6 +23,7 @@ func (s *Store) Warn(ctx context.Context, volume, reason, message string) error 
 	if err != nil {
 		return explain("claim of volume "+volume, err)
 	}
+
 	claim, ok, err := unstructured.NestedMap(pv.Object, "spec", "claimRef")
 	namespace, _ := claim["namespace"].(string)
 	if err != nil || !ok || namespace == "" {
@@ -31,6 +32,7 @@ func (s *Store) Warn(ctx context.Context, volume, reason, message string) error 
 	if len(message) > maxMessage {
 		message = message[:maxMessage]
 	}
+
 	now := time.Now().UTC().Format(time.RFC3339)
 	event := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Event",
@@ -42,9 +44,11 @@ func (s *Store) Warn(ctx context.Context, volume, reason, message string) error 
 		"source":         map[string]any{"component": "veil-csi", "host": s.node},
 		"firstTimestamp": now, "lastTimestamp": now, "count": int64(1),
 	}}
+
 	events := s.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Namespace(namespace)
 	if _, err := events.Create(ctx, event, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("event at claim %s/%v: %w", namespace, claim["name"], err)
 	}
+
 	return nil
 }

@@ -28,6 +28,7 @@ func TestWarnIsSeenAtTheClaim(t *testing.T) {
 	if err := s.Warn(t.Context(), "pvc-none", "Tampered", "m"); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("without a PersistentVolume: %v", err)
 	}
+
 	if err := s.Warn(t.Context(), "pvc-free", "Tampered", "m"); err != nil {
 		t.Errorf("without a claim: %v", err)
 	}
@@ -38,6 +39,7 @@ func TestWarnIsSeenAtTheClaim(t *testing.T) {
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("%v, %v", list, err)
 	}
+
 	o := list.Items[0].Object
 	at, _ := o["involvedObject"].(map[string]any)
 	if o["reason"] != "Tampered" || o["type"] != "Warning" || at["name"] != "data" || at["uid"] != "u" || len(o["message"].(string)) != maxMessage {

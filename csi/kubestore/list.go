@@ -39,7 +39,8 @@ func (s *Store) Objects(ctx context.Context) ([]Object, error) {
 	return out, err
 }
 
-// Object is one of them; volume.ErrNotFound when there is none. One that is refused is no error here.
+// Object is one of them; volume.ErrNotFound when there is none. One that is refused is no error
+// here.
 func (s *Store) Object(ctx context.Context, name string) (Object, error) {
 	o, err := s.get(ctx, name)
 	if err != nil {
@@ -57,7 +58,8 @@ func ParseObject(text []byte) (volume.State, error) {
 // tries is how often a request is written when somebody else changes the object at that moment.
 const tries = 5
 
-// AskRewrap asks the volume's holder to wrap its key by the present key-encryption key. Its driver removes the request when that is done.
+// AskRewrap asks the volume's holder to wrap its key by the present key-encryption key. Its driver
+// removes the request when that is done.
 func (s *Store) AskRewrap(ctx context.Context, name, request string) error {
 	var err error
 	for range tries {

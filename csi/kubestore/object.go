@@ -33,8 +33,8 @@ type Spec struct {
 
 // Asked is what a person asks of a volume.
 type Asked struct {
-	// Rewrap, when not empty, asks to wrap the volume's key by the present key-encryption key. Its value tells requests apart; the
-	// node removes it when that is done.
+	// Rewrap, when not empty, asks to wrap the volume's key by the present key-encryption key. Its
+	// value tells requests apart; the node removes it when that is done.
 	Rewrap string `json:"rewrap,omitempty"`
 	// TakeOver, unless nil, lets another node take the volume.
 	TakeOver *TakeOver `json:"takeOver,omitempty"`
@@ -101,7 +101,7 @@ func encode(name string, r volume.Revision, spec *Spec, status map[string]any) (
 // errNoStatus matches an object without status.
 var errNoStatus = fmt.Errorf("%w: the VeilVolume has no status: its creation was cut short, or it was restored without one", volume.ErrState)
 
-// parse gives what o says. The spec is given with errNoStatus, too.
+// parse returns what o says. The spec is given with errNoStatus, too.
 func parse(o *unstructured.Unstructured) (volume.State, Spec, error) {
 	name := o.GetName()
 	text, err := o.MarshalJSON()
@@ -115,7 +115,8 @@ func parse(o *unstructured.Unstructured) (volume.State, Spec, error) {
 	return s, spec, nil
 }
 
-// parseText reads a VeilVolume. An unknown field of spec or status is refused: it would be lost at the next update.
+// parseText reads a VeilVolume. An unknown field of spec or status is refused: it would be lost at
+// the next update.
 func parseText(text []byte) (volume.State, Spec, error) {
 	var o struct {
 		Metadata struct {
@@ -129,6 +130,7 @@ func parseText(text []byte) (volume.State, Spec, error) {
 	if err := json.Unmarshal(text, &o); err != nil {
 		return s, spec, fmt.Errorf("%w: %w", volume.ErrState, err)
 	}
+
 	if err := decode(o.Spec, &spec); err != nil {
 		return s, spec, fmt.Errorf("%w: spec: %w", volume.ErrState, err)
 	}
@@ -141,11 +143,13 @@ func parseText(text []byte) (volume.State, Spec, error) {
 	if s.Volume != "" || s.Cluster != "" || !s.Request.Created.IsZero() || !same(s.Request, volume.Request{}) {
 		return volume.State{}, spec, fmt.Errorf("%w: status has what belongs into spec", volume.ErrState)
 	}
+
 	s.Volume, s.Cluster, s.Request = o.Metadata.Name, spec.Cluster, spec.Request
 	return s, spec, s.Check()
 }
 
-// decode reads exactly one JSON value, whose fields must be known; numbers in maps keep their digits.
+// decode reads exactly one JSON value, whose fields must be known; numbers in maps keep their
+// digits.
 func decode(text []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

@@ -123,12 +123,14 @@ type property struct {
 	MaxLength  int                 `json:"maxLength"`
 }
 
-// The schema has the fields that are written, neither fewer, which the API server would refuse, nor more.
+// The schema has the fields that are written, neither fewer, which the API server would refuse, nor
+// more.
 func TestSchemaIsTheState(t *testing.T) {
 	text, err := os.ReadFile("../../manifests/csi/crd/veilvolumes.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var crd struct {
 		Spec struct {
 			Group string
@@ -144,10 +146,12 @@ func TestSchemaIsTheState(t *testing.T) {
 	if err := yaml.Unmarshal(text, &crd); err != nil {
 		t.Fatal(err)
 	}
+
 	v := crd.Spec.Versions[0]
 	if crd.Spec.Group != Group || crd.Spec.Names.Kind != Kind || crd.Spec.Names.Plural != Resource || v.Name != Version || crd.Spec.Scope != "Cluster" {
 		t.Errorf("the resource is %s/%s %s %s, %s", crd.Spec.Group, v.Name, crd.Spec.Names.Kind, crd.Spec.Names.Plural, crd.Spec.Scope)
 	}
+
 	schema := v.Schema.OpenAPIV3Schema
 	compare(t, "spec", schema.Properties["spec"], reflect.TypeFor[Spec]())
 	compare(t, "status", schema.Properties["status"], reflect.TypeFor[volume.State](), inSpec...)
@@ -173,6 +177,7 @@ func compare(t *testing.T, at string, p property, typ reflect.Type, except ...st
 			want[name] = f.Type
 		}
 	}
+
 	for name, typ := range want {
 		q, ok := p.Properties[name]
 		if !ok {
@@ -193,6 +198,7 @@ func compare(t *testing.T, at string, p property, typ reflect.Type, except ...st
 			t.Errorf("%s.%s: type %s for %s", at, name, q.Type, typ)
 		}
 	}
+
 	for name := range p.Properties {
 		if want[name] == nil {
 			t.Errorf("%s.%s: nobody writes it", at, name)

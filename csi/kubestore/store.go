@@ -31,7 +31,8 @@ const (
 type Options struct {
 	// Kubeconfig is a kubeconfig file; empty uses the pod's service account.
 	Kubeconfig string
-	// Node is the name of this node in Kubernetes. The API server lets a node's token change no other's volumes.
+	// Node is the name of this node in Kubernetes. The API server lets a node's token change no
+	// other's volumes.
 	Node string
 }
 
@@ -120,7 +121,8 @@ func (s *Store) get(ctx context.Context, name string) (*unstructured.Unstructure
 	return o, explain("read volume "+name, err)
 }
 
-// List implements volume.Store. Objects that are refused are left out of the states, and are in the error.
+// List implements volume.Store. Objects that are refused are left out of the states, and are in the
+// error.
 func (s *Store) List(ctx context.Context) ([]volume.State, error) {
 	var states []volume.State
 	var refused []error
@@ -153,7 +155,8 @@ func (s *Store) each(ctx context.Context, selector string, do func(*unstructured
 	}
 }
 
-// Create implements volume.Store. A VeilVolume that a Create before left without status is completed.
+// Create implements volume.Store. A VeilVolume that a Create before left without status is
+// completed.
 func (s *Store) Create(ctx context.Context, st volume.State) error {
 	status, err := s.check(st)
 	if err != nil {
@@ -181,7 +184,8 @@ func (s *Store) create(ctx context.Context, o *unstructured.Unstructured) (*unst
 	return made, explain("create volume "+o.GetName(), err)
 }
 
-// unfinished gives the object of that name, and what it asks for, when it has no status and asks for the same; else exists.
+// unfinished returns the object of that name, and what it asks for, when it has no status and asks
+// for the same; else exists.
 func (s *Store) unfinished(ctx context.Context, st volume.State, exists error) (*unstructured.Unstructured, volume.Request, error) {
 	o, err := s.get(ctx, st.Volume)
 	if err != nil {
@@ -194,13 +198,14 @@ func (s *Store) unfinished(ctx context.Context, st volume.State, exists error) (
 	return o, spec.Request, nil
 }
 
-// same is whether two ask for the same. When is not compared.
+// same reports whether two ask for the same. When is not compared.
 func same(a, b volume.Request) bool {
 	a.Created, b.Created = time.Time{}, time.Time{}
 	return a == b
 }
 
-// Update implements volume.Store. What was asked for is not changed: the state must have the Request that it was created with.
+// Update implements volume.Store. What was asked for is not changed: the state must have the
+// Request that it was created with.
 func (s *Store) Update(ctx context.Context, st volume.State, r volume.Revision) (volume.Revision, error) {
 	status, err := s.check(st)
 	if err != nil {
@@ -212,7 +217,7 @@ func (s *Store) Update(ctx context.Context, st volume.State, r volume.Revision) 
 	return s.putStatus(ctx, st, r, status)
 }
 
-// check refuses a state that is none, and gives its status.
+// check refuses a state that is none, and returns its status.
 func (s *Store) check(st volume.State) (map[string]any, error) {
 	if err := st.Check(); err != nil {
 		return nil, err
@@ -261,7 +266,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// explain gives err the sentinel that callers look for; nil stays nil.
+// explain wraps err in the sentinel that callers test for; nil stays nil.
 func explain(what string, err error) error {
 	var status apierrors.APIStatus
 	switch {

@@ -37,7 +37,8 @@ func (Host) List() ([]Mount, error) {
 		m := Mount{Target: i.Mountpoint, Root: i.Root == "/", ReadOnly: hasOption(i.Options, "ro")}
 		if !holdsNodes(i) {
 			m.FS, m.Device = FS(i.FSType), unix.Mkdev(uint32(i.Major), uint32(i.Minor))
-			// The mount is writable, and what is mounted is not: it stopped by itself. Newer kernels have words of their own for it.
+			// The mount is writable, and what is mounted is not: it stopped by itself. Newer
+			// kernels have words of their own for it.
 			m.Stopped = !m.ReadOnly && hasOption(i.VFSOptions, "ro") || hasOption(i.VFSOptions, "emergency_ro") || hasOption(i.VFSOptions, "shutdown")
 			out = append(out, m)
 			continue
@@ -52,7 +53,7 @@ func (Host) List() ([]Mount, error) {
 	return out, nil
 }
 
-// holdsNodes is whether something of a file system for device nodes is bound there.
+// holdsNodes reports whether something of a file system for device nodes is bound there.
 func holdsNodes(i *mountinfo.Info) bool {
 	return (i.FSType == "devtmpfs" || i.FSType == "tmpfs") && i.Root != "/"
 }
@@ -66,8 +67,8 @@ func hasOption(list, option string) bool {
 	return false
 }
 
-// CheckShared implements Mounts. The kernel propagates what is mounted below path when the mount that path is on
-// has peers: "shared:" in mountinfo (Documentation/filesystems/sharedsubtree.rst).
+// CheckShared implements Mounts. The kernel propagates what is mounted below path when the mount
+// that path is on has peers: "shared:" in mountinfo (Documentation/filesystems/sharedsubtree.rst).
 func (Host) CheckShared(path string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -187,7 +188,8 @@ func (h Host) Unbind(target string) error {
 // trimRange is struct fstrim_range.
 type trimRange struct{ start, length, least uint64 }
 
-// Trim implements Filesystems. It ends early, with what was done, when ctx does: the file system is asked for a part at a time.
+// Trim implements Filesystems. It ends early, with what was done, when ctx does: the file system is
+// asked for a part at a time.
 func (Host) Trim(ctx context.Context, target string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(target, &st); err != nil {

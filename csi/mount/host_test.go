@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -83,9 +83,11 @@ func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir strin
 	if err != nil || made.FS != kind || made.Size < kind.MinSize() {
 		return fmt.Errorf("made %+v, %w", made, err)
 	}
+
 	if err := errors.Join(h.Mount(loop.Path, staging, kind, append(kind.Defaults(), "noatime")), h.Bind(staging, target, true)); err != nil {
 		return err
 	}
+
 	want := []Mount{
 		{Target: staging, Device: loop.Number, Root: true, FS: kind},
 		{Target: target, Device: loop.Number, Root: true, FS: kind, ReadOnly: true},
@@ -93,6 +95,7 @@ func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir strin
 	if got := below(t, dir); !slices.Equal(got, want) {
 		t.Errorf("mounted %+v, want %+v", got, want)
 	}
+
 	if err := h.Make(ctx, loop.Path, kind); err == nil {
 		t.Error("a file system was made over one that is mounted")
 	}
@@ -105,6 +108,7 @@ func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir strin
 	if n, err := h.Trim(ctx, staging); err != nil && !errors.Is(err, unix.EOPNOTSUPP) || err == nil && n <= 0 {
 		t.Errorf("trimmed %d bytes, %v", n, err)
 	}
+
 	return ended(t, staging, target)
 }
 
@@ -122,6 +126,7 @@ func grown(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, path, dir 
 	if err := errors.Join(os.Truncate(path, size), loop.Resize()); err != nil {
 		return err
 	}
+
 	err = errors.Join(h.Grow(ctx, loop.Path, dir, kind), h.Grow(ctx, loop.Path, dir, kind))
 	if kind == Ext4 && !nettest.Capable(t, unix.CAP_SYS_RESOURCE) {
 		if err == nil || !strings.Contains(err.Error(), "Permission denied") {
@@ -129,6 +134,7 @@ func grown(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, path, dir 
 		}
 		return h.Unmount(dir)
 	}
+
 	if err != nil {
 		return err
 	}
@@ -142,6 +148,7 @@ func grown(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, path, dir 
 	if found, err := h.Probe(ctx, loop.Path); found != (Found{kind, size}) || err != nil {
 		t.Errorf("grown to %+v of %d, %v", found, size, err)
 	}
+
 	return nil
 }
 
@@ -155,12 +162,14 @@ func ended(t *testing.T, staging, target string) error {
 	if err := h.Unbind(target); !errors.Is(err, ErrBusy) {
 		t.Errorf("unmounted while a file is open: %v", err)
 	}
+
 	f.Close()
 	for range 2 {
 		if err := errors.Join(h.Unbind(target), h.Unmount(staging)); err != nil {
 			return err
 		}
 	}
+
 	if _, err := os.Stat(target); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the target is still there: %v", err)
 	}
@@ -173,6 +182,7 @@ func ended(t *testing.T, staging, target string) error {
 	if err := h.Unbind(staging); !errors.Is(err, unix.ENOTEMPTY) {
 		t.Errorf("a folder with something in it was removed: %v", err)
 	}
+
 	return nil
 }
 
@@ -223,17 +233,20 @@ func TestDamage(t *testing.T) {
 			if err := h.Make(t.Context(), loop.Path, Ext4); err != nil {
 				t.Fatal(err)
 			}
+
 			if c.unclean {
 				if _, err := run(t.Context(), "tune2fs", "-E", "force_fsck", loop.Path); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			if c.damaged {
 				damage(t, path)
 			}
 			if err := h.Check(t.Context(), loop.Path, Ext4); !errors.Is(err, c.check) {
 				t.Errorf("checked: %v, want %v", err, c.check)
 			}
+
 			dir := t.TempDir()
 			nettest.NewHost(t).Run(t, func() error {
 				if err := h.Mount(loop.Path, dir, Ext4, nil); !errors.Is(err, c.mount) {
@@ -273,7 +286,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// Only e2fsck itself says that a file system is damaged, not that it was ended, nor that it could not begin.
+// Only e2fsck itself says that a file system is damaged, not that it was ended, nor that it could
+// not begin.
 func TestHowCheckEnds(t *testing.T) {
 	dir := t.TempDir()
 	before := folders
@@ -283,6 +297,7 @@ func TestHowCheckEnds(t *testing.T) {
 	if err := os.WriteFile(device, make([]byte, 8192), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	for end, c := range map[string]struct{ fails, damaged bool }{
 		"exit 0":     {false, false},
 		"exit 1":     {false, false},
@@ -357,20 +372,24 @@ func TestProgramsThatHangAreOvertaken(t *testing.T) {
 			}
 			hung = append(hung, free)
 		}
+
 		over, cancel := context.WithTimeout(t.Context(), slotPatience/2)
 		defer cancel()
 		if _, err := s.take(over); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a request that is over: %v", err)
 		}
+
 		began := time.Now()
 		for range cap(s) {
 			if _, err := s.take(t.Context()); err != nil || time.Since(began) != slotPatience/2 {
 				t.Errorf("%v after %v", err, time.Since(began))
 			}
 		}
+
 		for _, free := range hung {
 			free()
 		}
+
 		if len(s) != cap(s) {
 			t.Errorf("%d slots are taken, want %d", len(s), cap(s))
 		}
@@ -388,6 +407,7 @@ func TestCheckShared(t *testing.T) {
 		if err := os.Mkdir(below, 0o700); err != nil {
 			return err
 		}
+
 		for _, c := range []struct {
 			propagation uintptr
 			want        error
@@ -401,6 +421,7 @@ func TestCheckShared(t *testing.T) {
 				}
 			}
 		}
+
 		if err := (Host{}).CheckShared(filepath.Join(dir, "none")); err == nil {
 			t.Error("a folder that there is not was accepted")
 		}

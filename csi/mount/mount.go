@@ -16,7 +16,8 @@ var (
 	ErrDamaged = errors.New("file system is damaged")
 	// ErrOption matches mount options that are not taken.
 	ErrOption = errors.New("mount option refused")
-	// ErrPrivate matches when what is mounted at a path would not be seen outside of this process's mount namespace.
+	// ErrPrivate matches when what is mounted at a path would not be seen outside of this process's
+	// mount namespace.
 	ErrPrivate = errors.New("mounts do not reach the host")
 	// ErrNoProgram matches when a program is not installed.
 	ErrNoProgram = errors.New("program is not installed")
@@ -46,22 +47,24 @@ func (f FS) MinSize() int64 {
 type Found struct {
 	// FS is empty when it is none of Kinds.
 	FS FS
-	// Size is how much of the device the file system takes, bytes. Of one that is mounted it may be from before it grew.
+	// Size is how much of the device the file system takes, bytes. Of one that is mounted it may be
+	// from before it grew.
 	Size int64
 }
 
 // Mount is a line of the mount table.
 type Mount struct {
 	Target string
-	// Device is the number of the block device: the one that is mounted, or the one whose node is bound to Target.
+	// Device is the number of the block device: the one that is mounted, or the one whose node is
+	// bound to Target.
 	Device uint64
-	// Node is whether Target is the node of a device.
+	// Node reports whether Target is the node of a device.
 	Node bool
-	// Root is whether it shows the whole of what is mounted; always so with Node.
+	// Root reports whether it shows the whole of what is mounted; always so with Node.
 	Root     bool
 	FS       FS
 	ReadOnly bool
-	// Stopped is whether the file system takes no writes since it met an error.
+	// Stopped reports whether the file system takes no writes since it met an error.
 	Stopped bool
 }
 
@@ -71,7 +74,7 @@ type Usage struct {
 	Total, Used, Free int64
 	// Files.
 	Inodes, InodesUsed, InodesFree int64
-	// Node is whether the path is a device.
+	// Node reports whether the path is a device.
 	Node bool
 }
 
@@ -79,13 +82,16 @@ type Usage struct {
 type Filesystems interface {
 	// Probe says what is on the device.
 	Probe(ctx context.Context, device string) (Found, error)
-	// Make makes a new file system on the device, whatever is there. A device that is mounted or mapped is an error.
+	// Make makes a new file system on the device, whatever is there. A device that is mounted or
+	// mapped is an error.
 	Make(ctx context.Context, device string, fs FS) error
-	// Check replays journals and repairs what can be repaired without loss, on a device that is not mounted; ErrDamaged when that is not enough.
+	// Check replays journals and repairs what can be repaired without loss, on a device that is not
+	// mounted; ErrDamaged when that is not enough.
 	Check(ctx context.Context, device string, fs FS) error
 	// Grow makes the file system on the device, which is mounted at target, as large as the device.
 	Grow(ctx context.Context, device, target string, fs FS) error
-	// Trim tells the device below target which blocks are free, and gives how many bytes these are.
+	// Trim tells the device below target which blocks are free, and returns how many bytes these
+	// are.
 	Trim(ctx context.Context, target string) (int64, error)
 	// Flush writes out what the file system at target holds in memory. Its users go on meanwhile.
 	Flush(target string) error
@@ -95,17 +101,20 @@ type Filesystems interface {
 
 // Mounts is what is mounted.
 type Mounts interface {
-	// List gives the mounts of block devices and of their nodes, in the order of the table: the last of one target hides the others.
+	// List returns the mounts of block devices and of their nodes, in the order of the table: the
+	// last of one target hides the others.
 	List() ([]Mount, error)
 	// CheckShared refuses a path below which mounts stay in this mount namespace (ErrPrivate).
 	CheckShared(path string) error
 	// Mount mounts the device at the folder target; ErrDamaged when the kernel says so.
 	Mount(device, target string, fs FS, options []string) error
-	// Bind shows source at target, which is made when it is not there: a folder for a folder, a file for a device node.
+	// Bind shows source at target, which is made when it is not there: a folder for a folder, a
+	// file for a device node.
 	Bind(source, target string, readOnly bool) error
 	// Unmount removes all mounts at target. None is no error; ErrBusy leaves it.
 	Unmount(target string) error
-	// Unbind is Unmount, and then target goes. One that is not there is no error; a folder that is not empty is.
+	// Unbind is Unmount, and then target goes. One that is not there is no error; a folder that is
+	// not empty is.
 	Unbind(target string) error
 }
 
@@ -115,7 +124,7 @@ type System interface {
 	Mounts
 }
 
-// At gives the mount that shows at target; ok is whether there is one.
+// At returns the mount that shows at target; ok is whether there is one.
 func At(table []Mount, target string) (m Mount, ok bool) {
 	for _, each := range table {
 		if each.Target == target {
@@ -165,5 +174,5 @@ func (f FS) Defaults() []string {
 	return []string{"errors=remount-ro"}
 }
 
-// Known is whether it is one of Kinds.
+// Known reports whether it is one of Kinds.
 func (f FS) Known() bool { return slices.Contains(Kinds, f) }

@@ -14,7 +14,8 @@ import (
 // superblocks is how much of a device is read to tell what is on it, bytes.
 const superblocks = 4096
 
-// Layout of ext4's superblock (fs/ext4/ext4.h), which begins at 1024, and of xfs's (fs/xfs/libxfs/xfs_format.h), which begins at 0.
+// Layout of ext4's superblock (fs/ext4/ext4.h), which begins at 1024, and of xfs's
+// (fs/xfs/libxfs/xfs_format.h), which begins at 0.
 const (
 	ext4Super       = 1024
 	ext4Blocks      = ext4Super + 0x4
@@ -33,7 +34,8 @@ const (
 	xfsBlocks    = 0x8
 )
 
-// Probe implements Filesystems. It reads past the page cache, which a device's former life could have filled.
+// Probe implements Filesystems. It reads past the page cache, which a device's former life could
+// have filled.
 func (Host) Probe(_ context.Context, device string) (Found, error) {
 	b, err := readSuper(device)
 	return parseSuper(b), err
@@ -57,7 +59,8 @@ func readSuper(device string) ([]byte, error) {
 	return b[:n], nil
 }
 
-// cleanExt4 is whether the superblock says that there is nothing to check: unmounted, without an error, with nothing in the journal.
+// cleanExt4 reports whether the superblock says that there is nothing to check: unmounted, without
+// an error, with nothing in the journal.
 func cleanExt4(b []byte) bool {
 	return parseSuper(b).FS == Ext4 && binary.LittleEndian.Uint16(b[ext4State:]) == ext4Valid && binary.LittleEndian.Uint32(b[ext4Incompat:])&ext4Recover == 0
 }

@@ -16,6 +16,7 @@ func TestParseSuper(t *testing.T) {
 		binary.LittleEndian.PutUint32(b[ext4Blocks:], 1000)
 		binary.LittleEndian.PutUint32(b[ext4LogBlock:], 2)
 	}
+
 	xfs := func(b []byte) {
 		copy(b, xfsMagic)
 		binary.BigEndian.PutUint32(b[xfsBlockSize:], 4096)

@@ -13,14 +13,17 @@ import (
 
 // Closed is how a volume was closed.
 type Closed struct {
-	// Sealed is whether the disk now carries an epoch of its own, so that images from while the volume was open are refused.
+	// Sealed reports whether the disk now carries an epoch of its own, so that images from while
+	// the volume was open are refused.
 	Sealed bool
 	// Why it is not, when it is not.
 	Why error
 }
 
-// Close removes the mapping of the volume from this node and gives the volume up. One whose mapping is open is ErrInUse, and unchanged. It
-// may be called again. It is sealed by the key that Open kept, or by keys (nil is the Set's); with neither the volume is closed all the same, and not sealed.
+// Close removes the mapping of the volume from this node and releases the volume. One whose mapping
+// is open is ErrInUse, and unchanged. It may be called again. It is sealed by the key that Open
+// kept, or by keys (nil is the Set's); with neither the volume is closed all the same, and not
+// sealed.
 func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (Closed, error) {
 	o, err := s.begin(ctx, volume, keys)
 	if err != nil {
@@ -40,7 +43,8 @@ func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (
 	return c, o.Backend.Detach(ctx, volume)
 }
 
-// unmap removes the mappings of the volume. The present one must not be open; former ones are fenced, and go when they can.
+// unmap removes the mappings of the volume. The present one must not be open; former ones are
+// fenced, and go when they can.
 func (o *op) unmap(ctx context.Context) error {
 	present, former, err := o.mappings(ctx, o.State)
 	if err != nil {
@@ -61,7 +65,8 @@ func (o *op) unmap(ctx context.Context) error {
 	return nil
 }
 
-// giveUp seals the disk and lets go of the volume; of the volume alone when there is no key, or the disk is not what it was.
+// giveUp seals the disk and lets go of the volume; of the volume alone when there is no key, or the
+// disk is not what it was.
 func (o *op) giveUp(ctx context.Context) (Closed, error) {
 	why := o.seal(ctx)
 	if why == nil {
@@ -95,7 +100,8 @@ func (o *op) seal(ctx context.Context) error {
 	return err
 }
 
-// Expand makes the volume at least size bytes large, also while it is open. Making it smaller is no error and does nothing.
+// Expand makes the volume at least size bytes large, also while it is open. Making it smaller is no
+// error and does nothing.
 func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOptions) (State, error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
 	if err != nil {
@@ -112,6 +118,7 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOp
 	if payload <= o.Payload {
 		return o.State, nil
 	}
+
 	// The key first, then the room: without either nothing changes.
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
@@ -125,17 +132,20 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOp
 	if err := o.Backend.Expand(ctx, volume, crypt.DeviceSize(payload)); err != nil {
 		return o.State, err
 	}
+
 	next := o.State
 	next.PendingPayload = payload
 	// Also when it does already, see step.
 	if err := o.swap(ctx, next); err != nil {
 		return o.State, err
 	}
+
 	err = o.expand(ctx, dev, keys, opts)
 	return o.State, err
 }
 
-// expand writes the pending size to the record, then to the mapping, then to the state: a state that is behind lets Open and Expand go on.
+// expand writes the pending size to the record, then to the mapping, then to the state: a state
+// that is behind lets Open and Expand go on.
 func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys, opts OpenOptions) error {
 	var record crypt.Record
 	err := o.verified(ctx, dev, keys, true, func(disk blk.Disk, metadata *crypt.Metadata, now crypt.Record) error {
@@ -166,15 +176,18 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys, o
 
 // Removed is how a volume was deleted.
 type Removed struct {
-	// Shredded is whether nothing of keyslot and record is on the disk. Without it, too, the disk opens no more: its key is gone.
+	// Shredded reports whether nothing of keyslot and record is on the disk. Without it, too, the
+	// disk opens no more: its key is gone.
 	Shredded bool
 	// Why they were not, when they were not.
 	Why error
 }
 
-// Delete destroys the wrapped key, then what of it is on the disk, then the backing. It may be called again. A volume that is in use, here or on
-// another node, is refused. What remains is a state in phase DELETED, until Forget. A backing that says it is another volume, and one that would be
-// destroyed and is not known to be the volume's, is left alone, and that is an error until somebody has moved or removed it.
+// Delete destroys the wrapped key, then what of it is on the disk, then the backing. It may be
+// called again. A volume that is in use, here or on another node, is refused. What remains is a
+// state in phase DELETED, until Forget. A backing that says it is another volume, and one that
+// would be destroyed and is not known to be the volume's, is left alone, and that is an error until
+// somebody has moved or removed it.
 func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	o, err := s.begin(ctx, volume, nil)
 	if errors.Is(err, ErrNotFound) {
@@ -218,8 +231,9 @@ func (o *op) destroyKey(ctx context.Context) error {
 	return nil
 }
 
-// shred overwrites what of the volume's keys is on its disk. On an error the disk is not known to be the volume's: the key by which its record could be verified
-// is destroyed, so what the record says, and which device was chosen, is all there is to go by.
+// shred overwrites what of the volume's keys is on its disk. On an error the disk is not known to
+// be the volume's: the key by which its record could be verified is destroyed, so what the record
+// says, and which device was chosen, is all there is to go by.
 func (o *op) shred(ctx context.Context) error {
 	dev, err := o.Backend.Attach(ctx, o.Volume)
 	if err != nil {
@@ -234,7 +248,8 @@ func (o *op) shred(ctx context.Context) error {
 	chosen := o.Device == dev.ID
 	switch {
 	case errors.Is(err, crypt.OtherVolume) && o.isCopy() && o.Epoch == 0 && (o.Device == "" || chosen):
-		// A copy that never was READY says that it is its source. One that was, and says so, holds the source itself.
+		// A copy that never was READY says that it is its source. One that was, and says so, holds
+		// the source itself.
 		return crypt.Shred(disk, o.origin().Binding)
 	case errors.Is(err, crypt.Blank) && (o.Device == "" || chosen):
 		return nil // Shredded before, or never written.
@@ -244,7 +259,8 @@ func (o *op) shred(ctx context.Context) error {
 	return err
 }
 
-// Forget removes the state of a deleted volume. Call it when nobody can ask for the volume any more.
+// Forget removes the state of a deleted volume. Call it when nobody can ask for the volume any
+// more.
 func (s *Set) Forget(ctx context.Context, volume string) error {
 	o, err := s.begin(ctx, volume, nil)
 	if errors.Is(err, ErrNotFound) {

@@ -17,26 +17,32 @@ const undoPatience = 30 * time.Second
 
 // CopyOptions say how a copy is made. The zero value is a volume as large as its source.
 type CopyOptions struct {
-	// Size is what the copy has at least, bytes; 0 is the size of the source. A file system on it is not grown here.
+	// Size is what the copy has at least, bytes; 0 is the size of the source. A file system on it
+	// is not grown here.
 	Size int64
 	// Snapshot makes a copy that can only be copied and deleted.
 	Snapshot bool
 	// Request is what is kept of the request; Source and Snapshot in it are set here.
 	Request Request
-	// Keys is the provider that wraps the key of the copy; nil is the Set's. SourceKeys unwraps that of the source; nil is the Set's, or Keys.
+	// Keys is the provider that wraps the key of the copy; nil is the Set's. SourceKeys unwraps
+	// that of the source; nil is the Set's, or Keys.
 	Keys, SourceKeys keyring.Provider
-	// Freeze brings the source to a standstill, flushed, until thaw, which is called again when it fails. Nil is for all that need no more than the mapping suspended,
-	// which freezes a file system on it, too, and is undone by Resume after a crash. It must not use the Set. What it does must end with the process: Resume
-	// knows nothing of it.
+	// Freeze brings the source to a standstill, flushed, until thaw, which is called again when it
+	// fails. Nil is for all that need no more than the mapping suspended, which freezes a file
+	// system on it, too, and is undone by Resume after a crash. It must not use the Set. What it
+	// does must end with the process: Resume knows nothing of it.
 	Freeze func(ctx context.Context) (thaw func() error, err error)
-	// Limit is how long the source may stand still, 0 is FreezeLimit; it is thawed then, whatever the copy does. A source that is not open stands still by itself, for as long as it takes.
+	// Limit is how long the source may stand still, 0 is FreezeLimit; it is thawed then, whatever
+	// the copy does. A source that is not open stands still by itself, for as long as it takes.
 	Limit time.Duration
 }
 
-// Copy makes the volume dst from what is on src now, which may be open on this node or closed. It may be called again, and is then no error; one that was
-// made otherwise is ErrExists. A source that was never opened is formatted first. After an error there is nothing of dst, unless its formatting
-// was reached: then it is continued by calling again, also without the source. One that comes before anything was copied may leave its state, in NEW, which Delete takes.
-// After ErrStill the source does not go on: see ResumeVolume.
+// Copy makes the volume dst from what is on src now, which may be open on this node or closed. It
+// may be called again, and is then no error; one that was made otherwise is ErrExists. A source
+// that was never opened is formatted first. After an error there is nothing of dst, unless its
+// formatting was reached: then it is continued by calling again, also without the source. One that
+// comes before anything was copied may leave its state, in NEW, which Delete takes. After ErrStill
+// the source does not go on: see ResumeVolume.
 func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (State, error) {
 	unlock, err := s.lock(dst)
 	if err != nil {
@@ -50,28 +56,32 @@ func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (Stat
 	if err != nil {
 		return State{}, err
 	}
+
 	if err := o.claim(""); err != nil {
 		return o.State, err
 	}
+
 	if o.Phase == New {
 		if err := o.copyFrom(ctx, opts); err != nil {
 			return State{}, err
 		}
 	}
+
 	if o.Phase == Formatting {
 		if _, err := o.ready(ctx, ""); err != nil {
 			return o.State, o.release(ctx, err)
 		}
 		o.log.Info("volume copied", "source", src, "snapshot", opts.Snapshot)
 	}
+
 	if o.Writer != "" {
 		return o.State, nil
 	}
 	return o.State, o.Backend.Detach(ctx, dst)
 }
 
-// createCopy makes the state of a copy, unless there is one of the same request. What is in NEW is nothing yet: it becomes as large as is asked for now, its source may
-// have grown since.
+// createCopy makes the state of a copy, unless there is one of the same request. What is in NEW is
+// nothing yet: it becomes as large as is asked for now, its source may have grown since.
 func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions) error {
 	request := opts.Request
 	request.Source, request.Snapshot = src, opts.Snapshot
@@ -79,7 +89,8 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	switch {
 	case errors.Is(unread, ErrNotFound):
 	case errors.Is(unread, ErrState):
-		// Perhaps its creation was cut short: then the store goes on with that (kubestore). Of any other it says that it exists.
+		// Perhaps its creation was cut short: then the store goes on with that (kubestore). Of any
+		// other it says that it exists.
 	case unread != nil:
 		return unread
 	case !have.Request.same(request):
@@ -89,6 +100,7 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	default:
 		return nil
 	}
+
 	from, _, err := s.get(ctx, src)
 	if err != nil {
 		return fmt.Errorf("copy to volume %s: %w", dst, err)
@@ -101,10 +113,12 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	if err := st.Check(); err != nil {
 		return err
 	}
+
 	err = s.Store.Create(ctx, st)
 	if errors.Is(err, ErrExists) && errors.Is(unread, ErrState) {
 		err = unread
 	}
+
 	return err
 }
 
@@ -119,7 +133,8 @@ func copySize(from string, payload, want int64) (int64, error) {
 	return 0, fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", from, ErrSmaller, payload, want)
 }
 
-// copyFrom takes a copy from NEW to FORMATTING: its backing holds what the source's does. On an error there is neither backing nor state.
+// copyFrom takes a copy from NEW to FORMATTING: its backing holds what the source's does. On an
+// error there is neither backing nor state.
 func (o *op) copyFrom(ctx context.Context, opts CopyOptions) error {
 	if err := o.discardUnfinished(ctx); err != nil {
 		return err
@@ -130,7 +145,8 @@ func (o *op) copyFrom(ctx context.Context, opts CopyOptions) error {
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
 	defer cancel()
-	// The state first: once it is gone no update of it that is still under way can make the backing one that is needed.
+	// The state first: once it is gone no update of it that is still under way can make the backing
+	// one that is needed.
 	gone := o.Store.Remove(undo, o.Volume, o.revision)
 	// A backing that came to be there meanwhile was made by somebody else.
 	if gone == nil && !errors.Is(err, backend.ErrExists) {
@@ -143,8 +159,9 @@ func (o *op) discardBacking(ctx context.Context) error {
 	return errors.Join(o.Backend.Detach(ctx, o.Volume), o.Backend.Delete(ctx, o.Volume))
 }
 
-// discardUnfinished removes the backing that an attempt left which died before FORMATTING. It says that it is the source: anything else, such as this very
-// volume under a state from a backup, is refused and left alone.
+// discardUnfinished removes the backing that an attempt left which died before FORMATTING. It says
+// that it is the source: anything else, such as this very volume under a state from a backup, is
+// refused and left alone.
 func (o *op) discardUnfinished(ctx context.Context) error {
 	dev, err := o.Backend.Attach(ctx, o.Volume)
 	if errors.Is(err, backend.ErrMissing) {
@@ -169,7 +186,8 @@ func (o *op) discardUnfinished(ctx context.Context) error {
 	return o.discardBacking(ctx)
 }
 
-// fill copies the source, checks that this is what was copied, and keeps with the state what FORMATTING needs.
+// fill copies the source, checks that this is what was copied, and keeps with the state what
+// FORMATTING needs.
 func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	from, err := o.begin(ctx, o.Request.Source, unwrapper(opts.SourceKeys, o.Keys, opts.Keys))
 	if err != nil {
@@ -180,6 +198,7 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	if err != nil {
 		return err
 	}
+
 	data, err := from.dataKey(ctx)
 	if err != nil {
 		return err
@@ -192,6 +211,7 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	if next.Key, err = keyring.WrapChecked(ctx, o.keys, o.Binding(), data); err != nil {
 		return err
 	}
+
 	if err := o.copyStill(ctx, from, open, crypt.DeviceSize(next.Payload), opts); err != nil {
 		return err
 	}
@@ -199,6 +219,7 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	if err != nil {
 		return err
 	}
+
 	keys, err := crypt.DeriveKeys(data, from.Binding())
 	if err != nil {
 		return err
@@ -210,14 +231,16 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	}); err != nil {
 		return fmt.Errorf("copy to volume %s: %w", o.Volume, err)
 	}
+
 	if next.UUID, err = crypt.NewUUID(); err != nil {
 		return err
 	}
+
 	next.Phase, next.Writer, next.Device, next.Content = Formatting, o.Node, dev.ID, from.Content
 	return o.swap(ctx, next)
 }
 
-// unwrapper gives one provider of those that there are.
+// unwrapper returns one provider of those that there are.
 func unwrapper(providers ...keyring.Provider) keyring.Provider {
 	var c keyring.Chain
 	for _, p := range providers {
@@ -231,8 +254,9 @@ func unwrapper(providers ...keyring.Provider) keyring.Provider {
 	return c
 }
 
-// settle makes the source one that can be copied: formatted, and with two equal records on its disk. open is the name of its mapping, if it has one; payload is
-// its size, bytes, which is what its disk says where the state says that it may be larger.
+// settle makes the source one that can be copied: formatted, and with two equal records on its
+// disk. open is the name of its mapping, if it has one; payload is its size, bytes, which is what
+// its disk says where the state says that it may be larger.
 func (o *op) settle(ctx context.Context) (open string, payload int64, err error) {
 	if err := o.claim(""); err != nil {
 		return "", 0, err
@@ -259,7 +283,8 @@ func (o *op) settle(ctx context.Context) (open string, payload int64, err error)
 	return "", payload, o.Backend.Detach(ctx, o.Volume)
 }
 
-// even writes both copies of the record again as the one says that counts, after a writing that may have been cut short, and gives the size that it says.
+// even writes both copies of the record again as the one says that counts, after a writing that may
+// have been cut short, and returns the size that it says.
 func (o *op) even(ctx context.Context, dev backend.Device, shared bool) (payload int64, err error) {
 	if o.PendingEpoch == 0 && o.PendingPayload == 0 {
 		return o.Payload, nil
@@ -271,7 +296,8 @@ func (o *op) even(ctx context.Context, dev backend.Device, shared bool) (payload
 	defer keys.Wipe()
 	err = o.verified(ctx, dev, keys, shared, func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
 		payload = r.Payload
-		// The state says all of this already, but another node may have taken the volume over since it was read, see step.
+		// The state says all of this already, but another node may have taken the volume over since
+		// it was read, see step.
 		if err := o.swap(ctx, o.State); err != nil {
 			return err
 		}

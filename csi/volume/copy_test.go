@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 const (
@@ -29,7 +29,7 @@ func (n *node) stateOf(volume string) State {
 	return s
 }
 
-// marked is whether the disk of the volume has the mark of opened.
+// marked reports whether the disk of the volume has the mark of opened.
 func (n *node) marked(volume string) bool {
 	d := n.disks[volume]
 	hook := d.Hook
@@ -69,6 +69,7 @@ func TestCopiesOfCopies(t *testing.T) {
 			t.Errorf("snapshot: %+v", st)
 		}
 	}
+
 	for name, err := range map[string]error{
 		"open":   func() error { _, err := s.Open(ctx, copyID, OpenOptions{}); return err }(),
 		"mark":   s.MarkMade(ctx, copyID, ""),
@@ -78,6 +79,7 @@ func TestCopiesOfCopies(t *testing.T) {
 			t.Errorf("%s a snapshot: %v", name, err)
 		}
 	}
+
 	// What is written afterwards is not in the snapshot; then the volume goes.
 	n.disks[id].Flip(markAt, 0x77)
 	closeVolume(t, n)
@@ -89,12 +91,14 @@ func TestCopiesOfCopies(t *testing.T) {
 	if restored.Payload != 2*size || restored.Content != Made {
 		t.Errorf("restored: %+v", restored)
 	}
+
 	copyVolume(t, s, "pvc-3", "pvc-2", CopyOptions{Keys: newProvider(t, 9)})
 	for _, gone := range []string{copyID, "pvc-2"} {
 		if r, err := s.Delete(ctx, gone); err != nil || !r.Shredded {
 			t.Errorf("delete %s: %+v, %v", gone, r, err)
 		}
 	}
+
 	if _, err := s.Open(ctx, "pvc-3", OpenOptions{}); !errors.Is(err, keyring.ErrWrongKey) {
 		t.Errorf("with the key of the source: %v", err)
 	}
@@ -116,10 +120,12 @@ func TestSourceStandsStill(t *testing.T) {
 		return hook(op, name)
 	}
 	s := n.process(0)
+
 	copyVolume(t, s, copyID, id, CopyOptions{})
 	if !slices.Equal(trace, []string{"suspend", "resume"}) || len(n.suspended()) != 0 {
 		t.Errorf("an open volume: %v, suspended %v", trace, n.suspended())
 	}
+
 	freeze := func(context.Context) (func() error, error) {
 		trace = append(trace, "freeze")
 		return func() error { trace = append(trace, "thaw"); return nil }, nil
@@ -129,17 +135,20 @@ func TestSourceStandsStill(t *testing.T) {
 	if !slices.Equal(trace, []string{"freeze", "thaw"}) {
 		t.Errorf("frozen by the caller: %v", trace)
 	}
+
 	closeVolume(t, n)
 	trace = nil
 	copyVolume(t, n.process(0), "b", id, CopyOptions{})
 	if len(trace) != 0 {
 		t.Errorf("a closed volume: %v", trace)
 	}
+
 	// One that cannot be frozen is not copied.
 	s = n.process(0)
 	if _, err := s.Copy(t.Context(), "c", id, CopyOptions{Freeze: func(context.Context) (func() error, error) { return nil, errDead }}); !errors.Is(err, errDead) {
 		t.Errorf("cannot be frozen: %v", err)
 	}
+
 	n.nothingOf("c")
 }
 
@@ -151,7 +160,8 @@ func (n *node) nothingOf(volume string) {
 	}
 }
 
-// stuck is a backend whose copies are done only when their source is not suspended any more: as one that waits for memory which the source's holds.
+// stuck is a backend whose copies are done only when their source is not suspended any more: as one
+// that waits for memory which the source's holds.
 type stuck struct{ stepBackend }
 
 func (b stuck) Copy(ctx context.Context, dst, src string, size int64) error {
@@ -180,6 +190,7 @@ func TestCopyRefuses(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
 	copyVolume(t, s, copyID, id, CopyOptions{Snapshot: true})
+
 	for name, c := range map[string]struct {
 		dst, src string
 		opts     CopyOptions
@@ -199,9 +210,11 @@ func TestCopyRefuses(t *testing.T) {
 			t.Errorf("%s: %v; want %v", name, err, c.want)
 		}
 	}
+
 	if _, err := s.Create(t.Context(), copyID, size); !errors.Is(err, ErrExists) {
 		t.Errorf("made a volume where a snapshot is: %v", err)
 	}
+
 	n.nothingOf("a")
 	n.intact()
 }
@@ -226,7 +239,8 @@ func TestCopyOfANewVolume(t *testing.T) {
 	}
 }
 
-// A copy does not open on its source's disk, nor the source on the copy's; the keys being the same, it is the names and records that tell.
+// A copy does not open on its source's disk, nor the source on the copy's; the keys being the same,
+// it is the names and records that tell.
 func TestCopyAndSourceAreNotExchanged(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)
@@ -250,7 +264,8 @@ func TestCopyAndSourceAreNotExchanged(t *testing.T) {
 	}
 }
 
-// What the disk's owner may show while a volume is copied: it is refused, nothing is left of the copy, and the source is as it was.
+// What the disk's owner may show while a volume is copied: it is refused, nothing is left of the
+// copy, and the source is as it was.
 func TestLiesWhileCopying(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(n *node) *blktest.Disk
@@ -276,6 +291,7 @@ func TestLiesWhileCopying(t *testing.T) {
 			if _, err := n.process(0).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, c.want) {
 				t.Errorf("%v; want %v", err, c.want)
 			}
+
 			n.nothingOf(copyID)
 			n.disks[id].Become(honest)
 			if !equal(n.state(), before) || len(n.suspended()) != 0 {
@@ -285,7 +301,8 @@ func TestLiesWhileCopying(t *testing.T) {
 	}
 }
 
-// formattingCopy gives copies whose process was killed when it had reached FORMATTING and written nothing.
+// formattingCopy returns copies whose process was killed when it had reached FORMATTING and written
+// nothing.
 func formattingCopy(t *testing.T) func(t *testing.T) *node {
 	t.Helper()
 	at := func(t *testing.T, kill int) *node {
@@ -302,7 +319,8 @@ func formattingCopy(t *testing.T) func(t *testing.T) *node {
 	}
 }
 
-// In FORMATTING the disk of a copy holds the source's metadata, ours or zeros; whatever else is there is left alone.
+// In FORMATTING the disk of a copy holds the source's metadata, ours or zeros; whatever else is
+// there is left alone.
 func TestFormattingACopyOverSomethingElse(t *testing.T) {
 	formatting := formattingCopy(t)
 	for name, lie := range map[string]func(n *node, d *blktest.Disk){
@@ -342,7 +360,8 @@ func TestCopyUnderAStateFromABackup(t *testing.T) {
 	}
 }
 
-// A copy has all that its source has, also while the state has not heard yet that the source was expanded.
+// A copy has all that its source has, also while the state has not heard yet that the source was
+// expanded.
 func TestCopyDuringAnExpansionThatWasCutShort(t *testing.T) {
 	for kill := 1; ; kill++ {
 		n := opened(t)

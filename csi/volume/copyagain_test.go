@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A copy that was begun, and not more, becomes as large as its source is when it is asked for again.
+// A copy that was begun, and not more, becomes as large as its source is when it is asked for
+// again.
 func TestCopyOfASourceThatHasGrown(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
@@ -22,7 +23,8 @@ func TestCopyOfASourceThatHasGrown(t *testing.T) {
 	}
 }
 
-// halfMade is a store with a state of copyID that cannot be read: as its creation left it that was cut short, which a second one completes, or for good.
+// halfMade is a store with a state of copyID that cannot be read: as its creation left it that was
+// cut short, which a second one completes, or for good.
 type halfMade struct {
 	*memoryStore
 	whole, spoilt bool
@@ -43,7 +45,8 @@ func (h *halfMade) Create(ctx context.Context, st State) error {
 	return h.memoryStore.Create(ctx, st)
 }
 
-// A copy whose state was made by half is made when it is asked for again. One that cannot be read is left.
+// A copy whose state was made by half is made when it is asked for again. One that cannot be read
+// is left.
 func TestCopyWhoseStateWasCutShort(t *testing.T) {
 	for _, spoilt := range []bool{false, true} {
 		n := opened(t)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A copy is killed at each of its steps, with the machine and without, and made again by the next process, from each state of its source.
+// A copy is killed at each of its steps, with the machine and without, and made again by the next
+// process, from each state of its source.
 func TestCopyKilledAtEachStep(t *testing.T) {
 	cut := func(wanted func(State) bool) func(t *testing.T) *node {
 		kill := 0
@@ -18,6 +19,7 @@ func TestCopyKilledAtEachStep(t *testing.T) {
 			return n
 		}
 	}
+
 	closed := func(t *testing.T) *node { n := opened(t); closeVolume(t, n); return n }
 	created := func(t *testing.T) *node {
 		n := newNode(t)
@@ -57,12 +59,14 @@ func TestCopyKilledAtEachStep(t *testing.T) {
 					break
 				}
 			}
+
 			t.Logf("%d steps", steps)
 		})
 	}
 }
 
-// Each step of a copy fails, once. The process goes on, takes back what there is of the copy, and makes it again.
+// Each step of a copy fails, once. The process goes on, takes back what there is of the copy, and
+// makes it again.
 func TestCopyFailedAtEachStep(t *testing.T) {
 	for name, source := range map[string]func(t *testing.T) *node{
 		"open":   func(t *testing.T) *node { return opened(t) },

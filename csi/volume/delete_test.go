@@ -30,7 +30,8 @@ func TestACopiedDiskOpensNoMoreAfterDeletion(t *testing.T) {
 	}
 }
 
-// Two volumes' disks were exchanged: deleting the one does not take the other's only ciphertext with it.
+// Two volumes' disks were exchanged: deleting the one does not take the other's only ciphertext
+// with it.
 func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 	for name, copied := range map[string]bool{"another volume": false, "its own source": true} {
 		t.Run(name, func(t *testing.T) {
@@ -44,6 +45,7 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			n.disks[id], n.disks["pvc-2"] = n.disks["pvc-2"], n.disks[id]
 			before := n.disks["pvc-2"].Writes()
 			for range 2 {
@@ -52,9 +54,11 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
+
 			if st := n.stateOf("pvc-2"); st.Phase != Deleted || !st.Key.IsZero() {
 				t.Errorf("%+v", st)
 			}
+
 			// Somebody exchanges them back.
 			n.disks[id], n.disks["pvc-2"] = n.disks["pvc-2"], n.disks[id]
 			if r, err := n.process(0).Delete(t.Context(), "pvc-2"); err != nil || !r.Shredded || n.disks["pvc-2"] != nil {
@@ -63,6 +67,7 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
 				t.Error(err)
 			}
+
 			n.intact()
 		})
 	}
@@ -85,7 +90,8 @@ func create(n *node) error {
 	return err
 }
 
-// A backing that is not known to be the volume's is left, until somebody has removed it; its key is destroyed all the same.
+// A backing that is not known to be the volume's is left, until somebody has removed it; its key is
+// destroyed all the same.
 func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 	closed := func(spoil func(d *blktest.Disk)) func(t *testing.T) *node {
 		return func(t *testing.T) *node {
@@ -95,13 +101,15 @@ func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 			return n
 		}
 	}
+
 	foreign := func(d *blktest.Disk) {
 		d.Become(blktest.New(crypt.DeviceSize(size)))
 		d.Flip(1080, 0x53)
 	}
 	for name, c := range map[string]struct {
 		node func(t *testing.T) *node
-		// elsewhere is whether the volume is found on another device than was formatted; keeps whether the backend keeps what it gives up.
+		// elsewhere reports whether the volume is found on another device than was formatted; keeps
+		// whether the backend keeps what it gives up.
 		elsewhere, keeps bool
 		// why is what the disk is refused for, left whether it stays and that is an error.
 		why  error
@@ -126,6 +134,7 @@ func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 			if c.elsewhere {
 				s.Backend = renamed{s.Backend}
 			}
+
 			writes := n.disks[id].Writes()
 			r, err := s.Delete(t.Context(), id)
 			if (err != nil) != c.left || !errors.Is(r.Why, c.why) || r.Shredded != (c.why == nil) {
@@ -137,6 +146,7 @@ func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 			if st := n.state(); st.Phase != Deleted || !st.Key.IsZero() {
 				t.Errorf("%+v", st)
 			}
+
 			delete(n.disks, id)
 			if _, err := s.Delete(t.Context(), id); err != nil {
 				t.Errorf("once it was removed: %v", err)
@@ -174,7 +184,8 @@ func cutShort(t *testing.T) *node {
 	return n
 }
 
-// A copy that failed before anything was copied may leave its state: it is deleted as any other, and its source is untouched.
+// A copy that failed before anything was copied may leave its state: it is deleted as any other,
+// and its source is untouched.
 func TestDeleteACopyThatWasNotBegun(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)

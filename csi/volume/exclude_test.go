@@ -32,6 +32,7 @@ func TestOneNodeAtATime(t *testing.T) {
 	var busy *BusyError
 	other := newNode(t)
 	other.store, other.disks, other.numbers, other.name = n.store, n.disks, n.numbers, "node-2"
+
 	s := other.process(0)
 	for name, err := range map[string]error{
 		"open":   openAgain(t.Context(), s),
@@ -46,6 +47,7 @@ func TestOneNodeAtATime(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+
 	if _, err := s.Close(t.Context(), id, nil); err != nil || n.state().Writer != "node-1" {
 		t.Errorf("closing what another node has: %v, writer %s", err, n.state().Writer)
 	}

@@ -8,14 +8,15 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// Get gives the state of a volume of this cluster; ErrNotFound when there is none.
+// Get returns the state of a volume of this cluster; ErrNotFound when there is none.
 func (s *Set) Get(ctx context.Context, volume string) (State, error) {
 	st, _, err := s.get(ctx, volume)
 	return st, err
 }
 
-// Find gives the mapping that Open made for the volume, and the state. It changes nothing and waits for nobody. Without a mapping the error is
-// crypt.ErrNoMapping, beside the state; with one that is ahead of the state it is that refusal (crypt.NewerThanState).
+// Find returns the mapping that Open made for the volume, and the state. It changes nothing and
+// waits for nobody. Without a mapping the error is crypt.ErrNoMapping, beside the state; with one
+// that is ahead of the state it is that refusal (crypt.NewerThanState).
 func (s *Set) Find(ctx context.Context, volume string) (Opened, error) {
 	return s.FindIn(ctx, s.Store, volume)
 }
@@ -41,8 +42,10 @@ func (s *Set) FindIn(ctx context.Context, r Reader, volume string) (Opened, erro
 	return Opened{m, st, true}, err
 }
 
-// mappings gives the names of the volume's mappings: the one of the state's epoch, if there is one, and former ones. One of any other epoch that lives is
-// refused (crypt.NewerThanState): the state is from a backup, and what is mounted there is what came after. Nothing is done to any mapping then.
+// mappings returns the names of the volume's mappings: the one of the state's epoch, if there is
+// one, and former ones. One of any other epoch that lives is refused (crypt.NewerThanState): the
+// state is from a backup, and what is mounted there is what came after. Nothing is done to any
+// mapping then.
 func (s *Set) mappings(ctx context.Context, st State) (present string, former []string, err error) {
 	if st.UUID == (crypt.UUID{}) {
 		return "", nil, nil
@@ -51,6 +54,7 @@ func (s *Set) mappings(ctx context.Context, st State) (present string, former []
 	if err != nil {
 		return "", nil, err
 	}
+
 	for _, name := range names {
 		epoch, ok := crypt.EpochOf(st.UUID, name)
 		if ok && epoch == st.Epoch {
@@ -69,5 +73,6 @@ func (s *Set) mappings(ctx context.Context, st State) (present string, former []
 		}
 		former = append(former, name)
 	}
+
 	return present, former, nil
 }

@@ -22,6 +22,7 @@ func TestKeyServiceAway(t *testing.T) {
 	if _, err := s.Expand(ctx, id, 2*size, OpenOptions{}); !errors.Is(err, keyring.ErrUnavailable) || !equal(n.state(), before) {
 		t.Errorf("expanded: %v, %+v", err, n.state())
 	}
+
 	if _, err := s.Create(ctx, "new", size); err != nil {
 		t.Fatal(err)
 	}
@@ -35,6 +36,7 @@ func TestKeyServiceAway(t *testing.T) {
 	if err != nil || c.Sealed || !errors.Is(c.Why, keyring.ErrUnavailable) || n.state().Writer != "" {
 		t.Errorf("closed: %+v, %v", c, err)
 	}
+
 	if _, err := s.Open(ctx, id, OpenOptions{}); !errors.Is(err, keyring.ErrUnavailable) {
 		t.Errorf("opened: %v", err)
 	}
@@ -44,6 +46,7 @@ func TestKeyServiceAway(t *testing.T) {
 	if _, err := s.Open(ctx, id, OpenOptions{Keys: newProvider(t, 1)}); err != nil {
 		t.Errorf("with the key: %v", err)
 	}
+
 	n.intact()
 }
 
@@ -70,7 +73,8 @@ func (i idle) check(what string) {
 	}
 }
 
-// Disks that hang hold up others until these have waited long enough; a key service that hangs holds up nobody.
+// Disks that hang hold up others until these have waited long enough; a key service that hangs
+// holds up nobody.
 func TestDisksThatHang(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)
@@ -79,9 +83,11 @@ func TestDisksThatHang(t *testing.T) {
 	if _, err := s.Create(t.Context(), "new", size); err != nil {
 		t.Fatal(err)
 	}
+
 	for range readers {
 		s.reading <- struct{}{}
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := s.Open(ctx, id, OpenOptions{}); !errors.Is(err, context.DeadlineExceeded) {
@@ -90,20 +96,24 @@ func TestDisksThatHang(t *testing.T) {
 	if _, err := s.Open(ctx, "new", OpenOptions{}); !errors.Is(err, context.DeadlineExceeded) || n.disks["new"].Writes() != 0 {
 		t.Errorf("formatted: %v", err)
 	}
+
 	for range readers {
 		<-s.reading
 	}
+
 	for _, v := range []string{id, "new"} {
 		if _, err := s.Open(t.Context(), v, OpenOptions{Keys: keys}); err != nil {
 			t.Errorf("then %s: %v", v, err)
 		}
 	}
+
 	if _, err := s.Create(t.Context(), "newer", size); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Open(t.Context(), "newer", OpenOptions{Keys: keys}); err != nil {
 		t.Error(err)
 	}
+
 	n.intact()
 }
 

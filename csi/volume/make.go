@@ -10,10 +10,12 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// Make has mkfs make a file system on a volume whose Content is Unmade, and formats the volume first when it is new; one that is Made is left. made is whether
-// mkfs was called and gave no error. The device that it is given goes with the call: Open gives the one to be used, with an epoch that the volume
-// never had while it was Unmade. So a state from a backup that says Unmade has no file system made on what was used since: the disk is newer
-// (crypt.NewerThanState). Other processes are kept off the volume meanwhile. Make may be called again after it failed or died.
+// Make has mkfs make a file system on a volume whose Content is Unmade, and formats the volume
+// first when it is new; one that is Made is left. made is whether mkfs was called and returned no
+// error. The device that it is given goes with the call: Open gives the one to be used, with an
+// epoch that the volume never had while it was Unmade. So a state from a backup that says Unmade
+// has no file system made on what was used since: the disk is newer (crypt.NewerThanState). Other
+// processes are kept off the volume meanwhile. Make may be called again after it failed or died.
 func (s *Set) Make(ctx context.Context, volume string, opts OpenOptions, mkfs func(device string) error) (made bool, err error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
 	if err != nil {
@@ -47,7 +49,8 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	if err != nil {
 		return err
 	}
-	// The device goes in any case, and before the state says Made: nothing is left that could be used by this epoch.
+	// The device goes in any case, and before the state says Made: nothing is left that could be
+	// used by this epoch.
 	if err := errors.Join(mkfs(m.Path), o.remove(ctx, m.Name)); err != nil {
 		return err
 	}
@@ -56,13 +59,15 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	return o.swap(ctx, next)
 }
 
-// unmade gives a mapping by the epoch that the disk has: the one that a process left which died in Make, or a new one. One that takes the place of another gets
-// the next epoch, and so another name: who holds the other open keeps its name taken.
+// unmade returns a mapping by the epoch that the disk has: the one that a process left which died
+// in Make, or a new one. One that takes the place of another gets the next epoch, and so another
+// name: who holds the other open keeps its name taken.
 func (o *op) unmade(ctx context.Context, dev backend.Device, opts OpenOptions) (crypt.Mapping, error) {
 	m, stale, err := o.adopt(ctx, dev, opts)
 	if err != nil {
 		return m, err
 	}
+
 	if m.Name != "" {
 		if m.Open > 0 {
 			// A mkfs that outlived its process, or somebody of whom the state does not know.
@@ -70,6 +75,7 @@ func (o *op) unmade(ctx context.Context, dev backend.Device, opts OpenOptions) (
 		}
 		return m, nil
 	}
+
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
 		return m, err
@@ -87,7 +93,8 @@ func (o *op) unmade(ctx context.Context, dev backend.Device, opts OpenOptions) (
 	})
 }
 
-// remove removes a mapping; one that somebody has open just now, as udev may, is fenced and goes with its last close.
+// remove removes a mapping; one that somebody has open just now, as udev may, is fenced and goes
+// with its last close.
 func (o *op) remove(ctx context.Context, name string) error {
 	err := o.Engine.Remove(ctx, name, false)
 	if errors.Is(err, crypt.ErrInUse) {

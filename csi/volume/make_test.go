@@ -48,6 +48,7 @@ func TestBlankCheckOutlastsItsRequest(t *testing.T) {
 		}
 		return d, nil
 	}
+
 	if err := openAgain(ctx, s); !errors.Is(err, context.Canceled) {
 		t.Errorf("a request that was over: %v", err)
 	}
@@ -98,7 +99,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// Each step of Make is the last of a process, and the next one goes on. The epoch by which the volume is then used is one that it never had before.
+// Each step of Make is the last of a process, and the next one goes on. The epoch by which the
+// volume is then used is one that it never had before.
 func TestMakeKilledAtEachStep(t *testing.T) {
 	for _, reboot := range []bool{false, true} {
 		for kill := 1; ; kill++ {
@@ -109,6 +111,7 @@ func TestMakeKilledAtEachStep(t *testing.T) {
 			if err != nil && !errors.Is(err, errDead) || err == nil && killed {
 				t.Fatalf("%s: %v", when, err)
 			}
+
 			s := n.process(0)
 			if reboot {
 				n.reboot()
@@ -123,6 +126,7 @@ func TestMakeKilledAtEachStep(t *testing.T) {
 			if o, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || o.Adopted || o.State.Epoch <= before.Epoch || o.State.Content != Made {
 				t.Fatalf("%s: open: %+v, %v", when, o, err)
 			}
+
 			n.intact()
 			if !killed {
 				break
@@ -143,7 +147,8 @@ func (p past) Update(ctx context.Context, st State, r Revision) (Revision, error
 	return next, err
 }
 
-// Whatever state of a volume's first minute is restored, while the volume is open or later: no file system is made on what a pod wrote since.
+// Whatever state of a volume's first minute is restored, while the volume is open or later: no file
+// system is made on what a pod wrote since.
 func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
 	n, made := created(t), 0
 	states := []State{n.state()}
@@ -155,6 +160,7 @@ func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
 	if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	store, tried := n.store.(*memoryStore), 0
 	restored := func(when string) {
 		t.Helper()
@@ -173,20 +179,24 @@ func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
 		store.states[id] = now
 		n.intact()
 	}
+
 	restored("while it is open")
 	if tried < 3 {
 		t.Errorf("only %d states", tried)
 	}
+
 	n.reboot()
 	restored("after a reboot")
 	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	closeVolume(t, n)
 	restored("once it was closed")
 }
 
-// A mapping that a dead process left in Make, and that somebody has open, is none to make a file system on. One that cannot be made leaves no mapping.
+// A mapping that a dead process left in Make, and that somebody has open, is none to make a file
+// system on. One that cannot be made leaves no mapping.
 func TestMakeRefuses(t *testing.T) {
 	n, made := created(t), 0
 	for kill := 1; len(n.engine.Live()) == 0; kill++ {
@@ -195,12 +205,14 @@ func TestMakeRefuses(t *testing.T) {
 			t.Fatal("it was never left with a mapping")
 		}
 	}
+
 	made = 0
 	mapping := n.engine.Live()[0]
 	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); !errors.Is(err, ErrInUse) || made != 0 {
 		t.Errorf("in use: %v, made %d", err, made)
 	}
+
 	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
 	failed := errors.New("no mkfs")
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, func(string) error { return failed }); !errors.Is(err, failed) {
@@ -209,6 +221,7 @@ func TestMakeRefuses(t *testing.T) {
 	if live := n.engine.Live(); len(live) != 0 || n.state().Content != Unmade {
 		t.Errorf("mappings %v, %+v", live, n.state())
 	}
+
 	// udev, for one, may look at the device when mkfs is done.
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, func(device string) error {
 		n.engine.Edit(n.engine.Live()[0], func(m *crypt.Mapping) { m.Open = 1 })
@@ -216,6 +229,7 @@ func TestMakeRefuses(t *testing.T) {
 	}); err != nil || len(n.engine.Live()) != 0 {
 		t.Errorf("held open: %v, mappings %v", err, n.engine.Live())
 	}
+
 	if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil || o.Adopted {
 		t.Errorf("%+v, %v", o, err)
 	}

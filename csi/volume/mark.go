@@ -12,9 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// stillSuffix ends the names of marks: files of the folder of locks, named by a mapping, with its volume in them.
-// A mark is there while a copy has the mapping suspended, so the next process can resume it and ask nobody. The
-// folder is on tmpfs and goes with the mappings.
+// stillSuffix ends the names of marks: files of the folder of locks, named by a mapping, with its
+// volume in them. A mark is there while a copy has the mapping suspended, so the next process can
+// resume it and ask nobody. The folder is on tmpfs and goes with the mappings.
 const stillSuffix = ".still"
 
 func (s *Set) mark(mapping string) string { return filepath.Join(s.Locks, mapping+stillSuffix) }
@@ -30,7 +30,8 @@ func (o *op) markStill(mapping string) error {
 	return nil
 }
 
-// unmarkStill forgets the mark of a mapping that goes on. One that stays costs a look at the next start.
+// unmarkStill forgets the mark of a mapping that goes on. One that stays costs a look at the next
+// start.
 func (s *Set) unmarkStill(mapping string) {
 	if s.Locks == "" {
 		return
@@ -40,8 +41,8 @@ func (s *Set) unmarkStill(mapping string) {
 	}
 }
 
-// resumeMarked resumes the mappings that a copy on this node suspended. It asks the disk and not the store: one
-// whose volume another node has opened since is fenced instead.
+// resumeMarked resumes the mappings that a copy on this node suspended. It asks the disk and not
+// the store: one whose volume another node has opened since is fenced instead.
 func (s *Set) resumeMarked(ctx context.Context) error {
 	if s.Locks == "" {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // memoryEnv marks the process whose memory is measured.
@@ -26,8 +26,8 @@ const memoryEnv = "KUBEVEIL_TEST_MEMORY"
 const (
 	// many volumes are opened at once.
 	many = 100
-	// memoryLimit is what the whole driver may take for that, KiB; memoryShare what this package and what it stands on may: a driver has Kubernetes clients
-	// and gRPC, too.
+	// memoryLimit is what the whole driver may take for that, KiB; memoryShare what this package
+	// and what it stands on may: a driver has Kubernetes clients and gRPC, too.
 	memoryLimit = 64 << 10
 	memoryShare = memoryLimit / 2
 )
@@ -70,14 +70,17 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 		}
 		return
 	}
+
 	if err := keyring.Harden(); err != nil {
 		t.Fatal(err)
 	}
+
 	dir := t.TempDir()
 	probe := filepath.Join(dir, "probe")
 	if err := os.WriteFile(probe, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if d, err := blk.Open(probe); errors.Is(err, unix.EINVAL) {
 		nettest.Skip(t, nettest.NoKernelFeature, "temporary files without O_DIRECT")
 	} else if err != nil {
@@ -85,6 +88,7 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 	} else {
 		d.Close()
 	}
+
 	s := NewSet(Config{
 		Cluster: cluster, Node: "node-1", Store: &memoryStore{states: map[string]stored{}}, Engine: crypttest.New(),
 		Backend: fileBackend{dir}, Keys: newProvider(t, 1),
@@ -97,12 +101,14 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 		}
 		return err
 	})
+
 	first := peak(t)
 	together(t, func(ctx context.Context, v string) error { _, err := s.Close(ctx, v, nil); return err })
 	closed := peak(t)
 	together(t, func(ctx context.Context, v string) error { _, err := s.Open(ctx, v, OpenOptions{}); return err })
 	again := peak(t)
 	t.Logf("peak resident KiB: %d before, %d for %d new volumes, %d for closing, %d for opening them again", base, first, many, closed, again)
+
 	for what, kib := range map[string]int{"new": first, "existing": again} {
 		if kib == 0 || kib > memoryShare {
 			t.Errorf("%d %s volumes: %d KiB, want at most %d", many, what, kib, memoryShare)

@@ -19,7 +19,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// attempts is how often a process tries to let a volume go on; without pauses, which no test is to wait for.
+// attempts is how often a process tries to let a volume go on; without pauses, which no test is to
+// wait for.
 const attempts = 4
 
 // errDead is what every operation of a process gives that was killed.
@@ -34,11 +35,12 @@ type node struct {
 	disks   map[string]*blktest.Disk
 	keys    keyring.Provider
 	numbers map[string]uint64
-	// keeps is whether backings that are deleted keep what is on them.
+	// keeps reports whether backings that are deleted keep what is on them.
 	keeps bool
 
 	mu sync.Mutex
-	// steps counts what was done; the process is killed when it would do step number kill, or goes on after that step failed.
+	// steps counts what was done; the process is killed when it would do step number kill, or goes
+	// on after that step failed.
 	steps, kill int
 	goesOn      bool
 	trace       []string
@@ -295,13 +297,15 @@ func (b stepBackend) Destroys() bool { return !b.keeps }
 
 func (b stepBackend) Capacity(context.Context) (int64, error) { return 1 << 40, nil }
 
-// formatted is a node with a volume that is open, once there is one: to format takes longer than most of what is tested.
+// formatted is a node with a volume that is open, once there is one: to format takes longer than
+// most of what is tested.
 var formatted struct {
 	sync.Mutex
 	*node
 }
 
-// opened gives a node with a volume that is open, with a mark in its data that stands for what a pod wrote.
+// opened returns a node with a volume that is open, with a mark in its data that stands for what a
+// pod wrote.
 func opened(t testing.TB) *node {
 	t.Helper()
 	formatted.Lock()

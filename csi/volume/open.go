@@ -20,8 +20,8 @@ type OpenOptions struct {
 	Discard bool
 	// TakeOver names the node that has the volume and is known to be gone.
 	TakeOver string
-	// KeepSealing keeps the key by which the record is sealed, which opens nothing, in locked memory until the volume is closed: for one whose
-	// Close brings no provider that has its key.
+	// KeepSealing keeps the key by which the record is sealed, which opens nothing, in locked
+	// memory until the volume is closed: for one whose Close brings no provider that has its key.
 	KeepSealing bool
 }
 
@@ -31,12 +31,13 @@ type Opened struct {
 	Mapping crypt.Mapping
 	// State is that of the volume now.
 	State State
-	// Adopted is whether the mapping was there already, as it should be.
+	// Adopted reports whether the mapping was there already, as it should be.
 	Adopted bool
 }
 
-// Open gives the mapping of the volume on this node, and formats the volume first when it is new. It may be called again, at any time, and
-// then gives the same mapping. On error nothing that could not have been there before is on the disk.
+// Open returns the mapping of the volume on this node, and formats the volume first when it is new.
+// It may be called again, at any time, and then returns the same mapping. On error nothing that
+// could not have been there before is on the disk.
 func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened, error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
 	if err != nil {
@@ -53,21 +54,25 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 	if err != nil {
 		return Opened{}, o.release(ctx, err)
 	}
+
 	m, stale, err := o.adopt(ctx, dev, opts)
 	if err != nil {
 		return Opened{}, o.release(ctx, err)
 	}
+
 	if m.Name != "" {
 		o.keepAgain(ctx, opts)
 		return Opened{m, o.State, true}, nil
 	}
+
 	if m, err = o.open(ctx, dev, opts, stale); err != nil {
 		return Opened{}, o.release(ctx, err)
 	}
 	return Opened{m, o.State, false}, nil
 }
 
-// release gives the backing's device back after err, unless a mapping may be on it: nobody asks to close what was not opened.
+// release detaches the backing's device after err, unless a mapping may be on it: nobody asks to
+// close what was not opened.
 func (o *op) release(ctx context.Context, err error) error {
 	if names, unknown := o.Engine.List(ctx, crypt.NamePrefix(o.UUID)); unknown != nil || len(names) > 0 {
 		return err
@@ -104,10 +109,12 @@ func (o *op) format(ctx context.Context, dev backend.Device, writer string) erro
 			return err
 		}
 	}
+
 	if o.Device != dev.ID {
 		return fmt.Errorf("format volume %s: %w", o.Volume, &crypt.RefusedError{
 			Kind: crypt.OtherVolume, What: "device", Expected: o.Device + ", where formatting began", Found: dev.ID})
 	}
+
 	data, err := o.dataKey(ctx)
 	if err != nil {
 		return err
@@ -116,11 +123,13 @@ func (o *op) format(ctx context.Context, dev backend.Device, writer string) erro
 	if err := o.write(ctx, disk, data); err != nil {
 		return err
 	}
+
 	next := o.State
 	next.Phase, next.Epoch, next.Writer = Ready, 1, writer
 	if err := o.swap(ctx, next); err != nil {
 		return err
 	}
+
 	o.log.Info("volume formatted", "device", dev.ID, "bytes", o.Payload)
 	return nil
 }
@@ -138,8 +147,9 @@ func (o *op) write(ctx context.Context, disk blk.Disk, data *keyring.Secret) err
 	return crypt.Format(disk, data, o.Identity(), o.Payload)
 }
 
-// beginFormat takes the volume from NEW to FORMATTING: the disk is blank, and a key is made that is known to unwrap. To look through a large disk may take
-// longer than ctx: what was found is kept all the same, so that the next call goes on from there.
+// beginFormat takes the volume from NEW to FORMATTING: the disk is blank, and a key is made that is
+// known to unwrap. To look through a large disk may take longer than ctx: what was found is kept
+// all the same, so that the next call goes on from there.
 func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device) error {
 	if err := o.blank(ctx, disk); err != nil {
 		return err
@@ -174,21 +184,25 @@ func (o *op) blank(ctx context.Context, disk blk.Disk) error {
 	return nil
 }
 
-// adopt looks for the mapping that a former process made, and gives it when it is as it would be made now. One that is not, of the present epoch, is stale:
-// it may be mounted, so it stays until there is what takes its place. Those of former epochs are fenced and removed.
+// adopt looks for the mapping that a former process made, and returns it when it is as it would be
+// made now. One that is not, of the present epoch, is stale: it may be mounted, so it stays until
+// there is what takes its place. Those of former epochs are fenced and removed.
 func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m crypt.Mapping, stale string, err error) {
 	present, former, err := o.mappings(ctx, o.State)
 	if err != nil {
 		return m, "", err
 	}
+
 	for _, name := range former {
 		if err := o.discard(ctx, name); err != nil {
 			return m, "", err
 		}
 	}
+
 	if present == "" {
 		return m, "", nil
 	}
+
 	why := fmt.Sprintf("the state gives it to node %q, pending epoch %d", o.Writer, o.PendingEpoch)
 	if o.Writer == o.Node && o.PendingEpoch == 0 {
 		want := crypt.Expected(o.UUID, o.Epoch, o.Payload, dev.Number, opts.Class, opts.Discard)
@@ -198,15 +212,18 @@ func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m
 			m, why = o.inspect(ctx, want)
 		}
 	}
+
 	if why == "" {
 		return m, "", nil
 	}
+
 	o.log.Warn("mapping is to be replaced: it is not as it should be", "mapping", present, "why", why)
 	return crypt.Mapping{}, present, nil
 }
 
-// inspect says why the mapping of that table cannot be used; empty when it can. One that is suspended, as a copy that was cut short leaves it, or
-// has a second table, as an expansion does, is resumed by the table that it has.
+// inspect says why the mapping of that table cannot be used; empty when it can. One that is
+// suspended, as a copy that was cut short leaves it, or has a second table, as an expansion does,
+// is resumed by the table that it has.
 func (o *op) inspect(ctx context.Context, want crypt.Table) (crypt.Mapping, string) {
 	m, err := o.Engine.Lookup(ctx, want.Name)
 	if err == nil && (m.Suspended || m.Inactive) {
@@ -226,7 +243,8 @@ func (o *op) inspect(ctx context.Context, want crypt.Table) (crypt.Mapping, stri
 	return m, ""
 }
 
-// discard fences a mapping, which takes its disk from it, and removes it; with its last close when somebody has it open.
+// discard fences a mapping, which takes its disk from it, and removes it; with its last close when
+// somebody has it open.
 func (o *op) discard(ctx context.Context, name string) error {
 	if err := o.Engine.Fence(ctx, name); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
 		return err
@@ -250,7 +268,8 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions, sta
 	return m, nil
 }
 
-// create makes the mapping of the record that it is given, in the place of a stale one unless that is empty.
+// create makes the mapping of the record that it is given, in the place of a stale one unless that
+// is empty.
 func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, stale string, keys *crypt.Keys, verified func() (crypt.Record, error)) (crypt.Mapping, error) {
 	// Held until the mapping holds the device, so that its number stays its own.
 	held, err := o.disk(dev, true)
@@ -259,7 +278,8 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 	}
 	defer held.Close()
 	if stale != "" {
-		// With a key, and a disk that would be opened, and not before: what is mounted there may be well.
+		// With a key, and a disk that would be opened, and not before: what is mounted there may be
+		// well.
 		if err := o.verified(ctx, dev, keys, true, func(blk.Disk, *crypt.Metadata, crypt.Record) error { return nil }); err != nil {
 			return crypt.Mapping{}, fmt.Errorf("mapping %s is not as it should be, and is left, because nothing can take its place: %w", stale, err)
 		}
@@ -267,6 +287,7 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 			return crypt.Mapping{}, err
 		}
 	}
+
 	record, err := verified()
 	if err != nil {
 		return crypt.Mapping{}, err
@@ -278,13 +299,16 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 	if err := o.Engine.Probe(ctx, m.Name); err != nil {
 		return crypt.Mapping{}, errors.Join(err, o.discard(ctx, m.Name))
 	}
+
 	return m, nil
 }
 
-// advance gives the volume an epoch that no image of its disk has said, see step, with writer as who has it.
+// advance returns the volume an epoch that no image of its disk has said, see step, with writer as
+// who has it.
 func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys, writer string) (crypt.Record, error) {
 	if o.PendingEpoch != 0 {
-		// A step was cut short, perhaps by the disk's owner, who may have kept an image that says the pending epoch: that one is used up.
+		// A step was cut short, perhaps by the disk's owner, who may have kept an image that says
+		// the pending epoch: that one is used up.
 		if _, err := o.step(ctx, dev, keys, o.Node); err != nil {
 			return crypt.Record{}, err
 		}
@@ -292,14 +316,16 @@ func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys, 
 	return o.step(ctx, dev, keys, writer)
 }
 
-// step verifies the disk, writes its record with the next epoch, and keeps that, with writer as who has the volume. The state knows of it before
-// the disk does: a process that dies in between leaves a state that allows both.
+// step verifies the disk, writes its record with the next epoch, and keeps that, with writer as who
+// has the volume. The state knows of it before the disk does: a process that dies in between leaves
+// a state that allows both.
 func (o *op) step(ctx context.Context, dev backend.Device, keys *crypt.Keys, writer string) (crypt.Record, error) {
 	var sealed crypt.Record
 	err := o.verified(ctx, dev, keys, false, func(disk blk.Disk, metadata *crypt.Metadata, record crypt.Record) error {
 		next := o.State
 		next.PendingEpoch, next.Writer = o.Epoch+1, o.Node
-		// Also when the state says all of it already: another node may have taken the volume over since it was read, and then the disk is not ours to write.
+		// Also when the state says all of it already: another node may have taken the volume over
+		// since it was read, and then the disk is not ours to write.
 		if err := o.swap(ctx, next); err != nil {
 			return err
 		}

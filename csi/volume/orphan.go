@@ -8,9 +8,10 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// CloseOrphan removes the mapping name, which the store has no state for, and gives the backing's device back;
-// closed reports whether it is gone. One that somebody has open stays: it is plain text that is in use. volume
-// is whose it was, empty where nobody knows: then only the mapping goes. A volume that has a state is refused.
+// CloseOrphan removes the mapping name, which the store has no state for, and detaches the
+// backing's device; closed reports whether it is gone. One that somebody has open stays: it is
+// plain text that is in use. volume is whose it was, empty where nobody knows: then only the
+// mapping goes. A volume that has a state is refused.
 func (s *Set) CloseOrphan(ctx context.Context, volume, name string) (closed bool, err error) {
 	locked := volume
 	if locked == "" {

@@ -21,14 +21,17 @@ func TestOrphanIsClosedOnlyWithoutState(t *testing.T) {
 	if err == nil {
 		err = s.Store.Remove(t.Context(), st.Volume, r)
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ours := o.Mapping.UUID
 	n.engine.Edit(o.Mapping.Name, func(m *crypt.Mapping) { m.UUID = "LVM-1" })
 	if closed, err := s.CloseOrphan(t.Context(), id, o.Mapping.Name); closed || err == nil {
 		t.Errorf("of another program: %v, %v", closed, err)
 	}
+
 	n.engine.Edit(o.Mapping.Name, func(m *crypt.Mapping) { m.UUID = ours })
 	for range 2 {
 		closed, err := s.CloseOrphan(t.Context(), id, o.Mapping.Name)

@@ -26,8 +26,8 @@ func second(t *testing.T, n *node) {
 	}
 }
 
-// What the owner of a closed volume's disk may do. Each is refused for its reason, nothing is written, nothing is kept, and the volume opens again
-// when its disk is back.
+// What the owner of a closed volume's disk may do. Each is refused for its reason, nothing is
+// written, nothing is kept, and the volume opens again when its disk is back.
 func TestLyingDisks(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(t *testing.T, n *node, d *blktest.Disk)
@@ -78,11 +78,13 @@ func TestLyingDisks(t *testing.T) {
 			if d.Writes() != writes || !equal(n.state(), before) {
 				t.Error("something was written")
 			}
+
 			d.Tamper = nil
 			d.Become(honest)
 			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
 				t.Errorf("with its own disk: %v", err)
 			}
+
 			n.intact()
 		})
 	}
@@ -98,13 +100,16 @@ func TestOlderImages(t *testing.T) {
 	if _, err := s.Open(ctx, id, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	images["before it was expanded"] = n.disks[id].Clone()
 	if _, err := s.Expand(ctx, id, 2*size, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	// The power fails while it is open, and the disk comes back as it was once.
 	n.reboot()
 	latest := n.disks[id].Clone()
+
 	for name, image := range images {
 		n.disks[id].Become(image)
 		n.disks[id].Resize(crypt.DeviceSize(2 * size))
@@ -112,10 +117,12 @@ func TestOlderImages(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+
 	n.disks[id].Become(latest)
 	if _, err := n.process(0).Open(ctx, id, OpenOptions{}); err != nil {
 		t.Error(err)
 	}
+
 	n.intact()
 }
 
@@ -142,7 +149,8 @@ func TestStateFromABackup(t *testing.T) {
 	n.intact()
 }
 
-// restoredWhileOpen is a volume that somebody has open, and whose state is from a backup of before it was opened.
+// restoredWhileOpen is a volume that somebody has open, and whose state is from a backup of before
+// it was opened.
 func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 	n = opened(t)
 	store := n.store.(*memoryStore)
@@ -157,7 +165,8 @@ func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 	return n, mapping
 }
 
-// What is mounted is newer than a state from a backup: a person decides, and until then nothing is done to it.
+// What is mounted is newer than a state from a backup: a person decides, and until then nothing is
+// done to it.
 func TestStateFromABackupWhileOpen(t *testing.T) {
 	for name, do := range map[string]func(ctx context.Context, s *Set) error{
 		"open":   openAgain,
@@ -182,11 +191,13 @@ func TestStateFromABackupWhileOpen(t *testing.T) {
 			}
 		})
 	}
+
 	// One that was fenced already keeps nothing: the disk says the rest.
 	n, mapping := restoredWhileOpen(t)
 	if err := n.engine.Fence(t.Context(), mapping); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := openAgain(t.Context(), n.process(0)); !errors.Is(err, crypt.NewerThanState) {
 		t.Errorf("with a dead one: %v", err)
 	}
@@ -209,12 +220,14 @@ func TestFormattingElsewhere(t *testing.T) {
 			}
 		}
 	}
+
 	n := interrupted(t)
 	n.disks[id].Flip(100<<10, 1)
 	writes := n.disks[id].Writes()
 	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err, crypt.NotEmpty) || n.disks[id].Writes() != writes {
 		t.Errorf("somebody wrote there: %v", err)
 	}
+
 	n = interrupted(t)
 	s := n.process(0)
 	s.Backend = renamed{s.Backend}

@@ -30,7 +30,8 @@ func (a attached) Detach(ctx context.Context, v string) error {
 	return a.Backend.Detach(ctx, v)
 }
 
-// What was not opened has no device either: nobody will ask to close it. A device that a mapping is on stays.
+// What was not opened has no device either: nobody will ask to close it. A device that a mapping is
+// on stays.
 func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 	notEmpty := func(n *node) {
 		n.store.(*memoryStore).states[id] = stored{1, State{Volume: id, Cluster: cluster, Phase: New, Payload: size, Content: Unmade}}
@@ -54,6 +55,7 @@ func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 			if !c.open {
 				closeVolume(t, n)
 			}
+
 			s := n.process(0)
 			on := attached{s.Backend, map[string]bool{}}
 			s.Backend = on
@@ -97,7 +99,8 @@ func TestUnfinishedCopyThatCannotBeReadHasNoDevice(t *testing.T) {
 	}
 }
 
-// Whatever image the disk's owner kept when he had a process end at some step of opening or closing a volume: it is refused once the volume was opened since.
+// Whatever image the disk's owner kept when he had a process end at some step of opening or closing
+// a volume: it is refused once the volume was opened since.
 func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(t *testing.T, n *node)
@@ -120,6 +123,7 @@ func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 				if err != nil && !errors.Is(err, errDead) {
 					t.Fatal(err)
 				}
+
 				when := last(n.trace)
 				kept := n.disks[id].Clone()
 				n.process(0)
@@ -127,6 +131,7 @@ func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 				if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
 					t.Fatalf("step %d after %v: %v", kill, when, err)
 				}
+
 				// What a pod writes now would be lost with the image that was kept.
 				n.reboot()
 				n.disks[id].Become(kept)

@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// Mappings that a copy left suspended go on when the driver starts, and when their volume is opened; those of a copy that is under way do not.
+// Mappings that a copy left suspended go on when the driver starts, and when their volume is
+// opened; those of a copy that is under way do not.
 func TestResume(t *testing.T) {
 	n := opened(t)
 	name := n.engine.Live()[0]
@@ -39,7 +40,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// lame is a store with a state that cannot be read, beside the others; with none at all when it is away.
+// lame is a store with a state that cannot be read, beside the others; with none at all when it is
+// away.
 type lame struct {
 	Store
 	away bool
@@ -103,7 +105,8 @@ func (b watched) Copy(context.Context, string, string, int64) error {
 	return errDead
 }
 
-// killedInACopy is a node whose process was killed while its source stood still, and the next process.
+// killedInACopy is a node whose process was killed while its source stood still, and the next
+// process.
 func killedInACopy(t *testing.T) (*node, *Set) {
 	t.Helper()
 	n, locks, left := opened(t), t.TempDir(), t.TempDir()
@@ -123,7 +126,8 @@ func killedInACopy(t *testing.T) (*node, *Set) {
 	return n, next
 }
 
-// What a copy that was killed left suspended goes on at the next start, while the API server is away.
+// What a copy that was killed left suspended goes on at the next start, while the API server is
+// away.
 func TestResumeWithoutAPIServer(t *testing.T) {
 	n, s := killedInACopy(t)
 	for range 2 {

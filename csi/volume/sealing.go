@@ -6,8 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// keep holds the key that seals the volume's record until it is closed, where opts ask for it. keys stay the caller's. Without, the volume is closed
-// all the same, and not sealed.
+// keep holds the key that seals the volume's record until it is closed, where opts ask for it. keys
+// stay the caller's. Without, the volume is closed all the same, and not sealed.
 func (o *op) keep(keys *crypt.Keys, opts OpenOptions) {
 	if !opts.KeepSealing {
 		return
@@ -37,7 +37,8 @@ func (o *op) keepAgain(ctx context.Context, opts OpenOptions) {
 	o.keep(keys, opts)
 }
 
-// kept gives the key that was kept, nil when none was. It is whoever has the volume locked's to use, and not to wipe.
+// kept returns the key that was kept, nil when none was. It is whoever has the volume locked's to
+// use, and not to wipe.
 func (o *op) kept() *crypt.Keys {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -52,8 +53,8 @@ func (o *op) drop() {
 	delete(o.sealing, o.Volume)
 }
 
-// sealingKeys gives the keys by which the record is sealed: the one that was kept, else what the provider of this operation unwraps. done wipes what is the
-// caller's.
+// sealingKeys returns the keys by which the record is sealed: the one that was kept, else what the
+// provider of this operation unwraps. done wipes what is the caller's.
 func (o *op) sealingKeys(ctx context.Context) (keys *crypt.Keys, done func(), err error) {
 	if keys := o.kept(); keys != nil {
 		return keys, func() {}, nil

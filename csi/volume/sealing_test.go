@@ -16,10 +16,11 @@ func keyless(n *node) *Set {
 	return s
 }
 
-// A volume whose Close brings no key is sealed by what Open kept: an image from while it was open is refused. A process that has not kept it closes without.
+// A volume whose Close brings no key is sealed by what Open kept: an image from while it was open
+// is refused. A process that has not kept it closes without.
 func TestKeptSealing(t *testing.T) {
 	for name, c := range map[string]struct {
-		// use opens the volume and gives who is to close it.
+		// use opens the volume and returns who is to close it.
 		use    func(t *testing.T, n *node) *Set
 		sealed bool
 	}{
@@ -68,6 +69,7 @@ func TestKeptSealing(t *testing.T) {
 			if len(s.sealing) != 0 {
 				t.Error("the key is still there")
 			}
+
 			closed := n.disks[id].Clone()
 			n.disks[id].Become(open)
 			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); errors.Is(err, crypt.OlderImage) != c.sealed {
@@ -79,6 +81,7 @@ func TestKeptSealing(t *testing.T) {
 			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
 				t.Error(err)
 			}
+
 			n.intact()
 		})
 	}
@@ -92,7 +95,8 @@ func openKeeping(t *testing.T, s *Set, keys keyring.Provider) *Set {
 	return s
 }
 
-// A close that is refused, or cut short, keeps the key for the next one; the disk's lies are found as with any key.
+// A close that is refused, or cut short, keeps the key for the next one; the disk's lies are found
+// as with any key.
 func TestKeptSealingOutlivesARefusedClose(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)

@@ -18,11 +18,13 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// readers bounds how many volumes have their metadata in memory at once, and how many disks are looked through: 308 KiB each, a copy twice that, and as much again
-// until it is collected. A disk's flushes take longer than what is done in memory, so more would gain little.
+// readers bounds how many volumes have their metadata in memory at once, and how many disks are
+// looked through: 308 KiB each, a copy twice that, and as much again until it is collected. A
+// disk's flushes take longer than what is done in memory, so more would gain little.
 const readers = 4
 
-// turnPatience is how long a volume may keep others waiting: a disk that hangs keeps its memory and nothing else.
+// turnPatience is how long a volume may keep others waiting: a disk that hangs keeps its memory and
+// nothing else.
 const turnPatience = 30 * time.Second
 
 // Config is what a Set stands on. All but OpenDisk, OpenBelow, Locks, Happened and Log must be set.
@@ -34,11 +36,14 @@ type Config struct {
 	Backend       backend.Backend
 	// Keys wraps keys when an operation brings no provider of its own.
 	Keys keyring.Provider
-	// OpenDisk opens the device at path; shared is for one that a mapping is on. Nil is direct I/O to the device.
+	// OpenDisk opens the device at path; shared is for one that a mapping is on. Nil is direct I/O
+	// to the device.
 	OpenDisk func(path string, shared bool) (blk.Disk, error)
-	// OpenBelow opens the device that a mapping is on, by its number, to be read. Nil is blk.OpenNumber.
+	// OpenBelow opens the device that a mapping is on, by its number, to be read. Nil is
+	// blk.OpenNumber.
 	OpenBelow func(number uint64) (blk.Reader, error)
-	// Locks is a folder, on tmpfs, for the locks by which processes of this node exclude each other; empty when there is one process.
+	// Locks is a folder, on tmpfs, for the locks by which processes of this node exclude each
+	// other; empty when there is one process.
 	Locks string
 	// Happened is told of what an operator should see. It may be nil, and must not use the Set.
 	Happened func(Happening)
@@ -53,7 +58,8 @@ type Happening int
 const (
 	// Fenced: a mapping was taken from its users, because another node has its volume.
 	Fenced Happening = iota
-	// Unsealed: a volume was closed and its disk not sealed: an image from while it was open will be accepted.
+	// Unsealed: a volume was closed and its disk not sealed: an image from while it was open will
+	// be accepted.
 	Unsealed
 )
 
@@ -63,7 +69,8 @@ func (s *Set) happened(h Happening) {
 	}
 }
 
-// Set is the volumes of a node. Its methods may be called from several goroutines, and by several processes.
+// Set is the volumes of a node. Its methods may be called from several goroutines, and by several
+// processes.
 type Set struct {
 	Config
 	reading chan struct{}
@@ -72,11 +79,12 @@ type Set struct {
 
 	mu   sync.Mutex
 	busy map[string]bool
-	// sealing are the keys that Open was told to keep, by volume. Each is used by who has locked the volume.
+	// sealing are the keys that Open was told to keep, by volume. Each is used by who has locked
+	// the volume.
 	sealing map[string]*crypt.Keys
 }
 
-// NewSet gives the volumes of a node.
+// NewSet returns the volumes of a node.
 func NewSet(c Config) *Set {
 	if c.OpenDisk == nil {
 		c.OpenDisk = func(path string, shared bool) (blk.Disk, error) {
@@ -100,8 +108,9 @@ func (s *Set) Create(ctx context.Context, volume string, size int64) (State, err
 	return s.CreateFor(ctx, volume, size, Request{})
 }
 
-// CreateFor makes the state of a new volume of at least size bytes, by a name that backend.CheckName takes. It touches no disk and needs no key. One
-// that exists with that size and request is no error. Created is set here.
+// CreateFor makes the state of a new volume of at least size bytes, by a name that
+// backend.CheckName takes. It touches no disk and needs no key. One that exists with that size and
+// request is no error. Created is set here.
 func (s *Set) CreateFor(ctx context.Context, volume string, size int64, request Request) (State, error) {
 	if err := backend.CheckName(volume); err != nil {
 		return State{}, err
@@ -207,12 +216,14 @@ func (s *Set) lock(volume string) (func(), error) {
 	if err := backend.CheckName(volume); err != nil {
 		return nil, err
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	inProgress := fmt.Errorf("volume %s: %w", volume, ErrInProgress)
 	if s.busy[volume] {
 		return nil, inProgress
 	}
+
 	release := func() {}
 	if s.Locks != "" {
 		path := filepath.Join(s.Locks, volume+".lock")
@@ -228,6 +239,7 @@ func (s *Set) lock(volume string) (func(), error) {
 			return nil, err
 		}
 	}
+
 	s.busy[volume] = true
 	return func() {
 		s.mu.Lock()
@@ -259,8 +271,9 @@ func (o *op) deriveKeys(ctx context.Context) (*crypt.Keys, error) {
 	return crypt.DeriveKeys(data, o.Binding())
 }
 
-// disk opens what was attached; shared is for a disk that a mapping is on. A path that leads elsewhere by now, as that of a disk which was unplugged, is refused:
-// the table is made on the number, so the two must be one.
+// disk opens what was attached; shared is for a disk that a mapping is on. A path that leads
+// elsewhere by now, as that of a disk which was unplugged, is refused: the table is made on the
+// number, so the two must be one.
 func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
 	disk, err := o.OpenDisk(dev.Path, shared)
 	if err != nil {
@@ -272,8 +285,9 @@ func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
 	return disk, nil
 }
 
-// turn waits until there is memory for one more volume's metadata, and gives it back with done. Nothing is to be waited for meanwhile but the volume's disk and its state.
-// One whose disk does not answer is overtaken after turnPatience: there may be as many of them as there are volumes that hang.
+// turn waits until there is memory for one more volume's metadata; done releases it. Nothing is to
+// be waited for meanwhile but the volume's disk and its state. One whose disk does not answer is
+// overtaken after turnPatience: there may be as many of them as there are volumes that hang.
 func (o *op) turn(ctx context.Context) (done func(), err error) {
 	select {
 	case o.reading <- struct{}{}:
@@ -285,8 +299,9 @@ func (o *op) turn(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// verified reads the volume's disk, once, verifies it, and hands both to use, if the disk shows the same when it is read again: one that does not is refused before
-// anything is written. shared is for a disk that a mapping is on.
+// verified reads the volume's disk, once, verifies it, and hands both to use, if the disk shows the
+// same when it is read again: one that does not is refused before anything is written. shared is
+// for a disk that a mapping is on.
 func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys, shared bool, use func(blk.Disk, *crypt.Metadata, crypt.Record) error) error {
 	done, err := o.turn(ctx)
 	if err != nil {
@@ -312,8 +327,9 @@ func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	return use(disk, metadata, record)
 }
 
-// Rewrap wraps the key of the volume by the present key-encryption key of the provider, nil being the Set's; one that is, is left. The volume stays open.
-// keys must also unwrap what there is: see keyring.Chain.
+// Rewrap wraps the key of the volume by the present key-encryption key of the provider, nil being
+// the Set's; one that is, is left. The volume stays open. keys must also unwrap what there is: see
+// keyring.Chain.
 func (s *Set) Rewrap(ctx context.Context, volume string, keys keyring.Provider) (changed bool, err error) {
 	o, err := s.begin(ctx, volume, keys)
 	if err != nil {
@@ -334,8 +350,9 @@ func (s *Set) Rewrap(ctx context.Context, volume string, keys keyring.Provider) 
 	return true, nil
 }
 
-// MarkMade keeps that the volume has content from now on: no file system is ever made on it. It is for one that is used as a device, and is called
-// before Open: a state that does not say it yet then has an epoch before the disk's, as with Make. takeOver is that of OpenOptions.
+// MarkMade keeps that the volume has content from now on: no file system is ever made on it. It is
+// for one that is used as a device, and is called before Open: a state that does not say it yet
+// then has an epoch before the disk's, as with Make. takeOver is that of OpenOptions.
 func (s *Set) MarkMade(ctx context.Context, volume, takeOver string) error {
 	o, err := s.begin(ctx, volume, nil)
 	if err != nil {
@@ -356,7 +373,8 @@ func (s *Set) MarkMade(ctx context.Context, volume, takeOver string) error {
 	return o.swap(ctx, next)
 }
 
-// claim refuses a volume that another node has, unless takeOver names that node, and one that is deleted.
+// claim refuses a volume that another node has, unless takeOver names that node, and one that is
+// deleted.
 func (o *op) claim(takeOver string) error {
 	if o.Phase == Deleted {
 		return fmt.Errorf("volume %s: %w", o.Volume, ErrDeleted)

@@ -31,30 +31,34 @@ var (
 	ErrSmaller = errors.New("a copy is at least as large as its source")
 	// ErrTooLong matches when a copy was given up because its source stood still for too long.
 	ErrTooLong = errors.New("the source stood still for too long")
-	// ErrStill matches when a volume could not be let go on after it was brought to a standstill: what uses it waits.
+	// ErrStill matches when a volume could not be let go on after it was brought to a standstill:
+	// what uses it waits.
 	ErrStill = errors.New("it stands still")
-	// ErrState matches a state that no operation leaves behind: it was edited, or written by another version.
+	// ErrState matches a state that no operation leaves behind: it was edited, or written by
+	// another version.
 	ErrState = errors.New("state of the volume does not hang together")
 )
 
-// BusyError is a volume that Holder has, and so Node has not. Home is the node that it was made for; empty when it was for any.
+// BusyError is a volume that Holder has, and so Node has not. Home is the node that it was made
+// for; empty when it was for any.
 type BusyError struct{ Volume, Holder, Node, Home string }
 
 func (e *BusyError) Error() string {
 	if e.Home != "" && e.Home == e.Node {
 		return fmt.Sprintf("volume %s was taken over from this node, %s, by node %s, and its pods belong there; its PersistentVolume goes on naming this node, "+
-			"and cannot be changed: make another one: docs/storage.md, A node that is gone", e.Volume, e.Node, e.Holder)
+			"and cannot be changed: make another one: docs/how-to/a-node-that-is-gone.md", e.Volume, e.Node, e.Holder)
 	}
 	return fmt.Sprintf("volume %s is open on node %s, so not on %s; when that node is gone for good, a person lets this one take the volume over: "+
-		"docs/storage.md, A node that is gone", e.Volume, e.Holder, e.Node)
+		"docs/how-to/a-node-that-is-gone.md", e.Volume, e.Holder, e.Node)
 }
 
-// TakenError is a volume that a person gives from the node From, which is said to be gone, to the node To. It is for From, which is there after all.
+// TakenError is a volume that a person gives from the node From, which is said to be gone, to the
+// node To. It is for From, which is there after all.
 type TakenError struct{ Volume, From, To string }
 
 func (e *TakenError) Error() string {
 	return fmt.Sprintf("volume %s is given from this node, %s, which is said to be gone for good, to node %s, and its pods belong there; its PersistentVolume goes on naming this node, "+
-		"and cannot be changed: make another one, or remove spec.takeOver while %s has not opened it: docs/storage.md, A node that is gone", e.Volume, e.From, e.To, e.To)
+		"and cannot be changed: make another one, or remove spec.takeOver while %s has not opened it: docs/how-to/a-node-that-is-gone.md", e.Volume, e.From, e.To, e.To)
 }
 
 // Phase is how far a volume has come.
@@ -79,7 +83,8 @@ const (
 	Made Content = "Made"
 )
 
-// Request is what was asked for when a volume was made. It stays as it is for the volume's life: a store may keep it apart from the rest of the state.
+// Request is what was asked for when a volume was made. It stays as it is for the volume's life: a
+// store may keep it apart from the rest of the state.
 type Request struct {
 	// Node is the node that has the volume's backing; empty when any may.
 	Node string `json:"node,omitempty"`
@@ -87,22 +92,24 @@ type Request struct {
 	Backend string `json:"backend,omitempty"`
 	// Source is the volume or snapshot of which this one began as a copy.
 	Source string `json:"source,omitempty"`
-	// Snapshot is whether it is one: nobody opens it, it is only copied.
+	// Snapshot reports whether it is one: nobody opens it, it is only copied.
 	Snapshot bool `json:"snapshot,omitempty"`
-	// Parameters is a fingerprint of what else was asked for, by which a second request of the same name is compared.
+	// Parameters is a fingerprint of what else was asked for, by which a second request of the same
+	// name is compared.
 	Parameters string `json:"parameters,omitempty"`
 	// Created is when it was asked for, UTC, whole seconds. Two requests are compared without it.
 	Created time.Time `json:"created,omitzero"`
 }
 
-// same is whether r and other ask for the same.
+// same reports whether r and other ask for the same.
 func (r Request) same(other Request) bool {
 	r.Created, other.Created = time.Time{}, time.Time{}
 	return r == other
 }
 
-// Origin is what the disk of a copy's source said when it was copied, and so what the copy's own disk says before it is formatted. The volume key is the
-// same; everything else is the copy's own, so the source may go.
+// Origin is what the disk of a copy's source said when it was copied, and so what the copy's own
+// disk says before it is formatted. The volume key is the same; everything else is the copy's own,
+// so the source may go.
 type Origin struct {
 	UUID     crypt.UUID `json:"uuid"`
 	Sequence uint64     `json:"sequence"`
@@ -124,7 +131,7 @@ func (s State) Busy(node string) error {
 	return &BusyError{Volume: s.Volume, Holder: s.Writer, Node: node, Home: s.Request.Node}
 }
 
-// isCopy is whether the volume is made from another.
+// isCopy reports whether the volume is made from another.
 func (s State) isCopy() bool { return s.Request.Source != "" }
 
 // State is what is trusted about a volume. It is a value; what it points to is not changed.
@@ -196,7 +203,7 @@ func (s State) Check() error {
 	return nil
 }
 
-// checkOrigin is whether a copy knows its origin once it needs it, and nothing else has one.
+// checkOrigin reports whether a copy knows its origin once it needs it, and nothing else has one.
 func (s State) checkOrigin() bool {
 	if !s.isCopy() || !s.hasKey() && s.Phase != Deleted {
 		return s.Origin == Origin{} && s.Request.Source != s.Volume

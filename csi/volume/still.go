@@ -10,8 +10,9 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// FreezeLimit is how long the source of a copy stands still at most, when the options say nothing else. It counts
-// from when the standstill is asked for: a file system that is written out first makes its writers wait, too.
+// FreezeLimit is how long the source of a copy stands still at most, when the options say nothing
+// else. It counts from when the standstill is asked for: a file system that is written out first
+// makes its writers wait, too.
 const FreezeLimit = 30 * time.Second
 
 // copyStill copies the backing while nobody writes to it.
@@ -42,13 +43,16 @@ func (o *op) copyStill(ctx context.Context, from *op, open string, size int64, o
 	return errors.Join(err, goOn())
 }
 
-// thawPauses are how long to wait before each further attempt to let a volume go on that stands still: what fails for want of memory may soon not fail.
+// thawPauses are how long to wait before each further attempt to let a volume go on that stands
+// still: what fails for want of memory may soon not fail.
 var thawPauses = []time.Duration{
 	100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond, 3200 * time.Millisecond,
 }
 
-// letGo lets the volume go on, and tries again when that fails, a pod waiting for it; ErrStill when none of the attempts did. Once ctx has ended it waits no more between
-// them: a process that is to end leaves the volume to the next (Resume). A mapping that is gone stands no longer still: that error is given as it is.
+// letGo lets the volume go on, and tries again when that fails, a pod waiting for it; ErrStill when
+// none of the attempts did. Once ctx has ended it waits no more between them: a process that is to
+// end leaves the volume to the next (Resume). A mapping that is gone stands no longer still: that
+// error is given as it is.
 func (o *op) letGo(ctx context.Context, thaw func() error) error {
 	err := thaw()
 	for _, pause := range o.pauses {
@@ -96,8 +100,10 @@ func (o *op) freeze(ctx context.Context, open string, opts CopyOptions) (thaw fu
 	return thaw, nil
 }
 
-// Resume lets mappings of volumes go on which a copy that died left suspended. Call it when the driver starts, and again when it gives an error: ErrInProgress
-// for a volume on which another process works, which may die yet. A state that cannot be read is in nobody's way but its own volume's.
+// Resume lets mappings of volumes go on which a copy that died left suspended. Call it when the
+// driver starts, and again when it returns an error: ErrInProgress for a volume on which another
+// process works, which may die yet. A state that cannot be read is in nobody's way but its own
+// volume's.
 func (s *Set) Resume(ctx context.Context) error {
 	return errors.Join(s.resumeMarked(ctx), s.resumeUnmarked(ctx))
 }
@@ -108,15 +114,18 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var suspended []string
 	for _, name := range names {
 		if m, err := s.Engine.Lookup(ctx, name); err == nil && m.Suspended {
 			suspended = append(suspended, name)
 		}
 	}
+
 	if len(suspended) == 0 {
 		return nil
 	}
+
 	states, unread := s.Store.List(ctx)
 	volumeByName := map[string]string{}
 	for _, st := range states {
@@ -125,6 +134,7 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 			volumeByName[crypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
 		}
 	}
+
 	var errs []error
 	for _, name := range suspended {
 		volume, ok := volumeByName[name]
@@ -138,10 +148,12 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 		}
 		errs = append(errs, s.resume(ctx, volume, name))
 	}
+
 	return errors.Join(errs...)
 }
 
-// ResumeVolume is Resume of one volume, for one whose copy gave ErrStill: call it again while it gives an error. A volume that is not open here is none.
+// ResumeVolume is Resume of one volume, for one whose copy gave ErrStill: call it again while it
+// returns an error. A volume that is not open here is none.
 func (s *Set) ResumeVolume(ctx context.Context, volume string) error {
 	o, err := s.Find(ctx, volume)
 	if errors.Is(err, crypt.ErrNoMapping) || errors.Is(err, ErrNotFound) {

@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// failing has an operation of the engine fail that often, as for want of memory, and not any more then. It gives how often it was asked for.
+// failing has an operation of the engine fail that often, as for want of memory, and not any more
+// then. It returns how often it was asked for.
 func (n *node) failing(op string, times int) (asked *int) {
 	asked = new(int)
 	hook := n.engine.Hook
@@ -55,7 +56,8 @@ func TestSourceGoesOnAgain(t *testing.T) {
 	}
 }
 
-// One that does not go on by any attempt is said to stand still, nothing is left of its copy, and it goes on when it is asked for again: by this process, or the next.
+// One that does not go on by any attempt is said to stand still, nothing is left of its copy, and
+// it goes on when it is asked for again: by this process, or the next.
 func TestSourceThatStandsStill(t *testing.T) {
 	for name, goOn := range map[string]func(n *node, s *Set) error{
 		"this process": func(n *node, s *Set) error { return s.ResumeVolume(n.t.Context(), id) },
@@ -68,6 +70,7 @@ func TestSourceThatStandsStill(t *testing.T) {
 			if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) || !errors.Is(err, unix.ENOMEM) || *asked != attempts {
 				t.Errorf("%v after %d attempts, want %d", err, *asked, attempts)
 			}
+
 			n.nothingOf(copyID)
 			if len(n.suspended()) != 1 {
 				t.Errorf("suspended %v", n.suspended())
@@ -75,14 +78,17 @@ func TestSourceThatStandsStill(t *testing.T) {
 			if err := goOn(n, s); !errors.Is(err, unix.ENOMEM) || len(n.suspended()) != 1 {
 				t.Errorf("it fails once more: %v, suspended %v", err, n.suspended())
 			}
+
 			for range 2 {
 				if err := goOn(n, s); err != nil || len(n.suspended()) != 0 {
 					t.Errorf("%v, suspended %v", err, n.suspended())
 				}
 			}
+
 			copyVolume(t, n.process(0), copyID, id, CopyOptions{})
 		})
 	}
+
 	n := opened(t)
 	closeVolume(t, n)
 	for _, v := range []string{id, "none"} {
@@ -127,7 +133,8 @@ func (b told) Copy(ctx context.Context, _, _ string, _ int64) error {
 	return ctx.Err()
 }
 
-// A copy that is stuck does not keep its source, also when that does not go on by the first attempt.
+// A copy that is stuck does not keep its source, also when that does not go on by the first
+// attempt.
 func TestSourceOfAStuckCopyGoesOnAgain(t *testing.T) {
 	n := opened(t)
 	n.failing("resume", 2)
@@ -152,7 +159,8 @@ func (h halfway) Suspend(ctx context.Context, name string, suspended bool) error
 	return err
 }
 
-// What fails when it has brought a volume to a standstill leaves none, though that has to be tried twice.
+// What fails when it has brought a volume to a standstill leaves none, though that has to be tried
+// twice.
 func TestHalfwayToAStandstill(t *testing.T) {
 	n := opened(t)
 	n.failing("resume", 1)
@@ -225,6 +233,7 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 		n := opened(t)
 		closeVolume(t, n)
 		s := n.process(0)
+
 		var hung []func()
 		for range readers {
 			done, err := (&op{Set: s}).turn(t.Context())
@@ -233,23 +242,28 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 			}
 			hung = append(hung, done)
 		}
+
 		began := time.Now()
 		if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || time.Since(began) != turnPatience {
 			t.Errorf("%v after %v, want %v", err, time.Since(began), turnPatience)
 		}
+
 		for range readers {
 			s.reading <- struct{}{}
 		}
+
 		for _, done := range hung {
 			done()
 		}
+
 		if len(s.reading) != readers {
 			t.Errorf("%d turns are taken, want %d", len(s.reading), readers)
 		}
 	})
 }
 
-// slow is an engine that takes its time to write out what a file system holds before it stands still.
+// slow is an engine that takes its time to write out what a file system holds before it stands
+// still.
 type slow struct{ crypt.Engine }
 
 func (s slow) Suspend(ctx context.Context, name string, suspended bool) error {

@@ -19,11 +19,13 @@ import (
 // Revision is a version of a state; only its store knows what it means.
 type Revision string
 
-// Store keeps states where the owner of the volumes' disks cannot change them. Its methods may be called from several goroutines and nodes.
+// Store keeps states where the owner of the volumes' disks cannot change them. Its methods may be
+// called from several goroutines and nodes.
 type Store interface {
-	// Get gives the state of a volume; ErrNotFound when there is none.
+	// Get returns the state of a volume; ErrNotFound when there is none.
 	Get(ctx context.Context, volume string) (State, Revision, error)
-	// List gives all states, in no order. Those that cannot be read are left out, and are in an error beside the others.
+	// List returns all states, in no order. Those that cannot be read are left out, and are in an
+	// error beside the others.
 	List(ctx context.Context) ([]State, error)
 	// Create keeps the state of a volume that has none; else ErrExists.
 	Create(ctx context.Context, s State) error
@@ -33,18 +35,19 @@ type Store interface {
 	Remove(ctx context.Context, volume string, r Revision) error
 }
 
-// Reader is what may be read of states to inform and not to decide: what it says may be a moment old. Every
-// operation of a Set begins with a read of its Store. A Store is a Reader.
+// Reader is what may be read of states to inform and not to decide: what it says may be a moment
+// old. Every operation of a Set begins with a read of its Store. A Store is a Reader.
 type Reader interface {
 	// Get is Store.Get. The revision may be empty.
 	Get(ctx context.Context, volume string) (State, Revision, error)
-	// List returns states in no order; it may leave out volumes of other nodes. Those that cannot be read are
-	// left out, and are in an error beside the others.
+	// List returns states in no order; it may leave out volumes of other nodes. Those that cannot
+	// be read are left out, and are in an error beside the others.
 	List(ctx context.Context) ([]State, error)
 }
 
-// FileStore is a Store that keeps each state in a file <volume>.json of Dir, for machines without Kubernetes. Whoever writes there can destroy volumes
-// and pass an empty one off as new: it must not be a disk of those who are not trusted with that.
+// FileStore is a Store that keeps each state in a file <volume>.json of Dir, for machines without
+// Kubernetes. Whoever writes there can destroy volumes and pass an empty one off as new: it must
+// not be a disk of those who are not trusted with that.
 type FileStore struct {
 	// Dir must exist.
 	Dir string
@@ -79,7 +82,8 @@ func (f *FileStore) read(volume string) (stored, error) {
 	return parseStored(text, volume)
 }
 
-// parseStored reads a file of the store. An unknown field is refused: it would be lost at the next update.
+// parseStored reads a file of the store. An unknown field is refused: it would be lost at the next
+// update.
 func parseStored(text []byte, volume string) (stored, error) {
 	var s stored
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -176,7 +180,7 @@ func (f *FileStore) Remove(_ context.Context, volume string, r Revision) error {
 	return durable.Remove(path)
 }
 
-// at gives what is stored when it has that revision.
+// at returns what is stored when it has that revision.
 func (f *FileStore) at(volume string, r Revision) (stored, error) {
 	now, err := f.read(volume)
 	if err == nil && now.revision() != r {
@@ -196,7 +200,8 @@ func (f *FileStore) encode(s stored) (path string, text []byte, err error) {
 	return path, append(text, '\n'), err
 }
 
-// lock keeps others from changing states, and takes what one of them left that died: there is a wrapped key in it, which may be of a volume that is deleted.
+// lock keeps others from changing states, and takes what one of them left that died: there is a
+// wrapped key in it, which may be of a volume that is deleted.
 func (f *FileStore) lock() (unlock func(), err error) {
 	if unlock, err = flock(f.Dir, unix.LOCK_EX); err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ func TestFileStore(t *testing.T) {
 	if err != nil || !equal(got, st) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
+
 	st.Content = Made
 	if _, err := f.Update(ctx, st, r); err != nil {
 		t.Fatal(err)
@@ -34,15 +35,18 @@ func TestFileStore(t *testing.T) {
 	if all, err := f.List(ctx); err != nil || len(all) != 1 || !equal(all[0], st) {
 		t.Errorf("list %v, %v", all, err)
 	}
+
 	st.Payload = 1
 	if err := f.Create(ctx, st); !errors.Is(err, ErrState) {
 		t.Errorf("kept a state that is none: %v", err)
 	}
+
 	for _, name := range []string{"", "../x", ".x"} {
 		if _, _, err := f.Get(ctx, name); err == nil || errors.Is(err, ErrNotFound) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
+
 	if err := os.WriteFile(filepath.Join(f.Dir, id+".json"), []byte(`{"revision":1,"state":{"later":1}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +62,8 @@ func TestFileStore(t *testing.T) {
 	}
 }
 
-// A process that died while it wrote a state leaves nothing of a wrapped key for longer than until the next one is written.
+// A process that died while it wrote a state leaves nothing of a wrapped key for longer than until
+// the next one is written.
 func TestFileStoreTakesWhatWasLeft(t *testing.T) {
 	f := &FileStore{Dir: t.TempDir()}
 	left := filepath.Join(f.Dir, ".new-1")
@@ -69,6 +74,7 @@ func TestFileStoreTakesWhatWasLeft(t *testing.T) {
 		}
 	}
 	st := State{Volume: id, Cluster: cluster, Phase: New, Payload: 4096, Content: Unmade}
+
 	var r Revision
 	for _, c := range []struct {
 		what string
@@ -86,6 +92,7 @@ func TestFileStoreTakesWhatWasLeft(t *testing.T) {
 			t.Errorf("%s: it is still there: %v", c.what, err)
 		}
 	}
+
 	// A folder that is not there has not no states.
 	f.Dir = filepath.Join(f.Dir, "gone")
 	if _, err := f.List(t.Context()); err == nil {

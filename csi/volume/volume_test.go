@@ -28,18 +28,21 @@ func TestLife(t *testing.T) {
 	if err != nil || !again.Adopted || again.State.Epoch != 2 {
 		t.Errorf("opened again: %+v, %v", again, err)
 	}
+
 	for i := range 2 {
 		c, err := s.Close(ctx, id, nil)
 		if err != nil || c.Sealed != (i == 0) {
 			t.Errorf("close %d: %+v, %v", i, c, err)
 		}
 	}
+
 	if st := n.state(); st.Epoch != 3 || st.Writer != "" || len(n.engine.Live()) != 0 {
 		t.Errorf("closed: %+v, mappings %v", st, n.engine.Live())
 	}
 	if o, err := s.Open(ctx, id, OpenOptions{}); err != nil || o.Adopted || o.State.Epoch != 4 || o.State.Content != Made {
 		t.Errorf("opened after closing: %+v, %v", o, err)
 	}
+
 	n.intact()
 	if st, err := s.Expand(ctx, id, 2*size, OpenOptions{}); err != nil || st.Payload != 2*size || st.PendingPayload != 0 || st.Epoch != 4 {
 		t.Errorf("expanded: %+v, %v", st, err)
@@ -47,6 +50,7 @@ func TestLife(t *testing.T) {
 	if o, err := s.Open(ctx, id, OpenOptions{}); err != nil || !o.Adopted || o.Mapping.Targets[0].Length != 2*size {
 		t.Errorf("opened after expanding: %+v, %v", o, err)
 	}
+
 	n.intact()
 	if r, err := s.Delete(ctx, id); err != nil || !r.Shredded {
 		t.Errorf("deleted: %+v, %v", r, err)
@@ -60,11 +64,13 @@ func TestLife(t *testing.T) {
 	if _, err := s.Create(ctx, id, size); !errors.Is(err, ErrDeleted) {
 		t.Errorf("made after deleting: %v", err)
 	}
+
 	for range 2 {
 		if err := s.Forget(ctx, id); err != nil {
 			t.Errorf("forget: %v", err)
 		}
 	}
+
 	if _, err := s.Open(ctx, id, OpenOptions{}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("opened after forgetting: %v", err)
 	}
@@ -94,6 +100,7 @@ func operations(t *testing.T) []operation {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return []operation{
 		{"first open", func(t *testing.T, n *node) {
 			if _, err := n.process(0).Create(t.Context(), id, size); err != nil {
@@ -121,7 +128,8 @@ func operations(t *testing.T) []operation {
 	}
 }
 
-// Each operation is killed at each of its steps, with the machine and without, and done again by the next process.
+// Each operation is killed at each of its steps, with the machine and without, and done again by
+// the next process.
 func TestKilledAtEachStep(t *testing.T) {
 	for _, op := range operations(t) {
 		for _, reboot := range []bool{false, true} {
@@ -149,7 +157,8 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// Each step of each operation fails, once. The process goes on, undoes what it has to, and does the operation again.
+// Each step of each operation fails, once. The process goes on, undoes what it has to, and does the
+// operation again.
 func TestFailedAtEachStep(t *testing.T) {
 	for _, op := range operations(t) {
 		t.Run(op.name, func(t *testing.T) {
@@ -161,7 +170,8 @@ func TestFailedAtEachStep(t *testing.T) {
 				err := op.run(t.Context(), s)
 				failed := n.steps >= fail
 				when := fmt.Sprintf("step %d failed after %v", fail, last(n.trace[:min(len(n.trace), fail-1)]))
-				// No error is well where the step was one that the operation can do without, as sealing is for closing.
+				// No error is well where the step was one that the operation can do without, as
+				// sealing is for closing.
 				if err != nil && !errors.Is(err, errDead) {
 					t.Fatalf("%s: %v", when, err)
 				}
@@ -229,12 +239,14 @@ func checkAgain(t *testing.T, n *node, s *Set, op operation, when string) {
 	if !op.done(st) {
 		t.Fatalf("%s: state %+v", when, st)
 	}
+
 	if st.Phase == Deleted {
 		if n.disks[id] != nil || !st.Key.IsZero() {
 			t.Fatalf("%s: something is left", when)
 		}
 		return
 	}
+
 	o, err := s.Open(t.Context(), id, OpenOptions{})
 	if err != nil {
 		t.Fatalf("%s: then open: %v", when, err)
@@ -248,6 +260,7 @@ func checkAgain(t *testing.T, n *node, s *Set, op operation, when string) {
 	if c, err := s.Close(t.Context(), id, nil); err != nil || !c.Sealed {
 		t.Fatalf("%s: then close: %+v, %v", when, c, err)
 	}
+
 	if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil {
 		t.Fatalf("%s: then open: %v", when, err)
 	}

@@ -8,9 +8,12 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// Yield fences what this node has mapped of a volume and may write to no more: that of the present epoch when another node has the volume, because that one took it over, and two
-// that write destroy a file system; those of former epochs also when nobody has it, as when the other has closed it again. Who uses it here gets errors from then on; the mapping
-// goes with its last close. All else is left as it is, and so is a mapping that is ahead of the state (crypt.NewerThanState). It may be called again.
+// Yield fences what this node has mapped of a volume and may write to no more: that of the present
+// epoch when another node has the volume, because that one took it over, and two that write destroy
+// a file system; those of former epochs also when nobody has it, as when the other has closed it
+// again. Who uses it here gets errors from then on; the mapping goes with its last close. All else
+// is left as it is, and so is a mapping that is ahead of the state (crypt.NewerThanState). It may
+// be called again.
 func (s *Set) Yield(ctx context.Context, volume string) error {
 	o, err := s.begin(ctx, volume, nil)
 	if err != nil {
@@ -24,6 +27,7 @@ func (s *Set) Yield(ctx context.Context, volume string) error {
 	if present != "" && o.Busy(o.Node) != nil {
 		names = append(names, present)
 	}
+
 	for _, name := range names {
 		m, err := o.Engine.Lookup(ctx, name)
 		if errors.Is(err, crypt.ErrNoMapping) || err == nil && m.Dead() {
@@ -38,16 +42,17 @@ func (s *Set) Yield(ctx context.Context, volume string) error {
 		o.happened(Fenced)
 		o.log.Warn("mapping fenced: another node has taken its volume over; what was written here since is lost", "mapping", name, "node", o.Writer)
 	}
+
 	if o.Writer != o.Node {
 		o.drop()
 	}
 	return nil
 }
 
-// YieldLater fences the mapping name of the volume where a record on its disk claims a later epoch than the
-// mapping has: another node has opened the volume since, and has the same disk. It asks the disk alone, and
-// works while the store is away. Whoever forges such a record could as well destroy the volume. A volume that
-// is worked on is ErrInProgress: its epoch may be ours.
+// YieldLater fences the mapping name of the volume where a record on its disk claims a later epoch
+// than the mapping has: another node has opened the volume since, and has the same disk. It asks
+// the disk alone, and works while the store is away. Whoever forges such a record could as well
+// destroy the volume. A volume that is worked on is ErrInProgress: its epoch may be ours.
 func (s *Set) YieldLater(ctx context.Context, volume, name string) error {
 	unlock, err := s.lock(volume)
 	if err != nil {

@@ -29,7 +29,8 @@ func (n *node) edit(change func(*State)) {
 	store.states[id] = s
 }
 
-// A node from which a volume was taken while it has it open: it writes there no more once it looks, changes nothing else, and can close it.
+// A node from which a volume was taken while it has it open: it writes there no more once it looks,
+// changes nothing else, and can close it.
 func TestYield(t *testing.T) {
 	for name, take := range map[string]func(n *node){
 		"taken": func(n *node) {
@@ -48,6 +49,7 @@ func TestYield(t *testing.T) {
 			if err := n.process(0).Yield(t.Context(), id); err != nil || len(n.engine.Live()) != 1 {
 				t.Fatalf("what it has itself: %v, mappings %v", err, n.engine.Live())
 			}
+
 			take(n)
 			before, writes := n.state(), n.disks[id].Writes()
 			s := n.process(0)
@@ -56,10 +58,12 @@ func TestYield(t *testing.T) {
 					t.Errorf("%v, mappings %v", err, n.engine.Live())
 				}
 			}
+
 			_, err := s.Open(t.Context(), id, OpenOptions{})
 			if !errors.As(err, new(*BusyError)) || !strings.Contains(err.Error(), "taken over from this node, node-1, by node node-2") || !strings.Contains(err.Error(), "PersistentVolume") {
 				t.Errorf("opened again: %v", err)
 			}
+
 			n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
 			if _, err := s.Close(t.Context(), id, nil); err != nil {
 				t.Errorf("closed: %v", err)
@@ -67,6 +71,7 @@ func TestYield(t *testing.T) {
 			if _, err := n.engine.Lookup(t.Context(), mapping); !errors.Is(err, crypt.ErrNoMapping) || !equal(n.state(), before) || n.disks[id].Writes() != writes {
 				t.Errorf("%v, state %+v, %d writes", err, n.state(), n.disks[id].Writes()-writes)
 			}
+
 			n.intact()
 		})
 	}
@@ -89,7 +94,8 @@ func TestYieldLeaves(t *testing.T) {
 	}
 }
 
-// The other node has closed the volume again before this one looks: nobody has it, and what is mapped here would write to it all the same.
+// The other node has closed the volume again before this one looks: nobody has it, and what is
+// mapped here would write to it all the same.
 func TestYieldOfFormerEpochs(t *testing.T) {
 	n := opened(t)
 	other := n.heir().process(0)
@@ -155,7 +161,8 @@ func takenWhenRead(s *Set, take func()) {
 	}
 }
 
-// A node that goes on with what was cut short asks the state once more before it writes: another one may have taken the volume over meanwhile, and the disk with it.
+// A node that goes on with what was cut short asks the state once more before it writes: another
+// one may have taken the volume over meanwhile, and the disk with it.
 func TestTakenOverMeanwhile(t *testing.T) {
 	for name, c := range map[string]struct {
 		cut func(*State)

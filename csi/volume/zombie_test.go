@@ -10,7 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Mappings as they may be found after a restart. All are replaced, and the bad one has lost its disk even while it is held open.
+// Mappings as they may be found after a restart. All are replaced, and the bad one has lost its
+// disk even while it is held open.
 func TestZombies(t *testing.T) {
 	for name, spoil := range map[string]func(n *node, mapping string){
 		"dead disk":      func(n *node, m string) { n.engine.Kill(m) },
@@ -38,7 +39,8 @@ func TestZombies(t *testing.T) {
 	}
 }
 
-// A mapping that is not as it should be may be mounted all the same: it is left when nothing could take its place.
+// A mapping that is not as it should be may be mounted all the same: it is left when nothing could
+// take its place.
 func TestZombiesThatCannotBeReplaced(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(n *node, s *Set)
@@ -69,6 +71,7 @@ func TestZombiesThatCannotBeReplaced(t *testing.T) {
 				}
 				return hook(op, name)
 			}
+
 			before := n.state()
 			if _, err := s.Open(t.Context(), id, OpenOptions{}); !errors.Is(err, c.want) {
 				t.Errorf("%v; want %v", err, c.want)

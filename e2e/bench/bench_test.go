@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -218,6 +218,7 @@ func TestRunnerInterleaves(t *testing.T) {
 		{Name: "a", Unit: bench.Mbps, Ours: side("a ours"), Base: side("a base"), BaseName: "bare"},
 		{Name: "b", Unit: bench.Mbps, Ours: side("b ours"), Base: side("b base"), BaseName: "bare"},
 	}
+
 	run := func() []string {
 		order = nil
 		cases, err := (&bench.Runner{Rounds: 8, Seed: 7}).Run(t.Context(), comps)
@@ -232,6 +233,7 @@ func TestRunnerInterleaves(t *testing.T) {
 		}
 		return order
 	}
+
 	first := run()
 	baseFirst, bFirst := 0, 0
 	for i := 0; i < len(first); i += 2 {
@@ -245,6 +247,7 @@ func TestRunnerInterleaves(t *testing.T) {
 			bFirst++
 		}
 	}
+
 	if baseFirst == 0 || baseFirst == 16 || bFirst == 0 || bFirst == 8 {
 		t.Errorf("the order was not drawn: base first %d of 16, b first %d of 8", baseFirst, bFirst)
 	}
@@ -265,10 +268,12 @@ func TestGroups(t *testing.T) {
 		Sides: []bench.Side{{Name: "ours", Measure: side(4, 8)}, {Name: "bare", Measure: side(2, 4)}, {Name: "clear", Measure: side(1, 1)}},
 		Pairs: []bench.Pair{{Name: "rr", Ours: "ours", Base: "bare", BaseName: "bare WireGuard"}, {Name: "rr_to_clear", Ours: "ours", Base: "clear"}, {Name: "alone", Ours: "ours"}},
 	}
+
 	cases, err := (&bench.Runner{Rounds: 2}).RunGroups(t.Context(), []bench.Group{g})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	got := map[string]float64{}
 	for _, c := range cases {
 		got[c.Name+" "+c.BaseName] = c.Ours.Median
@@ -276,6 +281,7 @@ func TestGroups(t *testing.T) {
 			got[c.Name+" "+c.BaseName] = c.Ratio.Median
 		}
 	}
+
 	want := map[string]float64{
 		"rr bare WireGuard": 2, "rr_p99 bare WireGuard": 2, "rr_to_clear clear": 6, "rr_to_clear_p99 clear": 6, "alone ": 6, "alone_p99 ": 12,
 	}

@@ -56,11 +56,12 @@ func Exactly(name string, got, want int, what string) Gate {
 // ofFailures is the name of the gate of Unexplained.
 const ofFailures = "upstream specs that fail for no listed reason"
 
-// Unexplained is the gate of a suite that lists which tests it knows to fail and why: n failed that are not listed. A result that has it is judged by it and not by
-// how many tests failed, see JudgesFailures.
+// Unexplained is the gate of a suite that lists which tests it knows to fail and why: n failed that
+// are not listed. A result that has it is judged by it and not by how many tests failed, see
+// JudgesFailures.
 func Unexplained(n int) Gate { return Exactly(ofFailures, n, 0, "specs") }
 
-// JudgesFailures is whether Unexplained is among the gates.
+// JudgesFailures reports whether Unexplained is among the gates.
 func JudgesFailures(gates []Gate) bool {
 	return slices.ContainsFunc(gates, func(g Gate) bool { return g.Name == ofFailures })
 }

@@ -25,7 +25,7 @@ type limits struct {
 	// Every is for all profiles.
 	Every    []limit            `json:"every"`
 	Profiles map[string]profile `json:"profiles"`
-	// Own is whether the gates that a result has of its own count too.
+	// Own reports whether the gates that a result has of its own count too.
 	Own bool `json:"own"`
 }
 
@@ -37,7 +37,8 @@ type profile struct {
 	Gates []limit `json:"gates"`
 }
 
-// limit is a gate. It has AtLeast or AtMost, of the median ratio of Case, or Within, of the median of ours in the case's unit, or NoPlaintext.
+// limit is a gate. It has AtLeast or AtMost, of the median ratio of Case, or Within, of the median
+// of ours in the case's unit, or NoPlaintext.
 type limit struct {
 	Case    string   `json:"case"`
 	MTU     int      `json:"mtu"`
@@ -46,7 +47,7 @@ type limit struct {
 	Within  *float64 `json:"within"`
 	// Link says on which links it is judged; nil on all.
 	Link *link `json:"link"`
-	// IfMeasured is whether a result without the case is none that missed it.
+	// IfMeasured reports whether a result without the case is none that missed it.
 	IfMeasured  bool `json:"ifMeasured"`
 	NoPlaintext bool `json:"noPlaintext"`
 }
@@ -111,7 +112,7 @@ func (l *limits) check() error {
 	return nil
 }
 
-// suite gives the limits of a suite, nil when there are none.
+// suite returns the limits of a suite, nil when there are none.
 func (a *allLimits) suite(name string) *limits {
 	for i := range a.Suites {
 		if a.Suites[i].Suite == name {
@@ -121,7 +122,8 @@ func (a *allLimits) suite(name string) *limits {
 	return nil
 }
 
-// ProfileOf gives the name of the profile by which a suite is judged on a platform, "" when gates.json has none.
+// ProfileOf returns the name of the profile by which a suite is judged on a platform, "" when
+// gates.json has none.
 func ProfileOf(suite, platform string) (string, error) {
 	a, err := readLimits()
 	if err != nil {
@@ -144,9 +146,10 @@ func (l *limits) profile(platform string) (string, profile) {
 	return "", profile{}
 }
 
-// Judge gives the gates of a suite's result by gates.json, in the profile of its platform. A quantity that should
-// have been measured and was not is a missed gate. Suites that the file does not know keep the gates that the result has. Where an oracle
-// listened, plaintext is a missed gate whatever the suite.
+// Judge returns the gates of a suite's result by gates.json, in the profile of its platform. A
+// quantity that should have been measured and was not is a missed gate. Suites that the file does
+// not know keep the gates that the result has. Where an oracle listened, plaintext is a missed gate
+// whatever the suite.
 func Judge(r *Result, suite string) ([]Gate, error) {
 	a, err := readLimits()
 	if err != nil {
@@ -186,7 +189,8 @@ func (l *limits) judge(r *Result) ([]Gate, error) {
 	return gates, nil
 }
 
-// withOwn adds those of own whose name is not among gates: a result holds what it was judged by, too.
+// withOwn adds those of own whose name is not among gates: a result holds what it was judged by,
+// too.
 func withOwn(gates, own []Gate) []Gate {
 	for _, g := range own {
 		if !slices.ContainsFunc(gates, func(has Gate) bool { return has.Name == g.Name }) {
@@ -244,7 +248,8 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 	return AtLeast(name, c, *g.AtLeast), true
 }
 
-// noPlaintext wants frames that were looked at, none of them with plaintext, by an oracle that was seen to see.
+// noPlaintext wants frames that were looked at, none of them with plaintext, by an oracle that was
+// seen to see.
 func noPlaintext(l *Leaks) Gate {
 	g := Gate{Name: "zero plaintext on the wire", Want: "0 frames with plaintext, and a control that shows some"}
 	if l == nil {

@@ -57,12 +57,14 @@ func TestJudge(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var missed []string
 			for _, g := range gates {
 				if !g.OK {
 					missed = append(missed, g.Name)
 				}
 			}
+
 			if len(gates) != tt.gates || !slices.Equal(missed, tt.missed) {
 				t.Errorf("%d gates, missed %q; want %d and %q", len(gates), missed, tt.gates, tt.missed)
 			}

@@ -32,7 +32,8 @@ var nodePlatforms = []string{Emulated, VM, SEVSNP, TDX, Metal}
 
 var platforms = append([]string{Namespaces}, nodePlatforms...)
 
-// CheckNodes is an error where platform, which somebody says nodes of a cluster are, is nothing that those can be; it names what they can be.
+// CheckNodes is an error where platform, which somebody says nodes of a cluster are, is nothing
+// that those can be; it names what they can be.
 func CheckNodes(platform string) error {
 	if !slices.Contains(nodePlatforms, platform) {
 		return fmt.Errorf("nodes are no %q: write one of %s", platform, strings.Join(nodePlatforms, ", "))
@@ -102,7 +103,7 @@ type Failure struct {
 	Reason string `json:"reason"`
 }
 
-// Find gives the case of this name and MTU, nil when there is none.
+// Find returns the case of this name and MTU, nil when there is none.
 func (r *Result) Find(name string, mtu int) *Case {
 	for i := range r.Cases {
 		if r.Cases[i].Name == name && r.Cases[i].MTU == mtu {
@@ -112,12 +113,12 @@ func (r *Result) Find(name string, mtu int) *Case {
 	return nil
 }
 
-// Missed gives the gates that were not kept.
+// Missed returns the gates that were not kept.
 func (r *Result) Missed() []Gate {
 	return slices.DeleteFunc(slices.Clone(r.Gates), func(g Gate) bool { return g.OK })
 }
 
-// Validate gives every way in which r is not a result of Schema, joined.
+// Validate returns every way in which r is not a result of Schema, joined.
 func (r *Result) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -133,13 +134,16 @@ func (r *Result) Validate() error {
 	if r.CPUs < 1 {
 		bad("cpus %d: want at least 1", r.CPUs)
 	}
+
 	if r.Started.IsZero() {
 		bad("started is not set")
 	}
+
 	type id struct {
 		name string
 		mtu  int
 	}
+
 	seen := map[id]bool{}
 	for _, c := range r.Cases {
 		if err := c.validate(); err != nil {
@@ -150,24 +154,29 @@ func (r *Result) Validate() error {
 		}
 		seen[id{c.Name, c.MTU}] = true
 	}
+
 	for _, g := range r.Gates {
 		if g.Name == "" || g.Want == "" || g.Got == "" {
 			bad("gate %q: name, want and got must be set", g.Name)
 		}
 	}
+
 	for _, s := range r.Tests.Skipped {
 		if s.Name == "" || s.Reason == "" {
 			bad("skipped test %q: name and reason must be set", s.Name)
 		}
 	}
+
 	if len(r.Tests.Failures) > r.Tests.Failed {
 		bad("%d failures of %d failed tests", len(r.Tests.Failures), r.Tests.Failed)
 	}
+
 	for _, f := range r.Tests.Failures {
 		if f.Name == "" || f.Reason == "" {
 			bad("failed test %q: name and reason must be set", f.Name)
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

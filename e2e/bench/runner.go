@@ -41,7 +41,8 @@ func (c Comparison) group() Group {
 	return g
 }
 
-// Group is one quantity of several sides, all measured directly after one another, and the cases made of them.
+// Group is one quantity of several sides, all measured directly after one another, and the cases
+// made of them.
 type Group struct {
 	// Name is for progress and errors.
 	Name  string
@@ -49,10 +50,12 @@ type Group struct {
 	Unit  Unit
 	Sides []Side
 	Pairs []Pair
-	// Turns is how often each side is measured in a round, one after the other; its sample of the round is their mean. 0 is once.
-	// More of them than longer samples: what else the machine does then meets all sides.
+	// Turns is how often each side is measured in a round, one after the other; its sample of the
+	// round is their mean. 0 is once. More of them than longer samples: what else the machine does
+	// then meets all sides.
 	Turns int
-	// Together, when it is not nil, measures all sides at once instead of each by its Measure, and gives a sample of each in their order.
+	// Together, when it is not nil, measures all sides at once instead of each by its Measure, and
+	// returns a sample of each in their order.
 	Together func(ctx context.Context) ([]Sample, error)
 }
 
@@ -62,8 +65,8 @@ type Side struct {
 	Measure Measure
 }
 
-// Pair is a case: two sides of a Group by their names. Base may be "": then there is no ratio. BaseName is what the result
-// calls the base; "" is the side's name.
+// Pair is a case: two sides of a Group by their names. Base may be "": then there is no ratio.
+// BaseName is what the result calls the base; "" is the side's name.
 type Pair struct {
 	Name, Ours, Base, BaseName string
 }
@@ -78,13 +81,13 @@ type Runner struct {
 	Progress func(format string, args ...any)
 }
 
-// NewSeed gives a seed for Runner from the clock.
+// NewSeed returns a seed for Runner from the clock.
 func NewSeed() uint64 { return uint64(time.Now().UnixNano()) }
 
-// Run measures each comparison once a round, in an order drawn anew for each
-// round, and the sides of one comparison directly after one another, also in an order
-// that is drawn. The first error ends it, and the cases of the rounds that were whole come with it. The cases come in the order of comps,
-// each followed by a case with the suffix "_cpu" when its samples count CPU.
+// Run measures each comparison once a round, in an order drawn anew for each round, and the sides
+// of one comparison directly after one another, also in an order that is drawn. The first error
+// ends it, and the cases of the rounds that were whole come with it. The cases come in the order of
+// comps, each followed by a case with the suffix "_cpu" when its samples count CPU.
 func (r *Runner) Run(ctx context.Context, comps []Comparison) ([]Case, error) {
 	groups := make([]Group, len(comps))
 	for i, c := range comps {
@@ -93,8 +96,8 @@ func (r *Runner) Run(ctx context.Context, comps []Comparison) ([]Case, error) {
 	return r.RunGroups(ctx, groups)
 }
 
-// RunGroups is Run for groups of any number of sides. A pair's case is also followed by one with the suffix
-// "_p99" when its samples have that.
+// RunGroups is Run for groups of any number of sides. A pair's case is also followed by one with
+// the suffix "_p99" when its samples have that.
 func (r *Runner) RunGroups(ctx context.Context, groups []Group) ([]Case, error) {
 	all := make([]series, len(groups))
 	ended := r.rounds(ctx, groups, all)
@@ -225,7 +228,7 @@ func (s series) last(g *Group) string {
 	return text
 }
 
-// values gives one number of each sample of a side, nil unless all samples have it.
+// values returns one number of each sample of a side, nil unless all samples have it.
 func (s series) values(side string, number func(Sample) float64) []float64 {
 	var out []float64
 	for _, sample := range s[side] {
@@ -242,17 +245,21 @@ func (s series) cases(g *Group, p Pair) ([]Case, error) {
 	if p.BaseName == "" {
 		p.BaseName = p.Base
 	}
+
 	var ours, base []float64
 	for _, sample := range s[p.Ours] {
 		ours = append(ours, sample.Value)
 	}
+
 	for _, sample := range s[p.Base] {
 		base = append(base, sample.Value)
 	}
+
 	first, err := newCase(p.Name, g.MTU, g.Unit, ours, base, p.BaseName)
 	if err != nil {
 		return nil, err
 	}
+
 	out := []Case{first}
 	for _, also := range []struct {
 		suffix string
@@ -272,6 +279,7 @@ func (s series) cases(g *Group, p Pair) ([]Case, error) {
 		}
 		out = append(out, c)
 	}
+
 	return out, nil
 }
 

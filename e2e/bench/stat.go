@@ -21,7 +21,7 @@ type Ratio struct {
 	Max    float64 `json:"max"`
 }
 
-// Summarize gives the statistics of values, the zero Stat of none.
+// Summarize returns the statistics of values, the zero Stat of none.
 func Summarize(values []float64) Stat {
 	if len(values) == 0 {
 		return Stat{}
@@ -29,7 +29,7 @@ func Summarize(values []float64) Stat {
 	return Stat{Quantile(values, 0.5), slices.Min(values), slices.Max(values), len(values)}
 }
 
-// Ratios gives the statistics of ours[i]/base[i]. Both are of one length, one
+// Ratios returns the statistics of ours[i]/base[i]. Both are of one length, one
 // value a round; a base of 0 is an error, for it says that nothing was measured.
 func Ratios(ours, base []float64) (Ratio, error) {
 	if len(ours) != len(base) || len(ours) == 0 {
@@ -46,7 +46,7 @@ func Ratios(ours, base []float64) (Ratio, error) {
 	return Ratio{s.Median, s.Min, s.Max}, nil
 }
 
-// Quantile gives the value below which the share q (0 to 1) of values lies,
+// Quantile returns the value below which the share q (0 to 1) of values lies,
 // interpolated between neighbours; 0.5 is the median. It is 0 for none.
 func Quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {

@@ -34,10 +34,10 @@ const (
 
 var units = []Unit{Mbps, Millisecond, CoreSecondsPerGB, MiB, Percent, IOPS, Count, PerSecond, Microsecond, Nanosecond}
 
-// MoreIsBetter is whether a larger value of the unit is the better one.
+// MoreIsBetter reports whether a larger value of the unit is the better one.
 func (u Unit) MoreIsBetter() bool { return u == Mbps || u == IOPS || u == Count || u == PerSecond }
 
-// Format gives a value for people, with three significant digits and the unit.
+// Format returns a value for people, with three significant digits and the unit.
 func (u Unit) Format(v float64) string {
 	s := significant(v)
 	if u == Count {
@@ -46,7 +46,7 @@ func (u Unit) Format(v float64) string {
 	return s + " " + string(u)
 }
 
-// significant gives three digits, all of those before the point.
+// significant returns three digits, all of those before the point.
 func significant(v float64) string {
 	if v == 0 {
 		return "0"

@@ -14,6 +14,7 @@ func TestGatesOfAReport(t *testing.T) {
 	suite := Suite{Group: upstream.Group, reasons: compile([]reason{
 		{fate: fails, pattern: "known", why: "ours: not done"}, {fate: notRun, pattern: "needs a cloud", why: "no cloud"},
 	})}
+
 	for name, tt := range map[string]struct {
 		outcomes map[string]upstream.Status
 		missed   []string
@@ -30,22 +31,27 @@ func TestGatesOfAReport(t *testing.T) {
 			for spec := range tt.outcomes {
 				specs = append(specs, spec)
 			}
+
 			r := newReport(suite, specs, labFacts)
 			for spec, status := range tt.outcomes {
 				r.add(upstream.Outcome{Name: spec, Status: status, Message: "m"})
 			}
+
 			result, err := bench.New(bench.VM, "")
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			r.Result(result)
 			if err := result.Validate(); err != nil {
 				t.Error(err)
 			}
+
 			var missed []string
 			for _, g := range result.Missed() {
 				missed = append(missed, g.Name)
 			}
+
 			if len(missed) != len(tt.missed) || len(missed) == 1 && missed[0] != tt.missed[0] {
 				t.Errorf("missed %q, want %q", missed, tt.missed)
 			}
@@ -56,7 +62,8 @@ func TestGatesOfAReport(t *testing.T) {
 	}
 }
 
-// What the oracle saw is a gate where one listened. Findings that are no plaintext may be what specs are about.
+// What the oracle saw is a gate where one listened. Findings that are no plaintext may be what
+// specs are about.
 func TestGateOfTheWire(t *testing.T) {
 	kinds := map[oracle.Kind]uint64{oracle.Tunnel: 7, oracle.Unknown: 2}
 	for name, tt := range map[string]struct {
@@ -84,6 +91,7 @@ func TestGateOfTheWire(t *testing.T) {
 			if err := result.Validate(); err != nil {
 				t.Error(err)
 			}
+
 			// make gates judges by the same.
 			gates, err := bench.Judge(result, "conformance")
 			if err != nil || len(gates) != len(result.Gates) {

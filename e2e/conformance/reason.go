@@ -57,10 +57,11 @@ type Suite struct {
 	reasons []reason
 }
 
-// Network gives the specs of networking.
+// Network returns the specs of networking.
 func Network() Suite { return Suite{Group: upstream.Group, reasons: table} }
 
-// Volumes gives the specs of drivers outside Kubernetes for Kubeveil's, which the file definition describes.
+// Volumes returns the specs of drivers outside Kubernetes for Kubeveil's, which the file definition
+// describes.
 func Volumes(definition string) Suite {
 	return Suite{Group: upstream.Volumes, Arguments: []string{"--storage.testdriver=" + definition}, reasons: volumeTable}
 }
@@ -72,7 +73,7 @@ func compile(reasons []reason) []reason {
 	return reasons
 }
 
-// find gives the first reason of this kind that applies to a spec on such a cluster.
+// find returns the first reason of this kind that applies to a spec on such a cluster.
 func (s Suite) find(fate fate, spec string, facts Facts) (why string, found bool) {
 	for _, r := range s.reasons {
 		if r.fate == fate && r.expr.MatchString(spec) && (r.when == nil || r.when(facts)) {
@@ -82,7 +83,8 @@ func (s Suite) find(fate fate, spec string, facts Facts) (why string, found bool
 	return "", false
 }
 
-// Unmatched gives the patterns of the table that match none of the specs: the upstream has renamed or removed them.
+// Unmatched returns the patterns of the table that match none of the specs: the upstream has
+// renamed or removed them.
 func (s Suite) Unmatched(specs []string) error {
 	for _, r := range s.reasons {
 		if !slices.ContainsFunc(specs, r.expr.MatchString) {

@@ -17,7 +17,8 @@ import (
 // Verdict is what became of a spec.
 type Verdict struct {
 	upstream.Outcome
-	// Reason says why a spec was not run, skipped itself or failed; empty where it passed or nobody knows.
+	// Reason says why a spec was not run, skipped itself or failed; empty where it passed or nobody
+	// knows.
 	Reason string
 	// Known says that the table expects this failure.
 	Known bool
@@ -30,7 +31,8 @@ type Report struct {
 	Facts   Facts
 	Started time.Time
 	Elapsed time.Duration
-	// Wire is what an oracle saw between the nodes from before the first boot; nil where none listened.
+	// Wire is what an oracle saw between the nodes from before the first boot; nil where none
+	// listened.
 	Wire *oracle.Result
 
 	suite    Suite
@@ -93,7 +95,7 @@ func (r *Report) unexplained() []string {
 	return out
 }
 
-// Verdicts gives all, by name.
+// Verdicts returns all, by name.
 func (r *Report) Verdicts() []Verdict {
 	out := make([]Verdict, 0, len(r.verdicts))
 	for _, v := range r.verdicts {
@@ -103,18 +105,19 @@ func (r *Report) Verdicts() []Verdict {
 	return out
 }
 
-// Unexplained gives the failures without a reason.
+// Unexplained returns the failures without a reason.
 func (r *Report) Unexplained() []Verdict {
 	return r.only(func(v Verdict) bool { return v.Status == upstream.Failed && !v.Known })
 }
 
-// only gives the verdicts that are like that.
+// only returns the verdicts that are like that.
 func (r *Report) only(is func(Verdict) bool) []Verdict {
 	return slices.DeleteFunc(r.Verdicts(), func(v Verdict) bool { return !is(v) })
 }
 
-// Result gives the report in the schema that all suites share, begun with bench.New. Its gates are what the run is judged by: no failure without a listed reason,
-// something that passed, and nothing of the cluster in clear where an oracle listened.
+// Result returns the report in the schema that all suites share, begun with bench.New. Its gates
+// are what the run is judged by: no failure without a listed reason, something that passed, and
+// nothing of the cluster in clear where an oracle listened.
 func (r *Report) Result(result *bench.Result) *bench.Result {
 	for _, v := range r.Verdicts() {
 		switch v.Status {
@@ -135,8 +138,9 @@ func (r *Report) Result(result *bench.Result) *bench.Result {
 	return result
 }
 
-// clearGate wants that nothing of the cluster was seen in clear, by an oracle that missed no frame and saw tunnels. Other findings are no verdict: some specs
-// are about what is not of the cluster, and send it as they like.
+// clearGate wants that nothing of the cluster was seen in clear, by an oracle that missed no frame
+// and saw tunnels. Other findings are no verdict: some specs are about what is not of the cluster,
+// and send it as they like.
 func clearGate(wire oracle.Result) bench.Gate {
 	return bench.Gate{
 		Name: "nothing in clear on the wire", Want: "0 frames with plaintext, none missed, some of tunnels",
@@ -153,7 +157,7 @@ func (v Verdict) why() string {
 	return "no reason is listed: " + cmp.Or(firstWords(v.Message, 400), "no message")
 }
 
-// Outcomes gives all for WriteJUnit: a known failure stays a failure there.
+// Outcomes returns all for WriteJUnit: a known failure stays a failure there.
 func (r *Report) Outcomes() []upstream.Outcome {
 	var out []upstream.Outcome
 	for _, v := range r.Verdicts() {

@@ -79,7 +79,9 @@ func TestDefinition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Of driverDefinition and DriverInfo, as far as they are used (test/e2e/storage/external/external.go, test/e2e/storage/framework/testdriver.go).
+
+	// Of driverDefinition and DriverInfo, as far as they are used
+	// (test/e2e/storage/external/external.go, test/e2e/storage/framework/testdriver.go).
 	var definition struct {
 		StorageClass, SnapshotClass struct{ FromExistingClassName string }
 		DriverInfo                  struct {
@@ -97,6 +99,7 @@ func TestDefinition(t *testing.T) {
 	if err := yaml.UnmarshalStrict(text, &definition); err != nil {
 		t.Fatal(err)
 	}
+
 	known := []string{"persistence", "block", "fsGroup", "exec", "snapshotDataSource", "pvcDataSource", "multipods", "readWriteOncePod", "multiplePVsSameID", "controllerExpansion",
 		"nodeExpansion", "onlineExpansion", "offlineExpansion", "singleNodeVolume", "topology", "capacity"}
 	for name := range definition.DriverInfo.Capabilities {
@@ -104,12 +107,15 @@ func TestDefinition(t *testing.T) {
 			t.Errorf("capability %s: the upstream has none of that name", name)
 		}
 	}
-	// A duration that cannot be read makes the upstream forget all of them; one of another name it does not use (test/e2e/framework/timeouts.go).
+
+	// A duration that cannot be read makes the upstream forget all of them; one of another name it
+	// does not use (test/e2e/framework/timeouts.go).
 	for name, value := range definition.Timeouts {
 		if d, err := time.ParseDuration(value); err != nil || d < time.Minute || !slices.Contains([]string{"PodStart", "PodDelete", "ClaimProvision", "DataSourceProvision"}, name) {
 			t.Errorf("timeout %s of %s: %v", name, value, err)
 		}
 	}
+
 	if !strings.Contains(upstream.Volumes, definition.DriverInfo.Name) {
 		t.Errorf("driver %s, specs %s", definition.DriverInfo.Name, upstream.Volumes)
 	}
@@ -143,11 +149,13 @@ func TestSpecsThatRun(t *testing.T) {
 					t.Errorf("%q is not run", s)
 				}
 			}
+
 			for _, s := range tt.not {
 				if strings.Contains(run, upstream.Group+" "+s+"\n") {
 					t.Errorf("%q is run", s)
 				}
 			}
+
 			if len(r.todo) < tt.least {
 				t.Errorf("%d specs are run, want %d or more", len(r.todo), tt.least)
 			}
@@ -214,12 +222,14 @@ func TestReport(t *testing.T) {
 	if diff := cmp.Diff([]string{upstream.Group + " breaks", upstream.Group + " breaks elsewhere", upstream.Group + " recovers"}, r.unexplained()); diff != "" {
 		t.Error(diff)
 	}
+
 	r.add(upstream.Outcome{Name: upstream.Group + " recovers", Status: upstream.Passed})
 	r.add(upstream.Outcome{Name: upstream.Group + " breaks", Status: upstream.Failed, Message: "again"})
 	result, err := bench.New(bench.Emulated, ".")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	want := bench.Tests{Passed: 3, Failed: 3,
 		Skipped: []bench.Skip{{Name: upstream.Group + " needs a cloud", Reason: "no cloud"}, {Name: upstream.Group + " skips itself", Reason: "the test skips itself: skips itself: message"}},
 		Failures: []bench.Failure{
@@ -230,6 +240,7 @@ func TestReport(t *testing.T) {
 	if diff := cmp.Diff(want, r.Result(result).Tests); diff != "" {
 		t.Error(diff)
 	}
+
 	if err := result.Validate(); err != nil {
 		t.Error(err)
 	}

@@ -38,17 +38,18 @@ type Options struct {
 	Emulated, EBPF bool
 	// Parallel is how many processes run specs; 0 is one.
 	Parallel int
-	// Limit is for how long specs are begun, those marked [Conformance] first; 0 is no limit. The rest is reported as
-	// skipped for that reason.
+	// Limit is for how long specs are begun, those marked [Conformance] first; 0 is no limit. The
+	// rest is reported as skipped for that reason.
 	Limit time.Duration
-	// Focus limits the specs to those that it finds, and Skip to those that it does not; nil is no limit. The others
-	// are not in the report.
+	// Focus limits the specs to those that it finds, and Skip to those that it does not; nil is no
+	// limit. The others are not in the report.
 	Focus, Skip *regexp.Regexp
 	// Log is told of the steps; nil discards.
 	Log *slog.Logger
 }
 
-// Limits. A spec of the upstream's that waits for all it may wait for takes about a quarter of an hour.
+// Limits. A spec of the upstream's that waits for all it may wait for takes about a quarter of an
+// hour.
 const (
 	specLimit   = 20 * time.Minute
 	batchSize   = 4
@@ -59,8 +60,9 @@ const (
 	alive = time.Minute
 )
 
-// Run runs the specs and accounts for all of them; specs that failed are in the report. An error without a report means that nothing was run;
-// beside one, that the run was cut short, and what had no outcome by then is skipped for that reason.
+// Run runs the specs and accounts for all of them; specs that failed are in the report. An error
+// without a report means that nothing was run; beside one, that the run was cut short, and what had
+// no outcome by then is skipped for that reason.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -128,8 +130,8 @@ func (o Options) facts(ctx context.Context) (Facts, error) {
 	return f, err
 }
 
-// hasDNS says whether the cluster has the DNS service, and waits until somebody answers behind it: its pods may have been made
-// a moment ago.
+// hasDNS says whether the cluster has the DNS service, and waits until somebody answers behind it:
+// its pods may have been made a moment ago.
 func hasDNS(ctx context.Context, c *framework.Cluster) (bool, error) {
 	_, err := c.Client.CoreV1().Services("kube-system").Get(ctx, "kube-dns", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -154,8 +156,8 @@ func hasDNS(ctx context.Context, c *framework.Cluster) (bool, error) {
 	})
 }
 
-// runAll runs what the report wants: most in batches beside each other, then those that must be alone, then
-// once more what has failed without a reason.
+// runAll runs what the report wants: most in batches beside each other, then those that must be
+// alone, then once more what has failed without a reason.
 func (o Options) runAll(ctx context.Context, r *Report) error {
 	var together, single []string
 	for _, s := range conformanceFirst(breadthFirst(r.todo)) {
@@ -174,7 +176,7 @@ func (o Options) runAll(ctx context.Context, r *Report) error {
 	return o.runBatches(ctx, r, "again", 1, slices.Collect(slices.Chunk(r.unexplained(), 1)))
 }
 
-// conformanceFirst gives the specs marked so before the others, else in their order.
+// conformanceFirst returns the specs marked so before the others, else in their order.
 func conformanceFirst(specs []string) []string {
 	rank := func(s string) int {
 		if strings.Contains(s, "[Conformance]") {
@@ -185,11 +187,12 @@ func conformanceFirst(specs []string) []string {
 	return slices.SortedStableFunc(slices.Values(specs), func(a, b string) int { return rank(a) - rank(b) })
 }
 
-// family is what of a volume's spec says of which group of tests it is one: the word after its pattern.
+// family is what of a volume's spec says of which group of tests it is one: the word after its
+// pattern.
 var family = regexp.MustCompile(`\[Testpattern: [^\]]*\](?:\[[^\]]*\])* *(?:\[Slow\] *)?([^ ]+)`)
 
-// breadthFirst gives the first spec of each family, then the second of each, and so on: what a limit leaves out is more of what was run. Those of no family stay in their order,
-// before all.
+// breadthFirst returns the first spec of each family, then the second of each, and so on: what a
+// limit leaves out is more of what was run. Those of no family stay in their order, before all.
 func breadthFirst(specs []string) []string {
 	seen, rank := map[string]int{}, map[string]int{}
 	for _, s := range specs {
@@ -204,7 +207,8 @@ func breadthFirst(specs []string) []string {
 // over says whether no more specs are to be begun.
 func (o Options) over(r *Report) bool { return o.Limit > 0 && time.Since(r.Started) > o.Limit }
 
-// runBatches runs batches, so many at a time, and tells the report. The first error ends the others.
+// runBatches runs batches, so many at a time, and tells the report. The first error ends the
+// others.
 func (o Options) runBatches(ctx context.Context, r *Report, kind string, parallel int, batches [][]string) error {
 	type result struct {
 		outcomes []upstream.Outcome
@@ -212,11 +216,13 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	// In the order given: what is begun last is what a limit leaves out.
 	queue, results := make(chan int, len(batches)), make(chan result, len(batches))
 	for i := range batches {
 		queue <- i
 	}
+
 	close(queue)
 	for range parallel {
 		go func() {
@@ -230,6 +236,7 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 			}
 		}()
 	}
+
 	tick := time.NewTicker(alive)
 	defer tick.Stop()
 	var first error
@@ -251,11 +258,13 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 			o.Log.Info(string(outcome.Status), "spec", outcome.Name, "took", outcome.Elapsed.Round(time.Second), "message", outcome.Message, "left", r.left())
 		}
 	}
+
 	return first
 }
 
-// runBatch runs specs in one process and gives an outcome for each of them, whatever the process does. It is an error
-// when the cluster is not one that specs can be run on, and when ctx ends: then those that had passed come with it.
+// runBatch runs specs in one process and returns an outcome for each of them, whatever the process
+// does. It is an error when the cluster is not one that specs can be run on, and when ctx ends:
+// then those that had passed come with it.
 func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts Facts) ([]upstream.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
@@ -263,6 +272,7 @@ func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
+
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		return nil, err
@@ -273,9 +283,11 @@ func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts
 	defer cancel()
 	cmd := exec.CommandContext(bounded, o.Program, o.arguments(dir, specs, facts, limit)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+
 	if o.Registry != "" {
 		cmd.Env = append(os.Environ(), RepoListEnv+"="+o.repoList())
 	}
+
 	// Interrupted, it deletes its namespaces and writes its report.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = grace
@@ -284,10 +296,12 @@ func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts
 	if err := ctx.Err(); err != nil {
 		return passed(path, specs), context.Cause(ctx)
 	}
+
 	return collect(path, specs, ended)
 }
 
-// passed are the specs that had passed when their process was interrupted: whatever else its report says may be of the interruption.
+// passed are the specs that had passed when their process was interrupted: whatever else its report
+// says may be of the interruption.
 func passed(path string, specs []string) []upstream.Outcome {
 	reported, err := readJUnit(path)
 	if err != nil {
@@ -305,8 +319,8 @@ func (o Options) arguments(dir string, specs []string, facts Facts, limit time.D
 	}, o.suite().Arguments...)
 }
 
-// collect reads the report of a process. A spec that it does not have has failed: the process has ended too early.
-// Where a step before all specs has failed, that is the error.
+// collect reads the report of a process. A spec that it does not have has failed: the process has
+// ended too early. Where a step before all specs has failed, that is the error.
 func collect(path string, specs []string, ended error) ([]upstream.Outcome, error) {
 	missing := "e2e.test ended before it"
 	if ended != nil {
@@ -316,6 +330,7 @@ func collect(path string, specs []string, ended error) ([]upstream.Outcome, erro
 	if err != nil {
 		missing += ": " + err.Error()
 	}
+
 	byName := map[string]upstream.Outcome{}
 	var step error
 	for _, outcome := range reported {
@@ -326,9 +341,11 @@ func collect(path string, specs []string, ended error) ([]upstream.Outcome, erro
 			step = fmt.Errorf("no spec could be run: %s: %s (its log is beside %s)", outcome.Step, outcome.Message, path)
 		}
 	}
+
 	if len(byName) == 0 && step != nil {
 		return nil, step
 	}
+
 	outcomes := make([]upstream.Outcome, len(specs))
 	for i, spec := range specs {
 		outcome, found := byName[spec]
@@ -337,6 +354,7 @@ func collect(path string, specs []string, ended error) ([]upstream.Outcome, erro
 		}
 		outcomes[i] = outcome
 	}
+
 	return outcomes, nil
 }
 

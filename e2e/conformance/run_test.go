@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// fakeProgram writes a shell script that stands for e2e.test; $dir in it is the folder of its report.
+// fakeProgram writes a shell script that stands for e2e.test; $dir in it is the folder of its
+// report.
 func fakeProgram(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "e2e.test")
@@ -32,6 +33,7 @@ func TestBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const works, fails, absent = upstream.Group + " Services should work [Conformance]", upstream.Group + " Services should fail", upstream.Group + " Services are absent"
 	for name, tt := range map[string]struct {
 		script string
@@ -52,11 +54,13 @@ func TestBatch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var got []upstream.Status
 			var names []string
 			for _, outcome := range outcomes {
 				got, names = append(got, outcome.Status), append(names, outcome.Name)
 			}
+
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
 			}

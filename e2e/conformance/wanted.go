@@ -23,8 +23,9 @@ func (o Options) suite() Suite {
 	return o.Suite
 }
 
-// Wanted gives the names of the specs that Focus and Skip leave. It needs Program and no cluster: who makes one for the run asks before. It is an error
-// when there is none, and when the table has reasons for specs that the upstream does not have.
+// Wanted returns the names of the specs that Focus and Skip leave. It needs Program and no cluster:
+// who makes one for the run asks before. It is an error when there is none, and when the table has
+// reasons for specs that the upstream does not have.
 func (o Options) Wanted(ctx context.Context) ([]string, error) {
 	suite := o.suite()
 	specs, err := o.list(ctx, suite)

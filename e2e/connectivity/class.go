@@ -36,7 +36,8 @@ var ways = []Way{{4, "tcp"}, {4, "udp"}, {6, "tcp"}, {6, "udp"}}
 // control is the flow that must be seen.
 var control = class{name: "node to node", promise: HostToHost, from: hostA, to: toHost(nodeB), far: true}
 
-// classes are the kinds of flow in the order of the walk; what depends on the cluster is added by the stage.
+// classes are the kinds of flow in the order of the walk; what depends on the cluster is added by
+// the stage.
 var classes = []class{
 	{name: "pod to pod, same node", promise: Stays, from: client, to: toPod(local)},
 	{name: "pod to pod, other node", promise: Encrypted, from: client, to: toPod(server), far: true},
@@ -95,7 +96,8 @@ func toNodePort(s *stage, w Way) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(addr, uint16(s.service.NodePorts[w.Proto])), ok && service
 }
 
-// toNobody goes to the last address but one of the other node's pod prefix: address managers begin at the other end.
+// toNobody goes to the last address but one of the other node's pod prefix: address managers begin
+// at the other end.
 func toNobody(s *stage, w Way) (netip.AddrPort, bool) {
 	for _, p := range nodeB(s).PodPrefixes {
 		if p.Addr().Is4() == w.is4() {

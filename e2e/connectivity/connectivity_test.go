@@ -49,6 +49,7 @@ func TestJudge(t *testing.T) {
 		{"host to host", HostToHost, both(clear, clear), HostToHost},
 		{"host to host through a tunnel", HostToHost, both(tunnel, tunnel), Encrypted},
 	}
+
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := judge(tt.promise, tt.o); got != tt.want {
@@ -74,6 +75,7 @@ func TestJudgeControl(t *testing.T) {
 		{"not seen", []Flow{{Way: Way{6, "tcp"}, Verdict: Unseen}}, "IPv6 TCP from host to host was not seen in clear, but UNSEEN"},
 		{"not walked", nil, "no address of the same family"},
 	}
+
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			err := judgeControl(tt.flows)
@@ -114,6 +116,7 @@ func TestChooseNodes(t *testing.T) {
 		{"one that is not Ready", all, []string{"node-1", "node-3"}, nil, "node node-3 is not Ready"},
 		{"the same twice", all, []string{"node-1", "node-1"}, nil, "name two"},
 	}
+
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := chooseNodes(tt.all, tt.names)
@@ -245,6 +248,7 @@ func TestTargets(t *testing.T) {
 		"node to NodePort of other node":         "198.18.0.12:30001 198.18.0.12:30002",
 		"pod to a pod address that nobody has":   "198.19.1.254:7000 198.19.1.254:7000",
 	}
+
 	for _, c := range s.classes {
 		flows, err := s.walk(t.Context(), c)
 		if err != nil {
@@ -259,12 +263,14 @@ func TestTargets(t *testing.T) {
 		}
 		delete(want, c.name)
 	}
+
 	if len(want) > 0 {
 		t.Errorf("not walked: %v", want)
 	}
 }
 
-// A network without encryption must fail the walk wherever encryption is promised, and the report must say what was seen.
+// A network without encryption must fail the walk wherever encryption is promised, and the report
+// must say what was seen.
 func TestClearNetworkFails(t *testing.T) {
 	n := &network{seen: oracle.Result{Frames: 8, Kinds: map[oracle.Kind]uint64{oracle.LeakCanary: 6}, Examples: []oracle.Example{{Link: "eth0", Kind: oracle.LeakCanary, Detail: "canary in not-allowed"}}}, answered: true}
 	s := newStage(n)
@@ -276,19 +282,23 @@ func TestClearNetworkFails(t *testing.T) {
 		}
 		r.add(flows)
 	}
+
 	if r.OK() {
 		t.Error("the report is well")
 	}
+
 	for _, f := range r.Flows {
 		if wantOK := f.Promised == HostToHost; f.OK != wantOK {
 			t.Errorf("%s %s: %s", f.Class, f.Way, f.Verdict)
 		}
 	}
+
 	r.Nodes = []string{"a", "b"}
 	var out bytes.Buffer
 	if err := r.WriteEnd(&out); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, want := range []string{`promised is "encrypted", observed "IN CLEAR"`, "eth0: canary in not-allowed", "8 frames, 0 of a tunnel, 6 with the payload in clear", "28 flows, 22 NOT as promised"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, out.String())

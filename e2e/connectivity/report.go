@@ -42,7 +42,7 @@ type Skip struct {
 // OK says whether every flow was as promised, and there were some.
 func (r Report) OK() bool { return len(r.Flows) > 0 && len(r.Wrong()) == 0 }
 
-// Wrong gives the flows that were not as promised.
+// Wrong returns the flows that were not as promised.
 func (r Report) Wrong() []Flow {
 	var wrong []Flow
 	for _, f := range r.Flows {
@@ -92,7 +92,7 @@ func WriteFlows(w io.Writer, flows []Flow) error {
 	return nil
 }
 
-// joinWays gives "IPv4 TCP UDP, IPv6 TCP" of ways that are sorted by family.
+// joinWays returns "IPv4 TCP UDP, IPv6 TCP" of ways that are sorted by family.
 func joinWays(ways []Way) string {
 	var b strings.Builder
 	for i, w := range ways {

@@ -38,7 +38,7 @@ type stage struct {
 	skipped []Skip
 }
 
-// chooseNodes gives A and B: the two that are named, or the first two workers.
+// chooseNodes returns A and B: the two that are named, or the first two workers.
 func chooseNodes(all []framework.Node, names []string) ([]framework.Node, error) {
 	var have, chosen []framework.Node
 	var list []string
@@ -48,6 +48,7 @@ func chooseNodes(all []framework.Node, names []string) ([]framework.Node, error)
 		}
 		list = append(list, n.Name+" ("+condition(n)+")")
 	}
+
 	there := "there are: " + strings.Join(list, ", ")
 	if len(names) == 0 {
 		if len(have) < 2 {
@@ -55,9 +56,11 @@ func chooseNodes(all []framework.Node, names []string) ([]framework.Node, error)
 		}
 		return have[:2], nil
 	}
+
 	if len(names) != 2 || names[0] == names[1] {
 		return nil, fmt.Errorf("nodes %s: name two; %s", strings.Join(names, ","), there)
 	}
+
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(n framework.Node) bool { return n.Name == name })
 		if i < 0 {
@@ -69,6 +72,7 @@ func chooseNodes(all []framework.Node, names []string) ([]framework.Node, error)
 		}
 		chosen = append(chosen, all[i])
 	}
+
 	return chosen, nil
 }
 
@@ -111,7 +115,8 @@ func (s *stage) set(ctx context.Context) error {
 	return s.addClasses(ctx)
 }
 
-// tunnelPort is the UDP port by which node A's tunnel is reached: the option, else what its VeilNode says.
+// tunnelPort is the UDP port by which node A's tunnel is reached: the option, else what its
+// VeilNode says.
 func (s *stage) tunnelPort(ctx context.Context) int {
 	if s.opts.TunnelPort != 0 {
 		return s.opts.TunnelPort
@@ -188,8 +193,8 @@ func (s *stage) skip(what, why string) { s.skipped = append(s.skipped, Skip{what
 // apiName is the name of apiClass.
 const apiName = "pod to the Kubernetes API's service"
 
-// apiClass is the way from a pod to the service of the API server, whose endpoints are nodes in some clusters, and outside
-// of the cluster in others.
+// apiClass is the way from a pod to the service of the API server, whose endpoints are nodes in
+// some clusters, and outside of the cluster in others.
 func (s *stage) apiClass(ctx context.Context) (*class, error) {
 	service, err := s.cluster.Client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil {
@@ -199,6 +204,7 @@ func (s *stage) apiClass(ctx context.Context) (*class, error) {
 	if err != nil {
 		return nil, fmt.Errorf("endpoints of the API server: %w", err)
 	}
+
 	var endpoints, addrs []netip.Addr
 	for _, slice := range list.Items {
 		for _, e := range slice.Endpoints {
@@ -209,20 +215,24 @@ func (s *stage) apiClass(ctx context.Context) (*class, error) {
 			}
 		}
 	}
+
 	for _, text := range service.Spec.ClusterIPs {
 		if addr, err := netip.ParseAddr(text); err == nil {
 			addrs = append(addrs, addr)
 		}
 	}
+
 	promise, err := apiPromise(endpoints, s.nodes[0], s.all)
 	if err != nil {
 		s.skip(apiName, err.Error())
 		return nil, nil
 	}
+
 	var to []netip.AddrPort
 	for _, a := range addrs {
 		to = append(to, netip.AddrPortFrom(a, uint16(service.Spec.Ports[0].Port)))
 	}
+
 	return &class{name: apiName, promise: promise, from: client, to: toAddr(to), knock: true}, nil
 }
 

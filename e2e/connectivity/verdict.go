@@ -71,11 +71,13 @@ func judge(promised Verdict, o observation) Verdict {
 	if o.far != nil {
 		all = append(all, *o.far)
 	}
+
 	var clear, dropped uint64
 	for _, s := range all {
 		clear += s.Clear
 		dropped += s.Dropped
 	}
+
 	switch {
 	case clear > 0 && o.delivered && (promised == Outside || promised == HostToHost):
 		return promised
@@ -88,11 +90,14 @@ func judge(promised Verdict, o observation) Verdict {
 	case promised == Stays:
 		return Stays
 	}
+
 	for _, s := range all {
-		// A message and its answer are a frame each at the least, so that what else is in the tunnel does not easily stand in for them.
+		// A message and its answer are a frame each at the least, so that what else is in the
+		// tunnel does not easily stand in for them.
 		if s.Tunnel < 2*uint64(o.answered) {
 			return Unseen
 		}
 	}
+
 	return Encrypted
 }

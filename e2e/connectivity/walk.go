@@ -15,11 +15,13 @@ import (
 const (
 	// DefaultNamespace begins the name of the walk's namespace.
 	DefaultNamespace = "veilctl-connectivity"
-	// DefaultHostPort is opened on node B; the port after it, on A and B, is the host-network pods'.
+	// DefaultHostPort is opened on node B; the port after it, on A and B, is the host-network
+	// pods'.
 	DefaultHostPort = 40700
 )
 
-// Patience of a flow: proxies may still learn of the service, tunnels may have to begin. One that shall be refused gets one short try.
+// Patience of a flow: proxies may still learn of the service, tunnels may have to begin. One that
+// shall be refused gets one short try.
 const (
 	flowPatience  = 20 * time.Second
 	flowTry       = 5 * time.Second
@@ -39,7 +41,8 @@ type Options struct {
 	Namespace string
 	// Nodes are two names; none are the first two workers.
 	Nodes []string
-	// Outside are servers outside the cluster that answer something over TCP, one of each family at the most.
+	// Outside are servers outside the cluster that answer something over TCP, one of each family at
+	// the most.
 	Outside []netip.AddrPort
 	// HostPort is DefaultHostPort if 0.
 	HostPort int
@@ -50,8 +53,9 @@ type Options struct {
 	Walked func(flows []Flow)
 }
 
-// Walk walks all kinds of flow and gives what was observed. An error means that the walk did not come to its end or is worth nothing,
-// and the report has what was walked until then. Flows that were not as promised are no error: ask Report.OK.
+// Walk walks all kinds of flow and returns what was observed. An error means that the walk did not
+// come to its end or is worth nothing, and the report has what was walked until then. Flows that
+// were not as promised are no error: ask Report.OK.
 func Walk(ctx context.Context, c *framework.Cluster, opts Options) (report Report, err error) {
 	opts.fill()
 	s := &stage{opts: opts, cluster: c}
@@ -61,6 +65,7 @@ func Walk(ctx context.Context, c *framework.Cluster, opts Options) (report Repor
 	if s.nodes, err = chooseNodes(s.all, opts.Nodes); err != nil {
 		return report, err
 	}
+
 	report.Nodes = []string{s.nodes[0].Name, s.nodes[1].Name}
 	defer func() {
 		if s.namespace != nil {
@@ -71,16 +76,19 @@ func Walk(ctx context.Context, c *framework.Cluster, opts Options) (report Repor
 		defer cancel()
 		err = errors.Join(err, s.clear(ctx))
 	}()
+
 	opts.Step(fmt.Sprintf("starting pods on %s (A) and %s (B)", s.nodes[0].Name, s.nodes[1].Name))
 	if err := s.set(ctx); err != nil {
 		return report, err
 	}
+
 	report.Skipped = s.skipped
 	for _, w := range s.watchers {
 		if _, err := w.part(ctx, framework.NewCanary()); err != nil {
 			return report, err
 		}
 	}
+
 	opts.Step("walking; the first flow must be seen in clear, else nothing could be")
 	flows, err := s.walk(ctx, control)
 	report.add(flows)
@@ -90,6 +98,7 @@ func Walk(ctx context.Context, c *framework.Cluster, opts Options) (report Repor
 	if err := judgeControl(flows); err != nil {
 		return report, err
 	}
+
 	for _, class := range s.classes {
 		flows, err := s.walk(ctx, class)
 		report.add(flows)
@@ -97,6 +106,7 @@ func Walk(ctx context.Context, c *framework.Cluster, opts Options) (report Repor
 			return report, err
 		}
 	}
+
 	return report, nil
 }
 
@@ -168,16 +178,19 @@ func (s *stage) flow(ctx context.Context, c class, way Way, from *framework.Pod,
 			return Flow{}, err
 		}
 	}
+
 	answered, sendErr := s.send(ctx, c, way, from, to, canary)
 	f := Flow{Class: c.name, Way: way, From: from.Name + " on " + from.Node, To: to, Promised: c.promise, Delivered: sendErr == nil, Seen: map[string]Seen{}}
 	if err := ctx.Err(); err != nil {
 		return f, err
 	}
+
 	if sendErr != nil {
 		if f.Error = sendErr.Error(); !errors.Is(sendErr, errUnanswered) {
 			return f, sendErr
 		}
 	}
+
 	o := observation{answered: answered, delivered: sendErr == nil}
 	for i, w := range s.watchers {
 		seen, err := w.part(ctx, framework.NewCanary())
@@ -191,13 +204,15 @@ func (s *stage) flow(ctx context.Context, c class, way Way, from *framework.Pod,
 			o.far = &seen
 		}
 	}
+
 	f.Verdict = judge(c.promise, o)
 	f.OK = f.Verdict == f.Promised
 	return f, nil
 }
 
-// send sends until it is answered or patience is over, and says how many messages were answered in the end. What is tried
-// in vain carries the canary too, and is watched. Errors that are not errUnanswered are of the walk itself.
+// send sends until it is answered or patience is over, and says how many messages were answered in
+// the end. What is tried in vain carries the canary too, and is watched. Errors that are not
+// errUnanswered are of the walk itself.
 func (s *stage) send(ctx context.Context, c class, way Way, from *framework.Pod, to netip.AddrPort, canary string) (answered int, err error) {
 	try, patience := flowTry, flowPatience
 	if c.promise == Refused {

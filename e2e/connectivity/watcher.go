@@ -17,8 +17,8 @@ type session interface {
 	Close()
 }
 
-// watcher reads the uplinks of a node: `labtool watch` in a host-network pod, which answers each line with what was seen since
-// the line before.
+// watcher reads the uplinks of a node: `labtool watch` in a host-network pod, which answers each
+// line with what was seen since the line before.
 type watcher struct {
 	node    string
 	session session
@@ -35,7 +35,8 @@ func startWatcher(ctx context.Context, pod *framework.Pod, nodes []framework.Nod
 	return watcher{pod.Node, pod.Session(ctx, "labtool", "watch", "-nodes", strings.Join(addrs, ","), "-port", fmt.Sprint(tunnelPort))}
 }
 
-// part ends a part of the watch, begins the next, whose payloads hold canary, and gives what the uplinks carried in the one that ended.
+// part ends a part of the watch, begins the next, whose payloads hold canary, and returns what the
+// uplinks carried in the one that ended.
 func (w watcher) part(ctx context.Context, canary string) (Seen, error) {
 	var r oracle.Result
 	if err := w.session.Ask(ctx, canary, &r); err != nil {

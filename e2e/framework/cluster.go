@@ -13,7 +13,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// ToolsImage is the image of the suites' tools that `make images` writes: labtool, its entry point, and iperf3.
+// ToolsImage is the image of the suites' tools that `make images` writes: labtool, its entry point,
+// and iperf3.
 const ToolsImage = "localhost/kubeveil-tools:dev"
 
 // Limits of the client: suites run many pods at once and wait for all of them.
@@ -23,7 +24,8 @@ const (
 	openLimit   = 15 * time.Second
 )
 
-// Options are how a cluster is opened. The zero value is one with a cluster known by its kubeconfig alone.
+// Options are how a cluster is opened. The zero value is one with a cluster known by its kubeconfig
+// alone.
 type Options struct {
 	// Image is what pods run that name none; "" is ToolsImage.
 	Image string
@@ -35,8 +37,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Cluster is a cluster that is open. It holds nothing that would have to be closed. Its methods may be called from
-// several goroutines; the fields are not changed after Open.
+// Cluster is a cluster that is open. It holds nothing that would have to be closed. Its methods may
+// be called from several goroutines; the fields are not changed after Open.
 type Cluster struct {
 	Client kubernetes.Interface
 	// Config is what Client was made of; copy it before a change.
@@ -47,8 +49,9 @@ type Cluster struct {
 	Log      *slog.Logger
 }
 
-// Open opens the cluster that the current context of a kubeconfig names and asks it for its version. "" is what kubectl
-// would take: $KUBECONFIG, else ~/.kube/config, else the pod's own account.
+// Open opens the cluster that the current context of a kubeconfig names and asks it for its
+// version. "" is what kubectl would take: $KUBECONFIG, else ~/.kube/config, else the pod's own
+// account.
 func Open(ctx context.Context, kubeconfig string, opts Options) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
@@ -85,5 +88,5 @@ func New(ctx context.Context, config *rest.Config, opts Options) (*Cluster, erro
 	return c, nil
 }
 
-// NewCanary gives a string that nobody else sends.
+// NewCanary returns a string that nobody else sends.
 func NewCanary() string { return "canary-" + strings.ToLower(rand.Text()) }

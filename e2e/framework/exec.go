@@ -16,16 +16,18 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// Exec runs a command in the pod until it ends and gives its standard output, also with an error, which holds what it wrote
-// to standard error. When ctx ends Exec returns; the command may go on until the pod ends. errors.As finds
-// k8s.io/client-go/util/exec.CodeExitError in the error of a command that ended with another status than 0.
+// Exec runs a command in the pod until it ends and returns its standard output, also with an error,
+// which holds what it wrote to standard error. When ctx ends Exec returns; the command may go on
+// until the pod ends. errors.As finds k8s.io/client-go/util/exec.CodeExitError in the error of a
+// command that ended with another status than 0.
 func (p *Pod) Exec(ctx context.Context, command ...string) ([]byte, error) {
 	var out bytes.Buffer
 	err := p.ExecStream(ctx, nil, &out, command...)
 	return out.Bytes(), err
 }
 
-// ExecStream is Exec with what the command reads and where its output goes as it comes; stdin may be nil.
+// ExecStream is Exec with what the command reads and where its output goes as it comes; stdin may
+// be nil.
 func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer, command ...string) error {
 	c := p.Namespace.Cluster
 	var stderr bytes.Buffer
@@ -79,7 +81,8 @@ type Sent struct {
 	Local string `json:"local"`
 }
 
-// Send sends messages from a pod of the tools image to an echo server, and fails unless every one came back unchanged.
+// Send sends messages from a pod of the tools image to an echo server, and fails unless every one
+// came back unchanged.
 func (p *Pod) Send(ctx context.Context, m Message) (Sent, error) {
 	if m.Count == 0 {
 		m.Count = 3

@@ -58,10 +58,12 @@ func TestWorkers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var names []string
 	for _, w := range workers {
 		names = append(names, w.Name)
 	}
+
 	if !slices.Equal(names, []string{"a", "b"}) {
 		t.Errorf("workers %v", names)
 	}
@@ -75,6 +77,7 @@ func TestWorkers(t *testing.T) {
 	if err := c.WaitNodesReady(t.Context(), time.Second, "a", "b"); err != nil {
 		t.Error(err)
 	}
+
 	if err := c.WaitNodesReady(t.Context(), time.Millisecond, "a", "nobody"); err == nil || !strings.Contains(err.Error(), "1 nodes of [a nobody]") {
 		t.Errorf("a node that is not there: %v", err)
 	}
@@ -121,6 +124,7 @@ func TestReadiness(t *testing.T) {
 		{"its image cannot be pulled", waiting("ImagePullBackOff"), "image i: ImagePullBackOff", true},
 		{"refused by the kubelet", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu"}, "OutOfcpu", true},
 	}
+
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			err := readiness(&corev1.Pod{Status: tt.status})
@@ -213,7 +217,8 @@ func TestRemaining(t *testing.T) {
 	}
 }
 
-// count is a command that answers each line with its length, until "end" or the end of its standard input.
+// count is a command that answers each line with its length, until "end" or the end of its standard
+// input.
 func count(_ context.Context, stdin io.Reader, stdout io.Writer) error {
 	lines := bufio.NewScanner(stdin)
 	for lines.Scan() {

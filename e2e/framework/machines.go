@@ -6,14 +6,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// Machines is what lies beneath a cluster: what the API server cannot do. The VM lab has it; a cluster that is
-// known by a kubeconfig alone has none, and the cases that need it are skipped for that reason.
+// Machines is what lies beneath a cluster: what the API server cannot do. The VM lab has it; a
+// cluster that is known by a kubeconfig alone has none, and the cases that need it are skipped for
+// that reason.
 type Machines interface {
 	// Platform is what the nodes are, one of the platforms of e2e/bench.
 	Platform() string
-	// Exec runs a line of shell as root on a node and gives its standard output.
+	// Exec runs a line of shell as root on a node and returns its standard output.
 	Exec(ctx context.Context, node, line string) ([]byte, error)
-	// Reboot takes a node's power, gives it back and returns when the node answers; its pods may not run yet.
+	// Reboot takes a node's power, gives it back and returns when the node answers; its pods may
+	// not run yet.
 	Reboot(ctx context.Context, node string) error
 	// Join adds a machine by kubeadm join and returns its name; the node may not be Ready yet.
 	Join(ctx context.Context) (string, error)

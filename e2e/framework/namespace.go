@@ -16,7 +16,8 @@ const SuiteLabel = "kubeveil.io/suite"
 
 // Patience of namespaces.
 const (
-	// The controllers' watches come back up to a minute after an API server that was away does: they wait longer each time.
+	// The controllers' watches come back up to a minute after an API server that was away does:
+	// they wait longer each time.
 	namespacePatience = 2 * time.Minute
 	deletePatience    = 5 * time.Minute
 )
@@ -37,8 +38,8 @@ type Namespace struct {
 	suite   string
 }
 
-// Namespace makes a namespace whose name begins with prefix and returns when pods can be made in it. Close it also after
-// errors of what is done in it.
+// Namespace makes a namespace whose name begins with prefix and returns when pods can be made in
+// it. Close it also after errors of what is done in it.
 func (c *Cluster) Namespace(ctx context.Context, prefix string, level Level) (*Namespace, error) {
 	object, err := c.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: prefix + "-",
@@ -58,7 +59,8 @@ func (c *Cluster) Namespace(ctx context.Context, prefix string, level Level) (*N
 	return n, nil
 }
 
-// Close deletes the namespace with all that is in it and waits until it is gone, five minutes at most. It may be repeated.
+// Close deletes the namespace with all that is in it and waits until it is gone, five minutes at
+// most. It may be repeated.
 func (n *Namespace) Close(ctx context.Context) error {
 	namespaces := n.Cluster.Client.CoreV1().Namespaces()
 	return Until(ctx, "delete namespace "+n.Name, deletePatience, func(ctx context.Context) error {
@@ -86,7 +88,8 @@ func remaining(n *corev1.Namespace) error {
 
 var errStillThere = errors.New("still there")
 
-// goneAfter judges the answer to a delete: nil when there was nothing to delete. A second delete of what is being deleted changes nothing.
+// goneAfter judges the answer to a delete: nil when there was nothing to delete. A second delete of
+// what is being deleted changes nothing.
 func goneAfter(err error) error {
 	switch {
 	case err == nil, apierrors.IsConflict(err):

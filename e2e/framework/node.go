@@ -24,7 +24,7 @@ type Node struct {
 	Object      corev1.Node
 }
 
-// Addr gives the node's first address of a family.
+// Addr returns the node's first address of a family.
 func (n Node) Addr(is4 bool) (netip.Addr, bool) {
 	i := slices.IndexFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
 	if i < 0 {
@@ -33,7 +33,8 @@ func (n Node) Addr(is4 bool) (netip.Addr, bool) {
 	return n.Addrs[i], true
 }
 
-// Nodes gives all nodes by name, those without a kubelet too. What of a node cannot be parsed is left out.
+// Nodes returns all nodes by name, those without a kubelet too. What of a node cannot be parsed is
+// left out.
 func (c *Cluster) Nodes(ctx context.Context) ([]Node, error) {
 	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -68,13 +69,14 @@ func newNode(object corev1.Node) Node {
 	return n
 }
 
-// Workers gives the nodes that are Ready and schedulable, by name.
+// Workers returns the nodes that are Ready and schedulable, by name.
 func (c *Cluster) Workers(ctx context.Context) ([]Node, error) {
 	nodes, err := c.Nodes(ctx)
 	return slices.DeleteFunc(nodes, func(n Node) bool { return !n.Ready || !n.Schedulable }), err
 }
 
-// WaitNodesReady waits until the named nodes are Ready and schedulable; no name means every Linux node there is.
+// WaitNodesReady waits until the named nodes are Ready and schedulable; no name means every Linux
+// node there is.
 func (c *Cluster) WaitNodesReady(ctx context.Context, patience time.Duration, names ...string) error {
 	return Until(ctx, "nodes are Ready", patience, func(ctx context.Context) error {
 		nodes, err := c.Nodes(ctx)

@@ -20,21 +20,24 @@ import (
 // EchoPort is where labtool's echo server listens, TCP and UDP, if not told otherwise.
 const EchoPort = 7000
 
-// PodPatience bounds the wait for a pod to be Ready: emulated machines start containers slowly, and clouds pull images.
+// PodPatience bounds the wait for a pod to be Ready: emulated machines start containers slowly, and
+// clouds pull images.
 const PodPatience = 3 * time.Minute
 
 // container is the name of the only container of a Pod.
 const container = "tool"
 
-// Pod says what Run starts. The zero value but for the name is an echo server wherever the scheduler puts it, which is Ready
-// when it listens. All capabilities are dropped but those named.
+// Pod says what Run starts. The zero value but for the name is an echo server wherever the
+// scheduler puts it, which is Ready when it listens. All capabilities are dropped but those named.
 type Pod struct {
 	Name string
-	// Node is where it runs, past the scheduler and its taints; "" leaves it to the scheduler, and Run sets it.
+	// Node is where it runs, past the scheduler and its taints; "" leaves it to the scheduler, and
+	// Run sets it.
 	Node string
 	// Image is what it runs; "" is the cluster's.
 	Image string
-	// Command replaces the image's entry point; Args are "echo" if both are nil, and anything else is Ready as soon as it runs.
+	// Command replaces the image's entry point; Args are "echo" if both are nil, and anything else
+	// is Ready as soon as it runs.
 	Command, Args []string
 	// Listen is where the echo server listens; 0 is EchoPort.
 	Listen int
@@ -42,7 +45,8 @@ type Pod struct {
 	// Labels besides "app", which is the name.
 	Labels, Annotations map[string]string
 	HostNetwork         bool
-	// Port is declared, TCP and UDP, and HostPort opens it on the node, if they are not 0. With HostPort, Port 0 is EchoPort.
+	// Port is declared, TCP and UDP, and HostPort opens it on the node, if they are not 0. With
+	// HostPort, Port 0 is EchoPort.
 	Port, HostPort int
 	Capabilities   []corev1.Capability
 	// Token mounts a token of the account, whose name is Account or "default".
@@ -57,7 +61,7 @@ type Pod struct {
 	Namespace *Namespace
 }
 
-// Addr gives the pod's address of a family.
+// Addr returns the pod's address of a family.
 func (p *Pod) Addr(is4 bool) (netip.Addr, bool) {
 	i := slices.IndexFunc(p.Addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
 	if i < 0 {
@@ -83,18 +87,22 @@ func (p *Pod) object() *corev1.Pod {
 		}
 		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 2, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(listen)}}}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
 		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: p.Env[name]})
 	}
+
 	port := p.Port
 	if p.HostPort != 0 && port == 0 {
 		port = EchoPort
 	}
+
 	if port != 0 {
 		for _, proto := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP} {
 			c.Ports = append(c.Ports, corev1.ContainerPort{ContainerPort: int32(port), HostPort: int32(p.HostPort), Protocol: proto})
 		}
 	}
+
 	labels := map[string]string{"app": p.Name}
 	maps.Copy(labels, p.Labels)
 	grace := int64(1)
@@ -108,8 +116,8 @@ func (p *Pod) object() *corev1.Pod {
 	}
 }
 
-// Run starts the pod and waits until it is Ready. The error of one that does not become Ready holds its events and logs.
-// p must not be run twice.
+// Run starts the pod and waits until it is Ready. The error of one that does not become Ready holds
+// its events and logs. p must not be run twice.
 func (n *Namespace) Run(ctx context.Context, p *Pod) error {
 	if p.Image == "" {
 		p.Image = n.Cluster.Image
@@ -183,7 +191,8 @@ func readiness(p *corev1.Pod) error {
 	}
 	for _, s := range p.Status.ContainerStatuses {
 		if w := s.State.Waiting; w != nil {
-			// A kubelet that may not pull, or cannot, goes on trying; the operator would wait for nothing.
+			// A kubelet that may not pull, or cannot, goes on trying; the operator would wait for
+			// nothing.
 			if w.Reason == "ErrImageNeverPull" || w.Reason == "InvalidImageName" || w.Reason == "ImagePullBackOff" {
 				return Stop(fmt.Errorf("image %s: %s %s", s.Image, w.Reason, w.Message))
 			}
@@ -196,7 +205,7 @@ func readiness(p *corev1.Pod) error {
 // whyLimit bounds the search for reasons.
 const whyLimit = 5 * time.Second
 
-// why gives events and logs of the pod for people, as far as they can be had.
+// why returns events and logs of the pod for people, as far as they can be had.
 func (p *Pod) why(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, whyLimit)
 	defer cancel()
@@ -216,7 +225,7 @@ func (p *Pod) why(ctx context.Context) string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// Logs gives the last lines of what the pod wrote.
+// Logs returns the last lines of what the pod wrote.
 func (p *Pod) Logs(ctx context.Context, lines int64) (string, error) {
 	b, err := p.Namespace.Cluster.Client.CoreV1().Pods(p.Namespace.Name).GetLogs(p.Name, &corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
 	if err != nil {

@@ -38,7 +38,7 @@ type Service struct {
 	NodePorts map[string]int
 }
 
-// Addr gives the service's address of a family.
+// Addr returns the service's address of a family.
 func (s *Service) Addr(is4 bool) (netip.Addr, bool) {
 	i := slices.IndexFunc(s.Addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
 	if i < 0 {
@@ -60,19 +60,23 @@ func (s *Service) object() *corev1.Service {
 	if s.Type == "" {
 		s.Type = corev1.ServiceTypeClusterIP
 	}
+
 	dual := corev1.IPFamilyPolicyPreferDualStack
 	object := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Name, Labels: map[string]string{"app": s.Name}},
 		Spec:       corev1.ServiceSpec{Type: s.Type, Selector: s.Pods, IPFamilyPolicy: &dual},
 	}
+
 	for _, proto := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP} {
 		object.Spec.Ports = append(object.Spec.Ports, corev1.ServicePort{
 			Name: strings.ToLower(string(proto)), Protocol: proto, Port: int32(s.Port), TargetPort: intstr.FromInt(s.Target),
 		})
 	}
+
 	if s.Headless {
 		object.Spec.ClusterIP = corev1.ClusterIPNone
 	}
+
 	if s.Local {
 		local := corev1.ServiceInternalTrafficPolicyLocal
 		object.Spec.InternalTrafficPolicy = &local
@@ -80,11 +84,12 @@ func (s *Service) object() *corev1.Service {
 			object.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		}
 	}
+
 	return object
 }
 
-// Serve makes the service and waits until it has a ready endpoint of each of its families. Proxies on nodes may learn of
-// it later: the first call may have to be repeated.
+// Serve makes the service and waits until it has a ready endpoint of each of its families. Proxies
+// on nodes may learn of it later: the first call may have to be repeated.
 func (n *Namespace) Serve(ctx context.Context, s *Service) error {
 	object := s.object()
 	object.Labels[SuiteLabel] = n.suite

@@ -10,14 +10,16 @@ import (
 	"time"
 )
 
-// Patience of sessions: for one answer, and for the end of a command whose standard input has ended.
+// Patience of sessions: for one answer, and for the end of a command whose standard input has
+// ended.
 const (
 	askPatience = time.Minute
 	endPatience = 5 * time.Second
 )
 
-// Session is a command in a pod that answers each line that it reads with a JSON value. Asking it takes a round trip, where
-// Exec takes the start of a process by the container runtime. One goroutine may use it at a time.
+// Session is a command in a pod that answers each line that it reads with a JSON value. Asking it
+// takes a round trip, where Exec takes the start of a process by the container runtime. One
+// goroutine may use it at a time.
 type Session struct {
 	what  string
 	lines *io.PipeWriter
@@ -27,7 +29,8 @@ type Session struct {
 	err     error
 }
 
-// Session starts a command in the pod. It outlives ctx and must be closed. That it cannot be started is Ask's error.
+// Session starts a command in the pod. It outlives ctx and must be closed. That it cannot be
+// started is Ask's error.
 func (p *Pod) Session(ctx context.Context, command ...string) *Session {
 	return newSession(ctx, "pod "+p.Name+": "+strings.Join(command, " "), func(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 		return p.ExecStream(ctx, stdin, stdout, command...)
@@ -102,7 +105,8 @@ func (s *Session) Ask(ctx context.Context, line string, answer any) error {
 	}
 }
 
-// Close ends the command's standard input, which should end it, and waits until it has ended here. Answers that nobody read are lost.
+// Close ends the command's standard input, which should end it, and waits until it has ended here.
+// Answers that nobody read are lost.
 func (s *Session) Close() {
 	late := time.AfterFunc(endPatience, s.end)
 	defer late.Stop()

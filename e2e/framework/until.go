@@ -20,8 +20,8 @@ func (e stopError) Unwrap() error { return e.error }
 // Stop wraps an error after which Until need not try again.
 func Stop(err error) error { return stopError{err} }
 
-// Until calls fn until it returns nil, at most for patience, which follows the context's pace; the error names what and
-// holds fn's last. The context that fn is given ends with the patience.
+// Until calls fn until it returns nil, at most for patience, which follows the context's pace; the
+// error names what and holds fn's last. The context that fn is given ends with the patience.
 func Until(ctx context.Context, what string, patience time.Duration, fn func(ctx context.Context) error) error {
 	ctx, cancel := withPatience(ctx, patience)
 	defer cancel()
@@ -48,8 +48,8 @@ func Until(ctx context.Context, what string, patience time.Duration, fn func(ctx
 	}
 }
 
-// withPatience returns a context that ends when the patience is over, which may grow with the pace meanwhile. It must
-// be cancelled.
+// withPatience returns a context that ends when the patience is over, which may grow with the pace
+// meanwhile. It must be cancelled.
 func withPatience(ctx context.Context, usual time.Duration) (context.Context, func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	began := time.Now()

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/vm"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 const (
@@ -30,18 +30,21 @@ var packages = []struct{ path, only string }{
 	{path: "pkg/service/table"}, {path: "pkg/guard"}, {path: "pkg/hostnet"},
 }
 
-// TestKernel runs the tests of packages on a machine without Kubernetes. What they skip there is in its output.
+// TestKernel runs the tests of packages on a machine without Kubernetes. What they skip there is in
+// its output.
 func TestKernel(t *testing.T) {
 	nettest.NeedRoot(t)
 	if os.Getenv(vmEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+vmEnv+"=1 to start virtual machines")
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if _, err := c.Close(); err != nil {
 			t.Error(err)
@@ -49,6 +52,7 @@ func TestKernel(t *testing.T) {
 	})
 	m := c.Machines[0]
 	t.Run("networkd", func(t *testing.T) { keepsForeignRoutes(ctx, t, m) })
+
 	for _, pkg := range packages {
 		run := os.Getenv(runEnv)
 		if pkg.only != "" {
@@ -59,6 +63,7 @@ func TestKernel(t *testing.T) {
 			}
 			run = "^" + pkg.only + "$"
 		}
+
 		t.Run(path.Base(pkg.path), func(t *testing.T) {
 			binary := filepath.Join(t.TempDir(), "tests")
 			build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary, "../../"+pkg.path)
@@ -78,8 +83,9 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// keepsForeignRoutes restarts systemd-networkd without the drop-in of manifests/systemd, which is the control, and
-// with it. A rule, an unreachable route and a route by a link stand for those of veild.
+// keepsForeignRoutes restarts systemd-networkd without the drop-in of manifests/systemd, which is
+// the control, and with it. A rule, an unreachable route and a route by a link stand for those of
+// veild.
 func keepsForeignRoutes(ctx context.Context, t *testing.T, m *vm.Machine) {
 	const dropIn = "/etc/systemd/networkd.conf.d/kubeveil.conf"
 	restart := func(want string) {
@@ -102,8 +108,8 @@ func keepsForeignRoutes(ctx context.Context, t *testing.T, m *vm.Machine) {
 	}
 }
 
-// restartNetworkd adds what is not there of a foreign rule and routes, restarts systemd-networkd, waits until it has
-// configured its link, and counts them.
+// restartNetworkd adds what is not there of a foreign rule and routes, restarts systemd-networkd,
+// waits until it has configured its link, and counts them.
 const restartNetworkd = `ip link show dummy7 >/dev/null 2>&1 || ip link add dummy7 type dummy
 ip link set dummy7 up
 ip rule show pref 30309 | grep -q . || ip rule add pref 30309 lookup 30309

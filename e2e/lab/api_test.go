@@ -15,7 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// The API server is a transport: without it, and through a change of a node's key, pods come, go and talk.
+// The API server is a transport: without it, and through a change of a node's key, pods come, go
+// and talk.
 func TestAPIServerAway(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	pods := echoPods(ctx, t, l)
@@ -24,6 +25,7 @@ func TestAPIServerAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Run("a node whose key changed", func(t *testing.T) { changeKey(ctx, t, l, pods) })
 	t.Run("the API server away", func(t *testing.T) { apiAway(ctx, t, l, pods, 10*time.Second) })
 	t.Run("the API server away for a minute", func(t *testing.T) {
@@ -43,15 +45,19 @@ func TestAPIServerAway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if _, err := lab.Echo(ctx, c); err != nil {
 			t.Fatal(err)
 		}
+
 		for _, p := range pods {
 			meet(ctx, t, p, c)
 			talk(ctx, t, p, c)
 		}
+
 		t.Logf("%s joined and its pod talked to all %v after it was made", n.Name, time.Since(began).Round(time.Millisecond))
 	})
+
 	noSecrets(ctx, t, l, map[string][]byte{"node-2 before": old})
 	noLeaks(t, l)
 }
@@ -66,10 +72,12 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	if err := os.Remove(n2.Path(config.KeyFile)); err != nil {
 		t.Fatal(err)
 	}
+
 	began := time.Now()
 	if _, err := n2.StartProgram(ctx, "veild"); err != nil {
 		t.Fatal(err)
 	}
+
 	waitStatus(ctx, t, n1, 20*time.Second, func(s telemetry.Status) error {
 		if len(s.Peers) != 1 || s.Peers[0].PublicKey == old {
 			return fmt.Errorf("peers: %+v", s.Peers)
@@ -80,13 +88,16 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	meet(ctx, t, pods[0], pods[1])
 	t.Logf("the peer knew the new key %v after the start with it, traffic was back both ways after %v",
 		known.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+
 	if now := nodeStatus(ctx, t, n2).Devices[0].PublicKey; now == old {
 		t.Error("the device still has the old key")
 	}
+
 	talk(ctx, t, pods[0], pods[1])
 }
 
-// apiAway lets pods come and go on all nodes and restarts veild while the API server is away, for as long as said at least.
+// apiAway lets pods come and go on all nodes and restarts veild while the API server is away, for
+// as long as said at least.
 func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, away time.Duration) {
 	held, err := lab.Hold(ctx, pods[0], pods[1].Addr(true))
 	if err != nil {
@@ -95,6 +106,7 @@ func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, awa
 	if err := l.Control.StopAPIServer(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	began, rounds := time.Now(), 0
 	for ; rounds < 2 || time.Since(began) < away; rounds++ {
 		var fresh []*lab.Pod
@@ -108,29 +120,35 @@ func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, awa
 			}
 			fresh = append(fresh, p)
 		}
+
 		talk(ctx, t, fresh[0], fresh[1])
 		restartVeild(ctx, t, l.Nodes()[rounds%2])
 		talk(ctx, t, fresh[0], pods[1])
+
 		for _, p := range fresh {
 			if err := p.Del(ctx); err != nil {
 				t.Fatalf("DEL of %s without the API server: %v", p.ID, err)
 			}
 		}
+
 		for _, n := range l.Nodes() {
 			if s := nodeStatus(ctx, t, n); len(s.Peers) != 1 || s.Peers[0].Device == "" {
 				t.Errorf("peers of %s: %+v", n.Name, s.Peers)
 			}
 		}
 	}
+
 	gone := time.Since(began)
 	if err := l.Control.StartAPIServer(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	talk(ctx, t, pods[0], pods[1])
 	var h lab.Held
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("a connection did not live through the API server's absence: %v", err)
 	}
+
 	t.Logf("API server away for %v: %d rounds of ADD, restart of veild and DEL; one connection with %d records, longest gap %.0f ms",
 		gone.Round(time.Second), rounds, h.Records, h.MaxGapMillis)
 }
@@ -162,7 +180,7 @@ func nodeStatus(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status
 	return s
 }
 
-// waitStatus waits until a node's status is as wanted and gives it.
+// waitStatus waits until a node's status is as wanted and returns it.
 func waitStatus(ctx context.Context, t *testing.T, n *lab.Node, limit time.Duration, wanted func(telemetry.Status) error) telemetry.Status {
 	t.Helper()
 	var s telemetry.Status

@@ -17,6 +17,7 @@ func TestHostProcessesOfARebootedNodeAreClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	pods := echoPods(ctx, t, l)
 	meet(ctx, t, pods[0], pods[1])
 	node := l.Nodes()[1]
@@ -26,15 +27,18 @@ func TestHostProcessesOfARebootedNodeAreClosed(t *testing.T) {
 	if err := node.Boot(ctx, false); err != nil {
 		t.Fatal(err)
 	}
+
 	tryAll(ctx, []lab.Place{node}, pods[0].Addrs, time.Second, func(to netip.Addr, proto string) {
 		t.Errorf("%s to %s was answered with no veild running", proto, to)
 	})
 	closed(ctx, t, node, "with nothing but the boot unit")
+
 	for _, program := range []string{"veil-wg", "veild"} {
 		if _, err := node.StartProgram(ctx, program); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := node.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -45,6 +49,7 @@ func TestHostProcessesOfARebootedNodeAreClosed(t *testing.T) {
 	if _, err := lab.Echo(ctx, again); err != nil {
 		t.Fatal(err)
 	}
+
 	meet(ctx, t, pods[0], again)
 	noLeaks(t, l)
 }

@@ -44,6 +44,7 @@ func (a *authority) issue(name string, c *x509.Certificate) error {
 	if c.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62)); err != nil {
 		return err
 	}
+
 	now := time.Now()
 	c.NotBefore, c.NotAfter = now.Add(-time.Hour), now.Add(lifetime)
 	parent, signer := a.cert, a.key
@@ -54,12 +55,14 @@ func (a *authority) issue(name string, c *x509.Certificate) error {
 	if err != nil {
 		return fmt.Errorf("issue certificate %s: %w", name, err)
 	}
+
 	if a.key == nil {
 		a.key = key
 		if a.cert, err = x509.ParseCertificate(der); err != nil {
 			return err
 		}
 	}
+
 	if err := writePEM(filepath.Join(a.dir, name+".crt"), "CERTIFICATE", der); err != nil {
 		return err
 	}

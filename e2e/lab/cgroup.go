@@ -17,8 +17,8 @@ import (
 // groupName is what cgroups of labs are called: the process that made it, and a number.
 var groupName = regexp.MustCompile(`^kubeveil-lab-(\d+)-\d+$`)
 
-// CgroupTree is where the machine has its tree of cgroups of the second version, "" when it has none. Its root is never touched but to
-// make groups in it.
+// CgroupTree is where the machine has its tree of cgroups of the second version, "" when it has
+// none. Its root is never touched but to make groups in it.
 func CgroupTree() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -32,8 +32,8 @@ func CgroupTree() (string, error) {
 	return "", nil
 }
 
-// makeCgroup makes the cgroup that the host's processes are in; the host sees it as the root of the tree. Those of processes that
-// have ended are removed.
+// makeCgroup makes the cgroup that the host's processes are in; the host sees it as the root of the
+// tree. Those of processes that have ended are removed.
 func (h *Host) makeCgroup() error {
 	tree, err := CgroupTree()
 	if err != nil || tree == "" {
@@ -43,6 +43,7 @@ func (h *Host) makeCgroup() error {
 	if err != nil {
 		return err
 	}
+
 	for _, e := range entries {
 		if m := groupName.FindStringSubmatch(e.Name()); m != nil {
 			if pid, err := strconv.Atoi(m[1]); err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
@@ -50,6 +51,7 @@ func (h *Host) makeCgroup() error {
 			}
 		}
 	}
+
 	for i := 1; ; i++ {
 		path := filepath.Join(tree, fmt.Sprintf("kubeveil-lab-%d-%d", os.Getpid(), i))
 		err := os.Mkdir(path, 0o755)

@@ -18,7 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// claim is one of a class, as the API server has it once a volume is being made for it by that driver; by none, when it is empty.
+// claim is one of a class, as the API server has it once a volume is being made for it by that
+// driver; by none, when it is empty.
 func claim(name, by string) *corev1.PersistentVolumeClaim {
 	class := "kubeveil"
 	c := &corev1.PersistentVolumeClaim{
@@ -49,18 +50,21 @@ func (p change) subresources() []string {
 // ownerGone is the metadata with which the garbage collector deletes an object.
 const ownerGone = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"00000000-0000-4000-8000-000000000000"}]}}`
 
-// claims are written by the side-cars as far as these need it. What they may not patch they may update, so the update is tried.
+// claims are written by the side-cars as far as these need it. What they may not patch they may
+// update, so the update is tried.
 func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 	client, err := kubernetes.NewForConfig(csiToken(ctx, t, l, own))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	mine, all := client.CoreV1().PersistentVolumeClaims("default"), l.Control.Client.CoreV1().PersistentVolumeClaims("default")
 	for _, c := range []*corev1.PersistentVolumeClaim{claim("ours", driver.Name), claim("by-hand", ""), claim("foreign", "csi.example.com")} {
 		if _, err := all.Create(ctx, c, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	edit := func(name string, edit func(*corev1.PersistentVolumeClaim)) error {
 		c, err := mine.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -70,15 +74,18 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 		_, err = mine.Update(ctx, c, metav1.UpdateOptions{})
 		return err
 	}
+
 	cloned := func(c *corev1.PersistentVolumeClaim) {
 		c.Finalizers = append(c.Finalizers, "provisioner.storage.kubernetes.io/cloning-protection")
 	}
 	if err := edit("ours", cloned); err != nil {
 		t.Errorf("keep the source of a copy: %v", err)
 	}
+
 	if err := edit("ours", func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, "volume.kubernetes.io/selected-node") }); err != nil {
 		t.Errorf("give a node back: %v", err)
 	}
+
 	forbidden(t, "another driver's", edit("foreign", cloned), "not of the driver")
 	for what, c := range map[string]func(*corev1.PersistentVolumeClaim){
 		"volume": func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "theirs" },
@@ -93,6 +100,7 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 	} {
 		forbidden(t, what, edit("ours", c), "a side-car of csi.kubeveil.io")
 	}
+
 	for _, name := range []string{"ours", "by-hand"} {
 		progress := `{"metadata":{"annotations":{"volume.kubernetes.io/node-expansion-not-required":"true"}},
 			"status":{"capacity":{"storage":"2Gi"},"allocatedResources":{"storage":"2Gi"},"conditions":[{"type":"Resizing","status":"True"}]}}`
@@ -100,6 +108,7 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 			t.Errorf("expansion of %s: %v", name, err)
 		}
 	}
+
 	for _, p := range []change{
 		{"another driver's size", "foreign", true, `{"status":{"capacity":{"storage":"2Gi"}}}`},
 		{"phase", "ours", true, `{"status":{"phase":"Lost"}}`},
@@ -119,10 +128,12 @@ func snapshots(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 			t.Fatalf("%s: %v", m.path, err)
 		}
 	}
+
 	client, err := dynamic.NewForConfig(csiToken(ctx, t, l, own))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	group := schema.GroupVersion{Group: "snapshot.storage.k8s.io", Version: "v1"}
 	contents, named := group.WithResource("volumesnapshotcontents"), group.WithResource("volumesnapshots")
 	for _, c := range []*unstructured.Unstructured{content("mine", own, driver.Name), content("theirs", other, driver.Name), content("foreign", own, "csi.example.com")} {
@@ -130,6 +141,7 @@ func snapshots(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 			t.Fatal(err)
 		}
 	}
+
 	_, err = l.Control.Dynamic.Resource(named).Namespace("default").Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": group.String(), "kind": "VolumeSnapshot", "metadata": map[string]any{"name": "s"},
 		"spec": map[string]any{"source": map[string]any{"persistentVolumeClaimName": "a"}},
@@ -137,15 +149,18 @@ func snapshots(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	patch := func(p change) error {
 		_, err := client.Resource(contents).Patch(ctx, p.name, types.MergePatchType, []byte(p.text), metav1.PatchOptions{}, p.subresources()...)
 		return err
 	}
 	const being = `{"metadata":{"annotations":{"snapshot.storage.kubernetes.io/volumesnapshot-being-created":"yes"}}}`
+
 	// The policy is in force a moment after it was made.
 	if err := lab.Until(ctx, waitForPolicy, func() error { return wantForbidden(patch(change{"", "theirs", false, being}), "is not of the driver") }); err != nil {
 		t.Error(err)
 	}
+
 	for _, p := range []change{
 		{"another node's", "theirs", true, `{"status":{"snapshotHandle":"snap-theirs","readyToUse":true}}`},
 		{"another driver's", "foreign", true, `{"status":{"snapshotHandle":"snap-foreign"}}`},
@@ -157,6 +172,7 @@ func snapshots(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 	} {
 		forbidden(t, p.what, patch(p), "csi.kubeveil.io", "is not of snapshot")
 	}
+
 	for _, p := range []change{
 		{"work begins", "mine", false, being},
 		{"an error", "mine", true, `{"status":{"readyToUse":false,"error":{"message":"no room"}}}`},
@@ -169,6 +185,7 @@ func snapshots(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 			t.Errorf("%s: %v", p.what, err)
 		}
 	}
+
 	provisioner(ctx, t, client.Resource(named).Namespace("default"))
 }
 
@@ -195,6 +212,7 @@ func provisioner(ctx context.Context, t *testing.T, c dynamic.ResourceInterface)
 		if err := e.edit(o); err != nil {
 			t.Fatal(err)
 		}
+
 		_, err = c.Update(ctx, o, metav1.UpdateOptions{})
 		if e.ok && err != nil {
 			t.Errorf("%s: %v", what, err)

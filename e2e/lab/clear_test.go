@@ -12,11 +12,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// starting bounds how many labs start at a time: an API server that starts keeps a processor busy for seconds, and what others measure meanwhile suffers.
+// starting bounds how many labs start at a time: an API server that starts keeps a processor busy
+// for seconds, and what others measure meanwhile suffers.
 var starting = make(chan struct{}, 2)
 
-// newLab makes a lab that is removed at the end of the test, and a context for it. From here on the test runs
-// beside others: labs cannot see each other, and most of their time is waiting.
+// newLab makes a lab that is removed at the end of the test, and a context for it. From here on the
+// test runs beside others: labs cannot see each other, and most of their time is waiting.
 func newLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	t.Helper()
 	t.Parallel()
@@ -66,7 +67,8 @@ func talk(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 	}
 }
 
-// between logs what may have kept two pods from one another: what was dropped and why, what connection tracking knows, and the pods' neighbours.
+// between logs what may have kept two pods from one another: what was dropped and why, what
+// connection tracking knows, and the pods' neighbours.
 func between(ctx context.Context, t *testing.T, pods ...*lab.Pod) {
 	t.Helper()
 	for _, p := range pods {

@@ -11,10 +11,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// translates is whether the lab's veilds translate services: then the lab has the component manifests/components/services.
+// translates reports whether the lab's veilds translate services: then the lab has the component
+// manifests/components/services.
 func (o Options) translates() bool { return o.VeildConfig["serviceProxy"] == "ebpf" }
 
-// giveServiceRights gives veild's role among objects the rights of the component.
+// giveServiceRights adds the component's rights to veild's role in objects.
 func giveServiceRights(root string, objects []*unstructured.Unstructured) error {
 	text, err := os.ReadFile(filepath.Join(root, "manifests/components/services/rights.yaml"))
 	if err != nil {
@@ -27,6 +28,7 @@ func giveServiceRights(root string, objects []*unstructured.Unstructured) error 
 	if err != nil {
 		return err
 	}
+
 	for _, o := range objects {
 		if o.GetKind() != "ClusterRole" || o.GetName() != "kubeveil-veild" {
 			continue
@@ -41,16 +43,19 @@ func giveServiceRights(root string, objects []*unstructured.Unstructured) error 
 		}
 		return json.Unmarshal(now, o)
 	}
+
 	return fmt.Errorf("rights of the component services: there is no ClusterRole kubeveil-veild")
 }
 
-// byService is whether the lab's veilds ask the API servers by their service, as where no balancer is before these: services.apiServers says that they may.
+// byService reports whether the lab's veilds ask the API servers by their service, as where no
+// balancer is before these: services.apiServers says that they may.
 func (o Options) byService() bool {
 	services, _ := o.VeildConfig["services"].(map[string]any)
 	return o.translates() && services["apiServers"] != nil
 }
 
-// placeServices names the host's tree of cgroups, which veild does not take for the machine's by itself: it is a part of it.
+// placeServices names the host's tree of cgroups, which veild does not take for the machine's by
+// itself: it is a part of it.
 func placeServices(settings map[string]any) {
 	services := map[string]any{"cgroup": "/sys/fs/cgroup"}
 	if have, ok := settings["services"].(map[string]any); ok {

@@ -18,9 +18,10 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// containers runs containers of the manifests on a node without a runtime: a root directory like that of the image, the mounts
-// and the capabilities that the manifest asks for, read-only what a runtime makes read-only. What it cannot show is what
-// seccomp, AppArmor, SELinux and the device cgroup forbid. CAP_SYS_CHROOT is there in addition, for its own making.
+// containers runs containers of the manifests on a node without a runtime: a root directory like
+// that of the image, the mounts and the capabilities that the manifest asks for, read-only what a
+// runtime makes read-only. What it cannot show is what seccomp, AppArmor, SELinux and the device
+// cgroup forbid. CAP_SYS_CHROOT is there in addition, for its own making.
 type containers struct {
 	node *lab.Node
 	// root is the root directory of the containers, as the node sees it.
@@ -49,13 +50,15 @@ echo old >%[3]s/host-local
 	return c
 }
 
-// kubeletFiles writes what a kubelet would: the token, and the three ConfigMaps, two of which kubeadm made.
+// kubeletFiles writes what a kubelet would: the token, and the three ConfigMaps, two of which
+// kubeadm made.
 func (c containers) kubeletFiles(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	ca, err := os.ReadFile(filepath.Join(c.node.Disk(), "etc/kubeveil/ca.crt"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	config := readManifest(t, filepath.Join(root(t), "manifests/cni/configmap.yaml")).object.Object["data"].(map[string]any)["veild.yaml"].(string)
 	const account = "var/run/secrets/kubernetes.io/serviceaccount"
 	for path, text := range map[string]string{
@@ -97,6 +100,7 @@ func (c containers) script(t *testing.T, ds *unstructured.Unstructured, name str
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(ds.Object, &typed); err != nil {
 		t.Fatal(err)
 	}
+
 	spec := typed.Spec.Template.Spec
 	lines := []string{"set -e",
 		"mount --bind " + c.root + " " + c.root,
@@ -105,29 +109,36 @@ func (c containers) script(t *testing.T, ds *unstructured.Unstructured, name str
 		"mount -t sysfs -o ro sysfs " + c.root + "/sys",
 		"for d in null zero urandom; do touch " + c.root + "/dev/$d; mount --bind /dev/$d " + c.root + "/dev/$d; done",
 	}
+
 	for _, k := range append(spec.InitContainers, spec.Containers...) {
 		if k.Name != name {
 			continue
 		}
+
 		for _, m := range k.VolumeMounts {
 			lines = append(lines, c.mount(t, spec.Volumes, m)...)
 		}
+
 		if *spec.AutomountServiceAccountToken {
 			lines = append(lines, c.bind("/run/test/secrets", "/run/secrets/kubernetes.io/serviceaccount", true)...)
 		}
+
 		caps := []string{"-all", "+sys_chroot"}
 		for _, a := range k.SecurityContext.Capabilities.Add {
 			caps = append(caps, "+"+strings.ToLower(string(a)))
 		}
+
 		command := append(k.Command, k.Args...)
 		if len(k.Command) == 0 {
 			command = append([]string{"/usr/local/bin/veild"}, k.Args...)
 		}
+
 		all := strings.NewReplacer("$(NODE_NAME)", c.node.Name, "$(NODE_ADDRESS)", c.node.Addrs[0].String()).Replace(strings.Join(command, " "))
 		// The root is read-only from here on.
 		return strings.Join(append(lines, "mount -o remount,bind,ro "+c.root,
 			"exec setpriv --bounding-set="+strings.Join(caps, ",")+" --inh-caps=-all --no-new-privs chroot "+c.root+" "+all), "\n")
 	}
+
 	t.Fatalf("%s has no container %s", ds.GetName(), name)
 	return ""
 }
@@ -190,7 +201,7 @@ func (c containers) startOf(ctx context.Context, t *testing.T, ds *unstructured.
 	return p
 }
 
-// run runs a container to its end and gives its output.
+// run runs a container to its end and returns its output.
 func (c containers) run(ctx context.Context, t *testing.T, file, name string) string {
 	t.Helper()
 	out, err := c.node.Exec(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c", c.script(t, daemonSet(t, file), name))
@@ -200,8 +211,8 @@ func (c containers) run(ctx context.Context, t *testing.T, file, name string) st
 	return string(out)
 }
 
-// The programs do with what the manifests give them: a node becomes ready, its pods talk, their MTU follows, and cleaning up
-// leaves nothing.
+// The programs do with what the manifests give them: a node becomes ready, its pods talk, their MTU
+// follows, and cleaning up leaves nothing.
 func TestContainersOfTheManifests(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{NoBoot: true})
 	var all []containers
@@ -214,12 +225,14 @@ func TestContainersOfTheManifests(t *testing.T) {
 		}
 		daemons = append(daemons, c.start(ctx, t, "cni/daemonset-veil-wg.yaml", "veil-wg"), c.start(ctx, t, "cni/daemonset-veild.yaml", "veild"))
 	}
+
 	for _, n := range l.Nodes() {
 		if err := n.WaitReady(ctx); err != nil {
 			log, _ := os.ReadFile(daemons[1].Stderr)
 			t.Fatalf("%v\n%s", err, log)
 		}
 	}
+
 	pods := echoPods(ctx, t, l)
 	meet(ctx, t, pods[0], pods[1])
 	talk(ctx, t, pods[0], pods[1])
@@ -232,6 +245,7 @@ func TestContainersOfTheManifests(t *testing.T) {
 		if err := os.WriteFile(path, append(text, "mtu: 1400\n"...), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		err = lab.Until(ctx, 20*time.Second, func() error {
 			out, err := pods[0].Exec(ctx, "ip", "link", "show", "eth0")
 			if err == nil && !strings.Contains(string(out), "mtu 13") {
@@ -243,8 +257,10 @@ func TestContainersOfTheManifests(t *testing.T) {
 			log, _ := os.ReadFile(daemons[1].Stderr)
 			t.Errorf("%v\n%s", err, log)
 		}
+
 		talk(ctx, t, pods[0], pods[1])
 	})
+
 	for i, n := range l.Nodes() {
 		if s := nodeStatus(ctx, t, n); len(s.Problems) > 0 {
 			t.Errorf("%s: %v", n.Name, s.Problems)
@@ -255,10 +271,12 @@ func TestContainersOfTheManifests(t *testing.T) {
 			}
 		}
 	}
+
 	for _, c := range all {
 		t.Logf("%s", c.run(ctx, t, "uninstall/daemonset.yaml", "cleanup"))
 		clean(t, c)
 	}
+
 	noLeaks(t, l)
 }
 

@@ -48,6 +48,7 @@ func (l *Lab) newControl(ctx context.Context) (*Control, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	c := &Control{host: h, lab: l}
 	l.Control = c // so that Close ends it, whatever fails from here
 	if err := l.plug(ctx, h, "control", "eth0", l.opts.Family.Underlay(controlHost)); err != nil {
@@ -62,24 +63,28 @@ func (l *Lab) newControl(ctx context.Context) (*Control, error) {
 	if err := c.startAPIServer(ctx); err != nil {
 		return nil, err
 	}
+
 	if err := c.connect(); err != nil {
 		return nil, err
 	}
 	if err := c.WaitReady(ctx); err != nil {
 		return nil, err
 	}
+
 	for i := 1; i < l.opts.APIServers; i++ {
 		if err := c.addServer(ctx, i); err != nil {
 			return nil, err
 		}
 	}
+
 	return c, c.applyManifests(ctx)
 }
 
 // Addrs are the addresses of the API server on the underlay, IPv4 first.
 func (c *Control) Addrs() []netip.Addr { return addrsOf(c.lab.opts.Family.Underlay(controlHost)) }
 
-// serviceAddrs are the addresses that the API servers' service may have, the first of each range: it has that of the first range.
+// serviceAddrs are the addresses that the API servers' service may have, the first of each range:
+// it has that of the first range.
 func (c *Control) serviceAddrs() (out []netip.Addr) {
 	for _, r := range c.lab.opts.Family.ServiceRanges() {
 		out = append(out, r.Masked().Addr().Next())
@@ -87,7 +92,8 @@ func (c *Control) serviceAddrs() (out []netip.Addr) {
 	return out
 }
 
-// ServerAddr is the address by which the endpoints of the API's service have a server, the first of which is number 0.
+// ServerAddr is the address by which the endpoints of the API's service have a server, the first of
+// which is number 0.
 func (c *Control) ServerAddr(i int) netip.AddrPort {
 	return netip.AddrPortFrom(c.serverAddrs(i)[0], apiPort)
 }
@@ -123,11 +129,13 @@ func (c *Control) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	// Its data is on tmpfs: writes need no disk, and go with the lab.
 	own, urls := fmt.Sprintf("http://127.0.0.1:%d", etcdPort), ""
 	if c.lab.opts.APIServers > 1 {
 		urls = "," + c.etcdURL()
 	}
+
 	p, err := c.host.Start(ctx, filepath.Join(root, "out/tools/etcd"), "--data-dir=/run/etcd",
 		"--listen-client-urls="+own+urls, "--advertise-client-urls="+own,
 		"--listen-peer-urls=http://127.0.0.1:2380", "--logger=zap", "--log-level=warn",
@@ -136,6 +144,7 @@ func (c *Control) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	err = Until(ctx, 30*time.Second, func() error {
 		if !p.Running() {
 			return Stop(fmt.Errorf("etcd has ended: %s", p.tail()))
@@ -149,6 +158,7 @@ func (c *Control) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("wait for etcd: %w", err)
 	}
+
 	return nil
 }
 

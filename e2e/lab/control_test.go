@@ -9,7 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// controlPlane: the API server is real. Nodes are registered and reach it, and it comes back with what it had after it was killed.
+// controlPlane: the API server is real. Nodes are registered and reach it, and it comes back with
+// what it had after it was killed.
 func controlPlane(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if err := l.Control.StopAPIServer(ctx); err != nil {
 		t.Fatal(err)
@@ -33,8 +34,8 @@ func controlPlane(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// What needs an API server and no node: our objects, the look at a cluster before an installation, and the store of volumes, at whose
-// end the server is away.
+// What needs an API server and no node: our objects, the look at a cluster before an installation,
+// and the store of volumes, at whose end the server is away.
 func TestAPIServerAlone(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{Nodes: -1})
 	t.Run("manifests are accepted", func(t *testing.T) { manifestsAccepted(ctx, t, l) })

@@ -14,13 +14,15 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// makerEnv names the environment variable by which TestMaker is the process that crashes; its value is the folder for the lab's artefacts.
+// makerEnv names the environment variable by which TestMaker is the process that crashes; its value
+// is the folder for the lab's artefacts.
 const makerEnv = "KUBEVEIL_LAB_MAKER"
 
-// TestMaker, where it is asked for, makes hosts, starts a program in one, says what the machine knows them as, and waits.
+// TestMaker, where it is asked for, makes hosts, starts a program in one, says what the machine
+// knows them as, and waits.
 func TestMaker(t *testing.T) {
 	dir := os.Getenv(makerEnv)
 	if dir == "" {
@@ -43,14 +45,15 @@ func TestMaker(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent, should that end first
 }
 
-// runs is whether a process does; one that has ended and was not waited for does not.
+// runs reports whether a process does; one that has ended and was not waited for does not.
 func runs(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, found := bytes.Cut(stat, []byte(") "))
 	return err == nil && found && !bytes.HasPrefix(state, []byte("Z"))
 }
 
-// A process that made a lab is killed and can clean up nothing: what ran in its hosts ends all the same, and so do the hosts.
+// A process that made a lab is killed and can clean up nothing: what ran in its hosts ends all the
+// same, and so do the hosts.
 func TestCrashLeavesNothingRunning(t *testing.T) {
 	nettest.NeedRoot(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -59,6 +62,7 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	maker := exec.CommandContext(ctx, self, "-test.run=^TestMaker$")
 	maker.Env = append(os.Environ(), makerEnv+"="+filepath.Join(t.TempDir(), "lab"))
 	var stderr bytes.Buffer
@@ -73,12 +77,14 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 	if err := maker.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	var sleeper, holder int
 	var said []string
 	for lines := bufio.NewScanner(stdout); holder == 0 && lines.Scan(); {
 		said = append(said, lines.Text())
 		_, _ = fmt.Sscanf(lines.Text(), "made %d in /proc/%d/ns/net", &sleeper, &holder)
 	}
+
 	t.Cleanup(func() {
 		if holder != 0 && runs(holder) {
 			_ = syscall.Kill(holder, syscall.SIGKILL) // the init of all that is in the host
@@ -90,6 +96,7 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 			}
 		}
 	})
+
 	if holder == 0 {
 		t.Fatalf("no lab was made: %v: %q %s", maker.Wait(), said, &stderr)
 	}
@@ -99,6 +106,7 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 	if err := maker.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
+
 	_ = maker.Wait() // killed
 	err = lab.Until(ctx, time.Minute, func() error {
 		if runs(sleeper) || runs(holder) {

@@ -146,6 +146,7 @@ func (l *load) end(ctx context.Context, t *testing.T, allowed limits) {
 				t.Errorf("%s: %d of %d datagrams were lost", f.name, d.Missing, sent.Sent)
 			}
 		}
+
 		limit := float64(allowed.gap.Milliseconds())
 		if f.tcp && allowed.lossy {
 			limit *= 2 // retransmission backs off: up to as long again
@@ -215,11 +216,13 @@ func TestVeildKilledUnderLoad(t *testing.T) {
 	n1 := l.Nodes()[0]
 	settled(ctx, t, n1)
 	before := readState(ctx, t, n1)
+
 	flows := startLoad(ctx, t, bothWays(a, b)...)
 	for range 3 {
 		if err := n1.Program("veild").Kill(ctx); err != nil {
 			t.Fatal(err)
 		}
+
 		flows.flowing(ctx, t, 10*time.Second)
 		c, err := n1.AddPod(ctx, "while-dead", lab.PodOptions{})
 		if err != nil {
@@ -228,10 +231,12 @@ func TestVeildKilledUnderLoad(t *testing.T) {
 		if _, err := lab.Echo(ctx, c); err != nil {
 			t.Fatal(err)
 		}
+
 		talk(ctx, t, c, b)
 		if err := errors.Join(c.Check(ctx), c.Del(ctx)); err != nil {
 			t.Errorf("CHECK or DEL with veild dead: %v", err)
 		}
+
 		before.same(t, readState(ctx, t, n1), "while veild was dead")
 		again := startVeild(ctx, t, n1, "")
 		settled(ctx, t, n1)
@@ -239,6 +244,7 @@ func TestVeildKilledUnderLoad(t *testing.T) {
 		before.same(t, readState(ctx, t, n1), "after the restart of veild")
 		adopted(t, again)
 	}
+
 	flows.end(ctx, t, limits{gap: pause})
 	noLeaks(t, l)
 }
@@ -253,6 +259,7 @@ func TestVeildUpgradedUnderLoad(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build another veild: %v: %s", err, out)
 	}
+
 	a, b := pair(ctx, t, l)
 	flows := startLoad(ctx, t, bothWays(a, b)...)
 	for _, n := range l.Nodes() {
@@ -270,6 +277,7 @@ func TestVeildUpgradedUnderLoad(t *testing.T) {
 		before.same(t, readState(ctx, t, n), "after the upgrade")
 		adopted(t, again)
 	}
+
 	flows.end(ctx, t, limits{gap: pause})
 	talk(ctx, t, a, b)
 	noLeaks(t, l)
@@ -309,6 +317,7 @@ func TestWorkerKilledUnderLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	program := func(name string) func() {
 		return func() {
 			if err := n2.Program(name).Kill(ctx); err != nil {
@@ -322,6 +331,7 @@ func TestWorkerKilledUnderLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	both := bothWays(a, b)
 	for _, c := range []struct {
 		name  string
@@ -355,6 +365,7 @@ func TestWorkerKilledUnderLoad(t *testing.T) {
 			before.same(t, readState(ctx, t, n2), "after it was killed")
 		})
 	}
+
 	talk(ctx, t, a, b)
 	noLeaks(t, l)
 }

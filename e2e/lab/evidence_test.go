@@ -149,7 +149,8 @@ func moveDefaultRoute(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// moveServerName gives node-1 the API server by name, and that name, beside its own, node-2's addresses.
+// moveServerName makes node-1 reach the API server by name, and that name, beside its own, node-2's
+// addresses.
 func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	n1, n2, api := l.Nodes()[0], l.Nodes()[1], l.Control.Addrs()[0]
@@ -157,6 +158,7 @@ func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 	for _, a := range n2.Addrs {
 		hosts += fmt.Sprintf("%s api.example\n", a)
 	}
+
 	file := filepath.Join(n1.Disk(), "etc/kubeveil/kubeconfig")
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -169,6 +171,7 @@ func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if err := errors.Join(os.WriteFile(file, []byte(named), 0o600), os.WriteFile(filepath.Join(n1.Disk(), "etc/hosts"), []byte(hosts), 0o644)); err != nil {
 		t.Fatal(err)
 	}
+
 	restartVeild(ctx, t, n1)
 	err = lab.Until(ctx, 20*time.Second, func() error {
 		b, err := os.ReadFile(n1.Path(config.SnapshotFile))

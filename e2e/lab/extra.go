@@ -2,8 +2,8 @@ package lab
 
 import "context"
 
-// AddHost makes a host that the lab knows nothing else about, at the underlay addresses with that last byte.
-// What it may send has to be said to the Oracle first.
+// AddHost makes a host that the lab knows nothing else about, at the underlay addresses with that
+// last byte. What it may send has to be said to the Oracle first.
 func (l *Lab) AddHost(ctx context.Context, name string, last byte) (*Host, error) {
 	h, err := l.newHost(ctx, name)
 	if err != nil {
@@ -15,8 +15,8 @@ func (l *Lab) AddHost(ctx context.Context, name string, last byte) (*Host, error
 	return h, l.plug(ctx, h, name, "eth0", l.opts.Family.Underlay(last))
 }
 
-// NewRun makes a folder below base for the artefacts of a run and removes those of old runs, the last few and those of processes
-// that live excepted.
+// NewRun makes a folder below base for the artefacts of a run and removes those of old runs, the
+// last few and those of processes that live excepted.
 func NewRun(base string) (string, error) { return newRun(base) }
 
 // Bridge is the host with the bridge; its link to plug into is BridgeLink.

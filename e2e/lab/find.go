@@ -17,6 +17,7 @@ func (h *Host) Processes(name string) ([]*os.Process, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var out []*os.Process
 	for _, dir := range dirs {
 		// What cannot be read has ended.
@@ -38,5 +39,6 @@ func (h *Host) Processes(name string) ([]*os.Process, error) {
 		}
 		out = append(out, p)
 	}
+
 	return out, nil
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// installChecks: what veilctl install -check says of a real API server, from a cluster that lacks everything to one that is fit, and what it says when
-// something is added that must not be there.
+// installChecks: what veilctl install -check says of a real API server, from a cluster that lacks
+// everything to one that is fit, and what it says when something is added that must not be there.
 func installChecks(ctx context.Context, t *testing.T, l *lab.Lab) {
 	admin := kubeconfig(t, l, "admin", "")
 	for _, step := range []struct {
@@ -61,6 +61,7 @@ func installChecks(ctx context.Context, t *testing.T, l *lab.Lab) {
 			}
 		}
 	}
+
 	out, _ := installCheck(ctx, t, l, admin, "-o", "json")
 	var report struct {
 		Fit      bool
@@ -85,7 +86,7 @@ func installCheck(ctx context.Context, t *testing.T, l *lab.Lab, kubeconfig stri
 	return string(out), 0
 }
 
-// kubeconfig writes one for the administrator, or for who has a token, and gives its path.
+// kubeconfig writes one for the administrator, or for who has a token, and returns its path.
 func kubeconfig(t *testing.T, l *lab.Lab, name, token string) string {
 	t.Helper()
 	c := l.Control.Config

@@ -90,10 +90,12 @@ func tryState(ctx context.Context, n *lab.Node) (state, error) {
 		text = routeMTU.ReplaceAllString(text, "$1")
 		s[c.name] = lines(text, func(line string) bool { return strings.Contains(line, c.keep) })
 	}
+
 	var err error
 	if s["programs"], err = programs(n); err != nil {
 		return nil, err
 	}
+
 	s["peers"], err = peers(n)
 	return s, err
 }
@@ -145,7 +147,7 @@ func programs(n *lab.Node) (string, error) {
 	return s.String(), err
 }
 
-// uapi speaks to the configuration socket of the tunnel device and gives the answer's lines, less
+// uapi speaks to the configuration socket of the tunnel device and returns the answer's lines, less
 // keys that are secret and what counts or ages.
 func uapi(n *lab.Node, request string) (string, error) {
 	c, err := net.DialTimeout("unix", n.Path("/run/wireguard/veil0.sock"), 2*time.Second)
@@ -280,7 +282,8 @@ func TestFlushedWithVeildDead(t *testing.T) {
 		[]string{"device deleted", "all rules", "the table for pods", "all of nftables", "peers", "programs of the underlay link"})
 }
 
-// flushed makes a lab and flushes one thing after the other there; sample names those that are flushed when long tests were not asked for, nil is all.
+// flushed makes a lab and flushes one thing after the other there; sample names those that are
+// flushed when long tests were not asked for, nil is all.
 func flushed(t *testing.T, f flusher, flushes []flush, sample []string) {
 	ctx, l := newLab(t, lab.Options{})
 	f.lab = l
@@ -313,7 +316,7 @@ type flusher struct {
 	before state
 	// within is how soon it is repaired, once veild lives.
 	within time.Duration
-	// dead is whether veild is killed before, and started again after.
+	// dead reports whether veild is killed before, and started again after.
 	dead bool
 	// noTCP is without connections: they are quiet for long after a long break.
 	noTCP bool
@@ -328,13 +331,16 @@ func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
 			t.Fatal(err)
 		}
 	}
+
 	if err := x.run(ctx, f.node); err != nil {
 		t.Fatal(err)
 	}
+
 	if f.dead {
 		f.strangers(ctx)
 		startVeild(ctx, t, f.node, "")
 	}
+
 	began := time.Now()
 	err := lab.Until(ctx, f.within, func() error {
 		now, err := tryState(ctx, f.node)
@@ -351,9 +357,11 @@ func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
 	} else {
 		t.Logf("repaired after %v", time.Since(began).Round(10*time.Millisecond))
 	}
+
 	for _, name := range x.renews {
 		f.before[name] = readState(ctx, t, f.node)[name]
 	}
+
 	running.flowing(ctx, t, 20*time.Second)
 	running.end(ctx, t, limits{gap: f.within, lossy: true})
 	if seen := f.lab.Oracle.Seen(); seen.Findings() > 0 {
@@ -371,7 +379,7 @@ func (f *flusher) strangers(ctx context.Context) {
 	all.Wait()
 }
 
-// allWays makes pods and gives flows from pod to pod, pod to node and node to pod. The first node
+// allWays makes pods and returns flows from pod to pod, pod to node and node to pod. The first node
 // is at one end of each.
 func allWays(ctx context.Context, t *testing.T, l *lab.Lab) ([]flow, *lab.Node) {
 	t.Helper()

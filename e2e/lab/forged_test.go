@@ -36,8 +36,8 @@ type forgery struct {
 	because string
 }
 
-// forgeries are those of a lab. Number i holds the harmless addresses 198.18.0.(200+i), and pod prefixes of
-// nodes that are not there.
+// forgeries are those of a lab. Number i holds the harmless addresses 198.18.0.(200+i), and pod
+// prefixes of nodes that are not there.
 func forgeries(l *lab.Lab, victimKey string) []forgery {
 	f, n2 := l.Family(), l.Nodes()[1]
 	fresh := func(i byte) []netip.Addr {
@@ -53,7 +53,8 @@ func forgeries(l *lab.Lab, victimKey string) []forgery {
 		{name: "a-duplicate-key", addrs: fresh(0), prefixes: f.PodPrefixes(90), key: victimKey, claims: f.PodPrefixes(90), incumbent: n2.Name, because: "public key"},
 		{name: "a-stolen-prefix", addrs: fresh(1), prefixes: f.PodPrefixes(91), key: own + "E=", claims: n2.PodPrefixes, because: "Node.spec.podCIDRs"},
 		{name: "a-node-with-anothers-prefix", addrs: fresh(2), prefixes: n2.PodPrefixes, key: own + "I=", claims: n2.PodPrefixes, incumbent: n2.Name, because: "pod prefix"},
-		// The API names the API server's addresses of one family only (EndpointSlice default/kubernetes).
+		// The API names the API server's addresses of one family only (EndpointSlice
+		// default/kubernetes).
 		{name: "a-worker-as-api-server", addrs: l.Control.Addrs()[:1], prefixes: f.PodPrefixes(93), key: own + "M=", claims: f.PodPrefixes(93), because: "API server"},
 		{name: "a-node-with-anothers-address", addrs: n2.Addrs, prefixes: f.PodPrefixes(94), key: own + "Q=", claims: f.PodPrefixes(94), incumbent: n2.Name, because: "node address"},
 		{name: "a-service-address", addrs: service, prefixes: f.PodPrefixes(95), key: own + "U=", claims: f.PodPrefixes(95), because: "service range"},
@@ -67,6 +68,7 @@ func (f forgery) create(ctx context.Context, c *lab.Control) error {
 	for _, p := range f.prefixes {
 		node.Spec.PodCIDRs = append(node.Spec.PodCIDRs, p.String())
 	}
+
 	if len(f.prefixes) > 0 {
 		node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
 	}
@@ -74,19 +76,24 @@ func (f forgery) create(ctx context.Context, c *lab.Control) error {
 	if err != nil {
 		return err
 	}
+
 	for _, a := range f.addrs {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
+
 	if node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil || f.key == "" {
 		return err
 	}
+
 	var endpoints, claims []any
 	for _, a := range f.addrs {
 		endpoints = append(endpoints, netip.AddrPortFrom(a, config.TunnelPort).String())
 	}
+
 	for _, p := range f.claims {
 		claims = append(claims, p.String())
 	}
+
 	v := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "kubeveil.io/v1alpha1", "kind": "VeilNode",
 		"metadata": map[string]any{"name": f.name, "ownerReferences": []any{map[string]any{
@@ -122,6 +129,7 @@ func TestForgedObjects(t *testing.T) {
 	if _, err := lab.Echo(ctx, l.Outside); err != nil {
 		t.Fatal(err)
 	}
+
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	reachable(ctx, t, l, pods[0])
 	before := nodeStatus(ctx, t, n1).Peers
@@ -129,6 +137,7 @@ func TestForgedObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	all := forgeries(l, nodeStatus(ctx, t, n2).Devices[0].PublicKey.String())
 	for _, f := range all {
 		t.Run(f.name, func(t *testing.T) {
@@ -146,6 +155,7 @@ func TestForgedObjects(t *testing.T) {
 			reachable(ctx, t, l, pods[0])
 		})
 	}
+
 	for _, snapshot := range []string{"kept", "lost"} {
 		t.Run("restart, last good table "+snapshot, func(t *testing.T) {
 			if snapshot == "lost" {
@@ -153,22 +163,27 @@ func TestForgedObjects(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			restartVeild(ctx, t, n1)
 			want := before
 			if snapshot == "lost" {
-				// Nobody had the contested addresses: they are nobody's, and the node stays a peer without them.
+				// Nobody had the contested addresses: they are nobody's, and the node stays a peer
+				// without them.
 				want = withoutAddrs(before, n2.Addrs)
 			}
+
 			for _, f := range all {
 				if snapshot == "lost" && slices.Equal(f.addrs, n2.Addrs) {
 					f.incumbent, f.because = "", "nobody's"
 				}
 				incumbents(t, want, waitStatus(ctx, t, n1, 10*time.Second, f.refused).Peers)
 			}
+
 			talk(ctx, t, pods[0], pods[1])
 			reachable(ctx, t, l, pods[0])
 		})
 	}
+
 	t.Run("deleted", func(t *testing.T) {
 		for _, f := range all {
 			if err := f.delete(ctx, l.Control); err != nil {
@@ -183,10 +198,12 @@ func TestForgedObjects(t *testing.T) {
 			return nil
 		})
 	})
+
 	var h lab.Held
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("the incumbent's traffic was disturbed: %v", err)
 	}
+
 	t.Logf("one connection through it all: %d records, longest gap %.0f ms", h.Records, h.MaxGapMillis)
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)

@@ -24,7 +24,7 @@ type datagram struct {
 	payload          []byte
 }
 
-// frame gives its bytes, with checksums that a host believes.
+// frame returns its bytes, with checksums that a host believes.
 func (d datagram) frame() []byte {
 	udp := binary.BigEndian.AppendUint16(nil, d.srcPort)
 	udp = binary.BigEndian.AppendUint16(udp, d.dstPort)
@@ -80,7 +80,8 @@ func inject(ctx context.Context, t *testing.T, at lab.Place, link string, frames
 	}
 }
 
-// counted waits until as many packets are counted: one that was sent may still wait for its turn at the receiver.
+// counted waits until as many packets are counted: one that was sent may still wait for its turn at
+// the receiver.
 func counted(ctx context.Context, t *testing.T, want uint64, got func() uint64) {
 	t.Helper()
 	err := lab.Until(ctx, 5*time.Second, func() error {
@@ -94,7 +95,7 @@ func counted(ctx context.Context, t *testing.T, want uint64, got func() uint64) 
 	}
 }
 
-// linkOf gives the hardware address and the MTU of a link in a place.
+// linkOf returns the hardware address and the MTU of a link in a place.
 func linkOf(ctx context.Context, t *testing.T, at lab.Place, link string) (net.HardwareAddr, int) {
 	t.Helper()
 	var links []struct {
@@ -112,7 +113,7 @@ func linkOf(ctx context.Context, t *testing.T, at lab.Place, link string) (net.H
 	return hw, links[0].MTU
 }
 
-// gatewayOf gives the hardware address behind which a pod's node is.
+// gatewayOf returns the hardware address behind which a pod's node is.
 func gatewayOf(ctx context.Context, t *testing.T, p *lab.Pod) net.HardwareAddr {
 	t.Helper()
 	var neighbours []struct {
@@ -151,9 +152,9 @@ func run(ctx context.Context, t *testing.T, at lab.Place, name string, args ...s
 	return string(out)
 }
 
-// secretCable connects a node to the outside host by a veth that is no part of the watched network, as
-// a hostile neighbour at a second port would be: what the test sends on it is no finding of the oracle. It
-// gives the hardware address of the node's end.
+// secretCable connects a node to the outside host by a veth that is no part of the watched network,
+// as a hostile neighbour at a second port would be: what the test sends on it is no finding of the
+// oracle. It gives the hardware address of the node's end.
 func secretCable(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, near, far string) net.HardwareAddr {
 	t.Helper()
 	pid := filepath.Base(filepath.Dir(filepath.Dir(n.NetNS())))

@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// A link that appears later is guarded, in both directions, and a route that somebody wrote past the
-// tunnel carries nothing.
+// A link that appears later is guarded, in both directions, and a route that somebody wrote past
+// the tunnel carries nothing.
 func TestGuardOnLinks(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	pods := echoPods(ctx, t, l)
@@ -31,12 +31,14 @@ func TestGuardOnLinks(t *testing.T) {
 		guarded(ctx, t, n1, "eth1")
 		t.Logf("guarded within %v", time.Since(began).Round(time.Millisecond))
 	})
+
 	t.Run("a hostile neighbour", func(t *testing.T) { injectFromOutside(ctx, t, l, pods) })
 	for _, link := range []string{"eth0", "eth1"} {
 		t.Run("routes past the tunnel by "+link, func(t *testing.T) {
 			routePast(ctx, t, l, pods, pastRoutes(pods[1], link))
 		})
 	}
+
 	// The kernel encapsulates behind the last hook of netfilter.
 	t.Run("segment routes past the tunnel", func(t *testing.T) {
 		if err := n1.IP(ctx, "sr tunsrc set "+n1.Addrs[1].String()); err != nil {
@@ -48,10 +50,12 @@ func TestGuardOnLinks(t *testing.T) {
 			t.Error("no packet inside another was stopped")
 		}
 	})
+
 	t.Run("without veild", func(t *testing.T) {
 		if err := n1.Program("veild").Kill(ctx); err != nil {
 			t.Fatal(err)
 		}
+
 		// Nobody is there to attach a program: nft has to do.
 		if _, err := n1.AddLink(ctx, "eth2"); err != nil {
 			t.Fatal(err)
@@ -60,6 +64,7 @@ func TestGuardOnLinks(t *testing.T) {
 		if err := n1.IP(ctx, routes...); err != nil {
 			t.Fatal(err)
 		}
+
 		before := droppedByNFT(ctx, t, n1)
 		nobodyAnswers(ctx, t, pods[1], pods[0], n1)
 		if now := droppedByNFT(ctx, t, n1); now == before {
@@ -68,11 +73,13 @@ func TestGuardOnLinks(t *testing.T) {
 		if _, err := n1.StartProgram(ctx, "veild"); err != nil {
 			t.Fatal(err)
 		}
+
 		guarded(ctx, t, n1, "eth2")
 		nobodyAnswers(ctx, t, pods[1], pods[0], n1)
 		removeRoutes(ctx, t, n1, routes)
 		talk(ctx, t, pods[0], pods[1])
 	})
+
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)
 }
@@ -101,7 +108,8 @@ func droppedByNFT(ctx context.Context, t *testing.T, n *lab.Node) (sum uint64) {
 	return sum
 }
 
-// injectFromOutside sends what only a tunnel may bring to a node's link, and wants it dropped and counted.
+// injectFromOutside sends what only a tunnel may bring to a node's link, and wants it dropped and
+// counted.
 func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	n1 := l.Nodes()[0]
 	hw := secretCable(ctx, t, l, n1, "eth9", "hostile")
@@ -110,10 +118,12 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	from, _ := linkOf(ctx, t, l.Outside, "hostile")
 	packet := func(src, dst netip.Addr) []byte {
 		return datagram{from: from, to: hw, src: src, dst: dst, srcPort: 4000, dstPort: lab.SinkPort, payload: []byte("01234567" + l.Canary)}.frame()
 	}
+
 	var inside, source, toPod [][]byte
 	for i, six := range []bool{false, true} {
 		remote, here, node := pods[1].Addr(six), pods[0].Addr(six), n1.Addrs[i]
@@ -121,6 +131,7 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 		inside = append(inside, packet(remote, here))
 		toPod = append(toPod, packet(l.OutsideAddrs()[i], here), packet(l.Nodes()[1].Addrs[i], here))
 	}
+
 	// A VLAN tag or two do not hide it.
 	tagged := func(f []byte) []byte { return slices.Concat(f[:12], []byte{0x81, 0, 0, 7}, f[12:]) }
 	source = append(source, tagged(source[0]), tagged(tagged(source[0])))
@@ -131,9 +142,11 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 		gotSource, gotTo = dropped(ctx, t, n1, "src_in_range")-beforeSource, dropped(ctx, t, n1, "dst_in_range")-beforeTo
 		return gotSource + gotTo
 	})
+
 	if gotTo < uint64(len(toPod)) {
 		t.Errorf("dropped %d by source and %d by destination, of %d to the pod", gotSource, gotTo, len(toPod))
 	}
+
 	for _, bad := range []struct {
 		reason string
 		frame  []byte
@@ -146,10 +159,12 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 		inject(ctx, t, l.Outside, "hostile", bad.frame)
 		counted(ctx, t, 1, func() uint64 { return dropped(ctx, t, n1, bad.reason) - before })
 	}
+
 	var got lab.Drained
 	if err := sink.Result(ctx, &got); err != nil || got.Received > 0 {
 		t.Errorf("the pod got %+v, %v", got, err)
 	}
+
 	t.Logf("dropped %d by source and %d by destination", gotSource, gotTo)
 }
 
@@ -209,7 +224,8 @@ func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, r
 	t.Logf("%d packets stopped", after-before)
 }
 
-// nobodyAnswers wants no answer of a pod to anybody; the oracle says whether they were asked in clear.
+// nobodyAnswers wants no answer of a pod to anybody; the oracle says whether they were asked in
+// clear.
 func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Place) {
 	t.Helper()
 	tryAll(ctx, from, p.Addrs, 200*time.Millisecond, func(to netip.Addr, proto string) {
@@ -217,7 +233,8 @@ func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Pl
 	})
 }
 
-// tryAll begins something new from each place to each address by both protocols, all at once since it mostly waits. It tells answered, unless nil, of what was.
+// tryAll begins something new from each place to each address by both protocols, all at once since
+// it mostly waits. It tells answered, unless nil, of what was.
 func tryAll(ctx context.Context, from []lab.Place, to []netip.Addr, timeout time.Duration, answered func(to netip.Addr, proto string)) {
 	var all sync.WaitGroup
 	for _, at := range from {

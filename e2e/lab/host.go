@@ -91,6 +91,7 @@ func (h *Host) start(ctx context.Context) error {
 	if err := h.makeCgroup(); err != nil {
 		return err
 	}
+
 	cmd := exec.Command(h.lab.program("labtool"), "holder", "-etc", filepath.Join(h.Disk(), "etc"), "-name", h.Name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
@@ -103,6 +104,7 @@ func (h *Host) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -110,12 +112,14 @@ func (h *Host) start(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start holder: %w", err)
 	}
+
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil || line != "ready\n" {
 		_ = stdin.Close()
 		_ = cmd.Wait()
 		return fmt.Errorf("start holder: %w: %s", err, stderr.String())
 	}
+
 	h.holder, h.stdin, h.exited = cmd, stdin, make(chan struct{})
 	go func(exited chan struct{}) {
 		_ = cmd.Wait()
@@ -124,8 +128,8 @@ func (h *Host) start(ctx context.Context) error {
 	return h.IP(ctx, "link set lo up")
 }
 
-// stop ends the host and everything in it, its disk excepted, and its ports at the bridge. It may be
-// called again.
+// stop ends the host and everything in it, its disk excepted, and its ports at the bridge. It may
+// be called again.
 func (h *Host) stop() error {
 	if h.holder == nil {
 		return nil
@@ -182,7 +186,7 @@ func (h *Host) command(ctx context.Context, netns, name string, args ...string) 
 	return cmd
 }
 
-// Exec runs a program in the host and gives its standard output; the error holds what it wrote
+// Exec runs a program in the host and returns its standard output; the error holds what it wrote
 // to its standard error.
 func (h *Host) Exec(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return output(h.Command(ctx, name, args...))
@@ -222,7 +226,8 @@ func (h *Host) IP(ctx context.Context, lines ...string) error {
 	return nil
 }
 
-// Sysctl sets network parameters of the host, such as "net/ipv4/ip_forward", by key and value in turns.
+// Sysctl sets network parameters of the host, such as "net/ipv4/ip_forward", by key and value in
+// turns.
 func (h *Host) Sysctl(pairs ...string) error {
 	return h.Do(func() error {
 		for i := 0; i+1 < len(pairs); i += 2 {

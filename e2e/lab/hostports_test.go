@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// Ports of the second node that lead to the process of a host: of the asking pod's own, and of the third node's.
+// Ports of the second node that lead to the process of a host: of the asking pod's own, and of the
+// third node's.
 const (
 	portToOwn   = 30002
 	portToThird = 30003
@@ -30,16 +31,19 @@ type behind struct {
 	source  netip.Addr
 }
 
-// hostsBehindPorts publishes hosts at ports of the second node, as kube-proxy does pods of the host's network. What a pod of another
-// node asks there comes to the host from an address of the second node's pods, so that the answer goes back encrypted and by that node.
-// What needs no translation of ours has the source that it had.
+// hostsBehindPorts publishes hosts at ports of the second node, as kube-proxy does pods of the
+// host's network. What a pod of another node asks there comes to the host from an address of the
+// second node's pods, so that the answer goes back encrypted and by that node. What needs no
+// translation of ours has the source that it had.
 func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	a, b, c := l.Nodes()[0], l.Nodes()[1], l.Nodes()[2]
 	foreign(ctx, t, b, "foreign_own", published(portToOwn, a.Addrs))
 	foreign(ctx, t, b, "foreign_third", published(portToThird, c.Addrs))
+
 	for _, at := range []lab.Place{a, c, pods[2]} {
 		noteSources(ctx, t, at)
 	}
+
 	var asked []behind
 	for i, addr := range b.Addrs {
 		asked = append(asked,
@@ -49,6 +53,7 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 			behind{"the node's pod to a third host", pods[1], addr, portToThird, c, pods[1].Addrs[i]},
 			behind{"a pod to a host", pods[0], c.Addrs[i], lab.EchoPort, c, pods[0].Addrs[i]})
 	}
+
 	for _, q := range asked {
 		for _, proto := range []string{"tcp", "udp"} {
 			before := l.Oracle.Seen().Kinds[oracle.Tunnel]
@@ -61,11 +66,13 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 			tunnelled(ctx, t, l, before)
 		}
 	}
+
 	hostsUnreached(ctx, t, l, pods[0])
 }
 
-// hostsUnreached takes away, with nobody to mend it, first the address that such questions are sent from and then the rule: then
-// they have a source of which a host's answer could come in clear or not at all, and reach no host.
+// hostsUnreached takes away, with nobody to mend it, first the address that such questions are sent
+// from and then the rule: then they have a source of which a host's answer could come in clear or
+// not at all, and reach no host.
 func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	b := l.Nodes()[1]
 	ask := func(timeout time.Duration, each func(addr netip.Addr, proto string, err error)) {
@@ -76,10 +83,12 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 			}
 		}
 	}
+
 	before := dropped(ctx, t, b, "source_translated")
 	if err := b.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, taken := range []string{"flush map inet %[1]s self4; flush map inet %[1]s self6", "flush chain inet %[1]s keep_source"} {
 		taken = fmt.Sprintf(taken, config.NFTGuardTable)
 		run(ctx, t, b, "nft", taken)
@@ -89,13 +98,16 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 			}
 		})
 	}
+
 	if _, err := b.StartProgram(ctx, "veild"); err != nil {
 		t.Fatal(err)
 	}
+
 	settled(ctx, t, b)
 	if dropped(ctx, t, b, "source_translated") == before {
 		t.Error("nothing was counted: without the rule the sources were not translated")
 	}
+
 	ask(5*time.Second, func(addr netip.Addr, proto string, err error) {
 		if err != nil {
 			t.Errorf("after the repair: %s over %s: %v", addr, proto, err)
@@ -116,7 +128,7 @@ func noteSources(ctx context.Context, t *testing.T, at lab.Place) {
 	}`, lab.EchoPort))
 }
 
-// notedSources gives what was noted, and forgets it.
+// notedSources returns what was noted, and forgets it.
 func notedSources(ctx context.Context, t *testing.T, at lab.Place) (sources []string) {
 	t.Helper()
 	for _, set := range []string{"four", "six"} {

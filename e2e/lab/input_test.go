@@ -25,7 +25,8 @@ type refusal struct {
 	raw []byte
 	// args follow the configuration on the command line.
 	args []string
-	// within is shell before veild is started, in a mount namespace of its own; the program and its arguments are "$@".
+	// within is shell before veild is started, in a mount namespace of its own; the program and its
+	// arguments are "$@".
 	within string
 	// before puts the node into the state that is bad; after takes it out of it again.
 	before func(t *testing.T, n *lab.Node)
@@ -34,19 +35,21 @@ type refusal struct {
 	says []string
 }
 
-// What cannot work is refused with a message that says what, where and what to do, and nothing half-made
-// stays.
+// What cannot work is refused with a message that says what, where and what to do, and nothing
+// half-made stays.
 func TestBadInput(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{NoBoot: true, Nodes: 1})
 	n := l.Nodes()[0]
 	if _, err := n.StartProgram(ctx, "veil-wg"); err != nil {
 		t.Fatal(err)
 	}
+
 	path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
 	good, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	// First: nothing has been made on the node yet.
 	t.Run("another network plugin", func(t *testing.T) { otherPlugin(ctx, t, n) })
 	for name, c := range refusals() {
@@ -55,6 +58,7 @@ func TestBadInput(t *testing.T) {
 			if c.before != nil {
 				c.before(t, n)
 			}
+
 			out := c.start(ctx, t, n)
 			t.Log(out)
 			for _, word := range c.says {
@@ -62,15 +66,18 @@ func TestBadInput(t *testing.T) {
 					t.Errorf("the message lacks %q: %s", word, out)
 				}
 			}
+
 			if strings.Contains(out, "goroutine ") {
 				t.Errorf("it panicked: %s", out)
 			}
+
 			nothingStays(ctx, t, n)
 			if c.after != nil {
 				c.after(t, n)
 			}
 		})
 	}
+
 	writeConfig(t, path, good, refusal{})
 	t.Run("a corrupt snapshot", func(t *testing.T) {
 		const corrupt = "{\"revision\": 1, \"peers\": [{]}"
@@ -88,6 +95,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s holds %q (%v), want what was corrupt", aside, kept, err)
 		}
 	})
+
 	t.Run("another veild runs", func(t *testing.T) {
 		out := refusal{}.start(ctx, t, n)
 		if !strings.Contains(out, "another veild is running") {
@@ -97,6 +105,7 @@ func TestBadInput(t *testing.T) {
 			t.Error("the first one was disturbed")
 		}
 	})
+
 	t.Run("the tunnel's port in use", func(t *testing.T) { portInUse(ctx, t, n) })
 	t.Run("a read-only CNI folder", func(t *testing.T) { readOnlyCNI(ctx, t, n) })
 	noSecrets(ctx, t, l, nil)
@@ -114,6 +123,7 @@ func refusals() map[string]refusal {
 			}
 		}
 	}
+
 	remove := func(path string) func(t *testing.T, n *lab.Node) {
 		return func(t *testing.T, n *lab.Node) {
 			if err := os.Remove(n.Path(path)); err != nil {
@@ -175,7 +185,8 @@ func writeConfig(t *testing.T, path string, good []byte, c refusal) {
 	}
 }
 
-// start starts veild as the case says, wants it to end by itself with an error, and gives what it said.
+// start starts veild as the case says, wants it to end by itself with an error, and returns what it
+// said.
 func (c refusal) start(ctx context.Context, t *testing.T, n *lab.Node) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -222,7 +233,8 @@ func nothingStays(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 }
 
-// otherPlugin leaves the configuration of another network plugin that sorts before ours, and wants that said before anything is made.
+// otherPlugin leaves the configuration of another network plugin that sorts before ours, and wants
+// that said before anything is made.
 func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 	path := filepath.Join(n.Disk(), "etc/cni/net.d/00-other.conflist")
 	if err := os.WriteFile(path, []byte(`{"plugins":[{"type":"bridge"}]}`), 0o644); err != nil {
@@ -244,7 +256,8 @@ func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 	nothingStays(ctx, t, n)
 }
 
-// portInUse takes the tunnel's port before a node comes up, and wants that said and no pod until it is free.
+// portInUse takes the tunnel's port before a node comes up, and wants that said and no pod until it
+// is free.
 func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	if err := n.Crash(); err != nil {
 		t.Fatal(err)
@@ -259,11 +272,13 @@ func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	if err := taken.WaitLine(ctx, "listening", 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, name := range []string{"veil-wg", "veild"} {
 		if _, err := n.StartProgram(ctx, name); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	s := waitProblem(ctx, t, n, "51820")
 	t.Logf("problems: %q", s.Problems)
 	if _, err := n.AddPod(ctx, "early", lab.PodOptions{}); err == nil {

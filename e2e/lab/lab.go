@@ -40,19 +40,21 @@ type Options struct {
 	Network Network
 	// UnderlayMTU is the MTU between nodes, bytes; 0 is 1500.
 	UnderlayMTU int
-	// APIServers is how many there are, 0 is one. All but the first have hosts of their own, see Control.UnplugServer, and the etcd of the first.
+	// APIServers is how many there are, 0 is one. All but the first have hosts of their own, see
+	// Control.UnplugServer, and the etcd of the first.
 	APIServers int
 	// NoAPIServer leaves out etcd and kube-apiserver. A Clear lab has none anyway.
 	NoAPIServer bool
-	// Offloads keeps the segmentation offloads of the underlay's links, for benchmarks. Frames of the
-	// oracle are then larger than those of a real wire, and fragments are not seen as such.
+	// Offloads keeps the segmentation offloads of the underlay's links, for benchmarks. Frames of
+	// the oracle are then larger than those of a real wire, and fragments are not seen as such.
 	Offloads bool
-	// Dir is the folder for artefacts; empty is a new one under out/lab, where those of the last runs stay.
+	// Dir is the folder for artefacts; empty is a new one under out/lab, where those of the last
+	// runs stay.
 	Dir string
 	// VeildConfig is merged over the configuration of veild, keys as in its file.
 	VeildConfig map[string]any
-	// MoreAddresses gives each node addresses that its Node does not name and that the kernel likes
-	// to send from: see Node.addMore.
+	// MoreAddresses adds to each node addresses that its Node does not name and that the kernel
+	// likes to send from: see Node.addMore.
 	MoreAddresses bool
 	// BootUnit closes nodes before their network is up, as the unit of an installation does.
 	BootUnit bool
@@ -145,7 +147,7 @@ func (o *Options) fill() error {
 	return o.Family.valid()
 }
 
-// canary gives a string that does not occur by chance.
+// canary returns a string that does not occur by chance.
 func canary(kind string) string {
 	b := make([]byte, 12)
 	_, _ = rand.Read(b) // never fails (crypto/rand)
@@ -168,25 +170,30 @@ func (l *Lab) make(ctx context.Context) error {
 	if err := l.plug(ctx, l.Outside, "outside", "eth0", l.opts.Family.Underlay(outsideHost)); err != nil {
 		return err
 	}
+
 	if l.opts.Network == Veil && !l.opts.NoAPIServer {
 		if l.Control, err = l.newControl(ctx); err != nil {
 			return fmt.Errorf("control plane: %w", err)
 		}
 		l.log.Info("API server is ready", "after", time.Since(start).Round(time.Millisecond))
 	}
+
 	for range max(l.opts.Nodes, 0) {
 		if _, err := l.AddNode(ctx); err != nil {
 			return err
 		}
 	}
+
 	if l.opts.NoBoot {
 		return nil
 	}
+
 	for _, n := range l.Nodes() {
 		if err := n.WaitReady(ctx); err != nil {
 			return err
 		}
 	}
+
 	l.log.Info("lab is ready", "after", time.Since(start).Round(time.Millisecond), "dir", l.Dir)
 	return nil
 }
@@ -260,7 +267,7 @@ func (l *Lab) Family() Family { return l.opts.Family }
 // OutsideAddrs are the addresses of Outside, IPv4 first.
 func (l *Lab) OutsideAddrs() []netip.Addr { return addrsOf(l.opts.Family.Underlay(outsideHost)) }
 
-// Finish removes every node and the control plane, then ends the oracle and gives its result; the
+// Finish removes every node and the control plane, then ends the oracle and returns its result; the
 // error says what of the lab could not be removed. A second call gives the same result.
 func (l *Lab) Finish() (oracle.Result, error) {
 	if l.done {

@@ -86,21 +86,25 @@ func TestReboot(t *testing.T) {
 	if err != nil || old == (wgkey.Public{}) {
 		t.Fatalf("key of %s: %v, %v", n2.Name, old, err)
 	}
+
 	// A pod that does not know of the reboot and goes on sending, and one that stays so.
 	source, err := lab.Source(ctx, a, b.Addr(false), interval)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := errors.Join(n2.Crash(), n2.Boot(ctx, false)); err != nil {
 		t.Fatal(err)
 	}
 	if has, err := n2.HasConflist(); err != nil || !has {
 		t.Fatalf("the CNI configuration is not on disk after the reboot: %v", err)
 	}
+
 	closed(ctx, t, n2, "nothing runs")
 	if _, err := n2.StartProgram(ctx, "veil-wg"); err != nil {
 		t.Fatal(err)
 	}
+
 	closed(ctx, t, n2, "only the worker runs")
 	began := time.Now()
 	if _, err := n2.StartProgram(ctx, "veild"); err != nil {
@@ -109,6 +113,7 @@ func TestReboot(t *testing.T) {
 	if err := n2.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Logf("ready for pods %v after veild was started", time.Since(began).Round(time.Millisecond))
 	again, err := n2.AddPod(ctx, "again", lab.PodOptions{})
 	if err != nil {
@@ -117,6 +122,7 @@ func TestReboot(t *testing.T) {
 	if _, err := lab.Echo(ctx, again); err != nil {
 		t.Fatal(err)
 	}
+
 	err = lab.Until(ctx, 20*time.Second, func() error {
 		key, err := keyOf(ctx, n1, n2.Name)
 		if err == nil && (key == old || key == wgkey.Public{}) {
@@ -127,6 +133,7 @@ func TestReboot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Logf("the new key is taken over %v after veild was started", time.Since(began).Round(time.Millisecond))
 	meet(ctx, t, a, again)
 	t.Logf("traffic flows %v after veild was started", time.Since(began).Round(time.Millisecond))
@@ -134,6 +141,7 @@ func TestReboot(t *testing.T) {
 	if err := source.Term(ctx); err != nil {
 		t.Error(err)
 	}
+
 	noLeaks(t, l)
 }
 
@@ -153,14 +161,17 @@ func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Po
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if err := sink.WaitLine(ctx, "received 101", 10*time.Second); err != nil {
 			t.Error(err)
 		}
+
 		var sent struct{ Sent, Failed uint64 }
 		var got lab.Drained
 		if err := errors.Join(source.Result(ctx, &sent), sink.Result(ctx, &got), p.Del(ctx)); err != nil {
 			t.Error(err)
 		}
+
 		t.Logf("ADD took %v; %d sent, %d refused, %d missing", p.Added.Round(time.Millisecond), sent.Sent, sent.Failed, got.Missing)
 		// Numbers begin with the first datagram, so that one counts when it is lost.
 		if got.Missing > 0 || sent.Failed > 0 {

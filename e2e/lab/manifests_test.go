@@ -87,13 +87,15 @@ func readManifest(t *testing.T, path string) manifest {
 // aPatch is a file whose YAML is a list: JSON patches of a component, and no object.
 var aPatch = regexp.MustCompile(`\A(\s*(#.*)?\n)*- `)
 
-// everyManifest is every object under manifests/, listed or not, and every list of patches, whose object is empty.
+// everyManifest is every object under manifests/, listed or not, and every list of patches, whose
+// object is empty.
 func everyManifest(t *testing.T) (objects, patches []manifest) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Join(root(t), "manifests"), func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
+
 		// Definitions of others are generated.
 		if d.IsDir() && strings.HasSuffix(path, "snapshots/crd") {
 			return fs.SkipDir
@@ -105,23 +107,27 @@ func everyManifest(t *testing.T) (objects, patches []manifest) {
 		if err != nil {
 			return err
 		}
+
 		if aPatch.Match(text) {
 			patches = append(patches, manifest{path: path, text: string(text), object: &unstructured.Unstructured{}})
 		} else {
 			objects = append(objects, readManifest(t, path))
 		}
+
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(objects) == 0 || len(patches) == 0 {
 		t.Fatalf("%d objects and %d lists of patches under manifests/", len(objects), len(patches))
 	}
 	return objects, patches
 }
 
-// What gives a right or opens the host is preceded by a line that says why; in a patch, the operation is.
+// Each line that grants a right or opens the host is preceded by a line that says why; in a patch,
+// the operation is.
 var needsReason = regexp.MustCompile(`^\s*(- apiGroups: .*|hostPath:.*|host(Network|PID|IPC): true|privileged: true|type: (Unconfined|spc_t)|- operator: Exists|` +
 	`.*\bpath: \S*/(rules|capabilities|securityContext|tolerations|host(Network|PID|IPC))\b.*)$`)
 
@@ -145,7 +151,8 @@ func TestManifestsSayWhy(t *testing.T) {
 	}
 }
 
-// Labels on every object; no right by wildcard; no container with more than it was given a reason for.
+// Labels on every object; no right by wildcard; no container with more than it was given a reason
+// for.
 func TestManifestsAreNarrow(t *testing.T) {
 	objects, patches := everyManifest(t)
 	for _, m := range patches {
@@ -193,7 +200,8 @@ func narrowContainers(t *testing.T, path string, ds *unstructured.Unstructured) 
 	}
 }
 
-// mayBePrivileged is the one container that is, because no set of capabilities would do; the reason is above the line.
+// mayBePrivileged is the one container that is, because no set of capabilities would do; the reason
+// is above the line.
 const mayBePrivileged = "veil-csi"
 
 func narrow(t *testing.T, path string, c map[string]any) {
@@ -213,8 +221,9 @@ func narrow(t *testing.T, path string, c map[string]any) {
 	}
 }
 
-// To translate services veild gets no privilege that it does not have without: the component adds an argument, the tree of cgroups to read,
-// memory, and the reading of two kinds of objects, and changes nothing else.
+// To translate services veild gets no privilege that it does not have without: the component adds
+// an argument, the tree of cgroups to read, memory, and the reading of two kinds of objects, and
+// changes nothing else.
 func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 	was, is := withComponent(t, "services")
 	changed := slices.Sorted(maps.Keys(is))
@@ -249,14 +258,15 @@ func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 	}
 }
 
-// withComponent gives what a component patches of manifests/, by kind and name, as it was and as it is then. It knows kustomizations of
-// patches in files, and no more.
+// withComponent returns what a component patches of manifests/, by kind and name, as it was and as
+// it is then. It knows kustomizations of patches in files, and no more.
 func withComponent(t *testing.T, name string) (was, is map[string]*unstructured.Unstructured) {
 	t.Helper()
 	was, is = map[string]*unstructured.Unstructured{}, map[string]*unstructured.Unstructured{}
 	for _, m := range kustomized(t, filepath.Join(root(t), "manifests")) {
 		was[m.object.GetKind()+" "+m.object.GetName()] = m.object
 	}
+
 	dir := filepath.Join(root(t), "manifests/components", name)
 	text := readManifest(t, filepath.Join(dir, "kustomization.yaml")).text
 	var k struct {
@@ -269,6 +279,7 @@ func withComponent(t *testing.T, name string) (was, is map[string]*unstructured.
 	if err := yaml.UnmarshalStrict([]byte(text), &k); err != nil {
 		t.Fatalf("kustomization of %s: %v", name, err)
 	}
+
 	for _, p := range k.Patches {
 		key := p.Target.Kind + " " + p.Target.Name
 		o := is[key]
@@ -280,6 +291,7 @@ func withComponent(t *testing.T, name string) (was, is map[string]*unstructured.
 		}
 		is[key] = patched(t, filepath.Join(dir, p.Path), o)
 	}
+
 	return was, is
 }
 
@@ -338,8 +350,8 @@ func TestManifestsInOrder(t *testing.T) {
 	}
 }
 
-// veild rolls a tenth of the nodes at a time, and goes on only when the node's guard and tunnels are up; what carries packets is never
-// rolled.
+// veild rolls a tenth of the nodes at a time, and goes on only when the node's guard and tunnels
+// are up; what carries packets is never rolled.
 func TestDaemonsRollByTenths(t *testing.T) {
 	var veild, worker appsv1.DaemonSet
 	for file, ds := range map[string]*appsv1.DaemonSet{"cni/daemonset-veild.yaml": &veild, "cni/daemonset-veil-wg.yaml": &worker} {

@@ -34,6 +34,7 @@ func mtuChanges(t *testing.T, family lab.Family) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, underlay := range []int{1500, 1400, 9000} {
 		began := time.Now()
 		for _, n := range l.Nodes() {
@@ -44,6 +45,7 @@ func mtuChanges(t *testing.T, family lab.Family) {
 		follows(ctx, t, l, pods, inner(underlay))
 		t.Logf("underlay %d: all follow, and a large transfer is through, after %v", underlay, time.Since(began).Round(time.Millisecond))
 	}
+
 	for _, setting := range []int{1450, 0} {
 		began := time.Now()
 		for _, n := range l.Nodes() {
@@ -56,11 +58,13 @@ func mtuChanges(t *testing.T, family lab.Family) {
 		follows(ctx, t, l, pods, want)
 		t.Logf("mtu: %d in the configuration: all follow after %v", setting, time.Since(began).Round(time.Millisecond))
 	}
+
 	tooNarrow(ctx, t, l, pods, outer6)
 	var h lab.Held
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("a connection through it all: %v", err)
 	}
+
 	t.Logf("one connection through it all: %d records, longest gap %.0f ms", h.Records, h.MaxGapMillis)
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)
@@ -83,6 +87,7 @@ func follows(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, mtu
 		if !strings.Contains(strings.ReplaceAll(string(b), " ", ""), fmt.Sprintf(`"mtu":%d`, mtu)) {
 			t.Errorf("the CNI configuration of %s has not MTU %d: %s", n.Name, mtu, b)
 		}
+
 		fresh, err := n.AddPod(ctx, "fresh", lab.PodOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -96,10 +101,12 @@ func follows(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, mtu
 		if err := pods[i].Check(ctx); err != nil {
 			t.Errorf("CHECK of a pod from before: %v", err)
 		}
+
 		if err := fresh.Del(ctx); err != nil {
 			t.Error(err)
 		}
 	}
+
 	transfer(ctx, t, pods, mtu)
 }
 
@@ -164,7 +171,7 @@ func setConfig(t *testing.T, n *lab.Node, key string, value any) {
 	}
 }
 
-// tooNarrow gives the underlay one byte less than IPv6 in pods needs, and then that byte.
+// tooNarrow sets the underlay's MTU to one byte less than IPv6 in pods needs, and then that byte.
 func tooNarrow(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, outer6 bool) {
 	least := cluster.MinUnderlayMTU(outer6, cluster.Families{V6: true})
 	n1 := l.Nodes()[0]
@@ -245,12 +252,14 @@ func narrowPath(t *testing.T, restart bool) {
 	if err := l.SetPathMTU(ctx, l.Nodes()[1], path); err != nil {
 		t.Fatal(err)
 	}
+
 	began := time.Now()
 	if restart {
 		for _, n := range l.Nodes() {
 			restartVeild(ctx, t, n)
 		}
 	}
+
 	want := path - cluster.OuterOverhead(false)
 	for _, n := range l.Nodes() {
 		s := waitStatus(ctx, t, n, 100*time.Second, func(s telemetry.Status) error {
@@ -266,9 +275,11 @@ func narrowPath(t *testing.T, restart bool) {
 		})
 		t.Logf("%s: path of %d bytes found %v after it had narrowed: route MTU %d", n.Name, path, time.Since(began).Round(time.Millisecond), s.Peers[0].MTU)
 	}
+
 	if !strings.Contains(nodeMetrics(ctx, t, n1), "kubeveil_peers_narrow 1\n") {
 		t.Error("the metrics do not count the narrow path")
 	}
+
 	found := nodeStatus(ctx, t, n1).Peers[0].MTU
 	peerRoutes(ctx, t, n1, found)
 	transfer(ctx, t, pods, found)

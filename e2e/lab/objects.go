@@ -38,6 +38,7 @@ func (c *Control) applyManifests(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var objects []*unstructured.Unstructured
 	for _, dir := range []string{"manifests/crd", "manifests/cni"} {
 		found, err := readManifests(filepath.Join(root, dir))
@@ -46,11 +47,13 @@ func (c *Control) applyManifests(ctx context.Context) error {
 		}
 		objects = append(objects, found...)
 	}
+
 	if c.lab.opts.translates() {
 		if err := giveServiceRights(root, objects); err != nil {
 			return err
 		}
 	}
+
 	c.account = fallbackAccount
 	for _, o := range objects {
 		if o.GetKind() == "ServiceAccount" && o.GetName() != "" {
@@ -58,18 +61,22 @@ func (c *Control) applyManifests(ctx context.Context) error {
 			break
 		}
 	}
+
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
 		return slices.Index(applied, a.GetKind()) - slices.Index(applied, b.GetKind())
 	})
+
 	var kinds meta.RESTMapper
 	for _, o := range objects {
 		if kinds, err = c.apply(ctx, o, kinds); err != nil {
 			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 	}
+
 	if err := c.ensureAccount(ctx); err != nil {
 		return err
 	}
+
 	// Nodes ask for these at once.
 	return Until(ctx, 20*time.Second, func() error {
 		_, err := c.Client.Discovery().RESTClient().Get().AbsPath("/apis/kubeveil.io/v1alpha1/veilnodes").DoRaw(ctx)
@@ -91,6 +98,7 @@ func readManifests(dir string) ([]*unstructured.Unstructured, error) {
 		if err != nil {
 			return err
 		}
+
 		dec := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(b), 4096)
 		for {
 			o := &unstructured.Unstructured{}
@@ -104,11 +112,13 @@ func readManifests(dir string) ([]*unstructured.Unstructured, error) {
 			}
 		}
 	})
+
 	return out, err
 }
 
-// apply applies one object of the kinds that are known, nil for none yet, and gives those that were asked for since: that takes tens of requests. A kind that
-// was just defined may need a moment to be served.
+// apply applies one object of the kinds that are known, nil for none yet, and returns those that
+// were asked for since: that takes tens of requests. A kind that was just defined may need a moment
+// to be served.
 func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured, kinds meta.RESTMapper) (meta.RESTMapper, error) {
 	gvk := o.GroupVersionKind()
 	err := Until(ctx, 20*time.Second, func() error {
@@ -175,7 +185,7 @@ func (c *Control) registerNode(ctx context.Context, n *Node) error {
 	return nil
 }
 
-// kubeconfig gives the credentials of veild on a node: a token of its service account that is
+// kubeconfig returns the credentials of veild on a node: a token of its service account that is
 // bound to the Node, as a kubelet gets it for a pod there.
 func (c *Control) kubeconfig(ctx context.Context, n *Node) ([]byte, error) {
 	seconds := int64(lifetime / time.Second)
@@ -188,10 +198,12 @@ func (c *Control) kubeconfig(ctx context.Context, n *Node) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("request a token for %s: %w", n.Name, err)
 	}
+
 	server := c.URL()
 	if c.lab.opts.byService() {
 		server = "https://" + netip.AddrPortFrom(c.serviceAddrs()[0], apiServicePort).String()
 	}
+
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config
 current-context: lab

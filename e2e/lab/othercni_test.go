@@ -27,6 +27,7 @@ func TestAnotherConflistShutsTheNode(t *testing.T) {
 		}
 		return path
 	}
+
 	delegating := write("00-multus.conf", `{"type":"multus-shim"}`)
 	other := write("00-other.conflist", `{"plugins":[{"type":"bridge"}]}`)
 	s := waitProblem(ctx, t, n, "00-other.conflist (bridge)")
@@ -36,16 +37,19 @@ func TestAnotherConflistShutsTheNode(t *testing.T) {
 	if _, err := os.Stat(n.Path(config.ReadyFile)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the marker is there: %v", err)
 	}
+
 	meet(ctx, t, a, b)
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}
+
 	waitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
 		if !s.Ready || len(s.Problems) > 0 {
 			return errors.New("it is still shut")
 		}
 		return nil
 	})
+
 	// The lab's own runtime would take it, too.
 	if err := os.Remove(delegating); err != nil {
 		t.Fatal(err)
@@ -53,5 +57,6 @@ func TestAnotherConflistShutsTheNode(t *testing.T) {
 	if err := n.WaitReady(ctx); err != nil {
 		t.Error(err)
 	}
+
 	noLeaks(t, l)
 }

@@ -24,6 +24,7 @@ func TestPeersDoNotLeaveTheClusterByThisNode(t *testing.T) {
 			if _, err := lab.Echo(ctx, l.Outside); err != nil {
 				t.Fatal(err)
 			}
+
 			n1 := l.Nodes()[0]
 			useAsOutlet(ctx, t, n1, l.Nodes()[1], l.OutsideAddrs())
 			before := dropped(ctx, t, n1, "tunnel_to_outside")
@@ -40,6 +41,7 @@ func TestPeersDoNotLeaveTheClusterByThisNode(t *testing.T) {
 					}
 				}
 			}
+
 			reachable(ctx, t, l, pods[0])
 			talk(ctx, t, pods[0], pods[1])
 			noLeaks(t, l)

@@ -28,9 +28,11 @@ func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
 	if !strings.Contains(strings.Join(s.Problems, ";"), "the chain forward in nftables table inet site") {
 		t.Errorf("problems %q do not name the chain", s.Problems)
 	}
+
 	if s.Ready {
 		t.Error("the node is ready")
 	}
+
 	run(ctx, t, n, "nft", "delete table inet site")
 	waitStatus(ctx, t, n, 40*time.Second, func(s telemetry.Status) error {
 		if !s.Ready || len(s.Problems) > 0 {

@@ -71,7 +71,7 @@ func (f Family) ClusterRanges() []netip.Prefix { return pick(f, cluster4, cluste
 // ServiceRanges hold every service address of the lab.
 func (f Family) ServiceRanges() []netip.Prefix { return pick(f, service4, service6) }
 
-// Underlay gives the address with that last byte on the network between hosts,
+// Underlay returns the address with that last byte on the network between hosts,
 // with the length of its subnet, IPv4 first.
 func (f Family) Underlay(host byte) []netip.Prefix {
 	return pick(f, at(underlay4, host), at(underlay6, host))

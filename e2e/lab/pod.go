@@ -86,6 +86,7 @@ func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, 
 	if opts.Bandwidth != nil {
 		caps["bandwidth"] = opts.Bandwidth
 	}
+
 	if len(caps) > 0 {
 		b, err := json.Marshal(caps)
 		if err != nil {
@@ -93,17 +94,20 @@ func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, 
 		}
 		p.caps = string(b)
 	}
+
 	if _, err := n.Exec(ctx, "ip", "netns", "add", id); err != nil {
 		return nil, err
 	}
 	if _, err := p.Exec(ctx, "ip", "link", "set", "lo", "up"); err != nil {
 		return nil, errors.Join(err, p.removeNS(ctx))
 	}
+
 	if !opts.NoCNI {
 		if err := p.add(ctx); err != nil {
 			return nil, errors.Join(err, p.removeNS(ctx))
 		}
 	}
+
 	n.mu.Lock()
 	n.pods[id] = p
 	n.mu.Unlock()
@@ -113,7 +117,8 @@ func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, 
 // netnsPath is the pod's namespace as the node sees it.
 func (p *Pod) netnsPath() string { return "/run/netns/" + p.ID }
 
-// NetNS is the path of the pod's network namespace on the machine, valid until the pod or its node is gone.
+// NetNS is the path of the pod's network namespace on the machine, valid until the pod or its node
+// is gone.
 func (p *Pod) NetNS() string { return p.Node.Path(p.netnsPath()) }
 
 func (p *Pod) removeNS(ctx context.Context) error {
@@ -154,6 +159,7 @@ func (p *Pod) add(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var result struct {
 		IPs []struct {
 			Address netip.Prefix `json:"address"`
@@ -166,6 +172,7 @@ func (p *Pod) add(ctx context.Context) error {
 	if err := json.Unmarshal(a.Result, &result); err != nil {
 		return fmt.Errorf("%s: result of ADD: %w", p.ID, err)
 	}
+
 	p.Result, p.Added = a.Result, time.Duration(a.Millis*float64(time.Millisecond))
 	for _, is4 := range []bool{true, false} {
 		for _, ip := range result.IPs {
@@ -174,11 +181,13 @@ func (p *Pod) add(ctx context.Context) error {
 			}
 		}
 	}
+
 	for _, i := range result.Interfaces {
 		if i.Sandbox != "" {
 			p.MTU = i.MTU
 		}
 	}
+
 	return nil
 }
 
@@ -240,7 +249,7 @@ func (p *Pod) Command(ctx context.Context, name string, args ...string) *exec.Cm
 	return p.Node.command(ctx, p.NetNS(), name, args...)
 }
 
-// Exec runs a program in the pod and gives its standard output.
+// Exec runs a program in the pod and returns its standard output.
 func (p *Pod) Exec(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return output(p.Command(ctx, name, args...))
 }

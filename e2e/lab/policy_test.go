@@ -26,7 +26,7 @@ const (
 	daemonAccount   = "veild"
 )
 
-// as gives a client that has nothing but a token of veild's service account.
+// as returns a client that has nothing but a token of veild's service account.
 func as(t *testing.T, l *lab.Lab, token string) dynamic.ResourceInterface {
 	t.Helper()
 	c := rest.AnonymousClientConfig(l.Control.Config)
@@ -97,11 +97,13 @@ func TestStolenToken(t *testing.T) {
 	t.Run("of veil-csi", func(t *testing.T) { driversToken(ctx, t, l) })
 }
 
-// veildsToken: a token of the daemons' service account speaks for the node it was issued for and for no other.
+// veildsToken: a token of the daemons' service account speaks for the node it was issued for and
+// for no other.
 func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	own, other := l.Nodes()[0].Name, l.Nodes()[1].Name
 	admin := l.Control.Dynamic.Resource(veilNodes)
 	policyInForce(ctx, t, as(t, l, stolenToken(t, l.Nodes()[0])), other)
+
 	for name, token := range map[string]string{
 		"bound to the Node":          stolenToken(t, l.Nodes()[0]),
 		"bound to a pod on the Node": newToken(ctx, t, l, daemonPod(ctx, t, l, own)),
@@ -120,6 +122,7 @@ func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 					refused(t, "create with owner: "+what, dry(ctx, c, o), "owned by its Node")
 				}
 			})
+
 			t.Run("a name that the server makes", func(t *testing.T) {
 				o := veilNode("", "Node", own)
 				o.SetGenerateName(own)
@@ -130,6 +133,7 @@ func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 			})
 		})
 	}
+
 	t.Run("bound to nothing", func(t *testing.T) {
 		c := as(t, l, newToken(ctx, t, l, nil))
 		othersRefused(ctx, t, c, admin, other, "names no node")
@@ -234,8 +238,8 @@ func withoutPolicy(ctx context.Context, t *testing.T, l *lab.Lab, other string) 
 	}
 }
 
-// With the policy in force, what the daemons themselves do goes on: a node that joins is published, writes over what somebody
-// else made of its claim, and takes the claim back when it is cleaned up.
+// With the policy in force, what the daemons themselves do goes on: a node that joins is published,
+// writes over what somebody else made of its claim, and takes the claim back when it is cleaned up.
 func TestDaemonsUnderThePolicy(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	policyInForce(ctx, t, as(t, l, stolenToken(t, l.Nodes()[0])), l.Nodes()[1].Name)
@@ -246,6 +250,7 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 	if err := n.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	// Somebody else's change to a claim is written over by its node, which is an update.
 	admin := l.Control.Dynamic.Resource(veilNodes)
 	err = lab.Until(ctx, 20*time.Second, func() error {
@@ -255,9 +260,11 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := admin.Patch(ctx, n.Name, "application/merge-patch+json", []byte(`{"spec":{"mtu":1234}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	err = lab.Until(ctx, 20*time.Second, func() error {
 		o, err := admin.Get(ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
@@ -271,6 +278,7 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+
 	if err := n.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,7 @@ func begin(cmd *exec.Cmd, dir, name string, split bool) (*Process, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
+
 	p := &Process{Name: name, exited: make(chan struct{})}
 	out, err := createLog(dir, name)
 	if err != nil {
@@ -52,13 +53,16 @@ func begin(cmd *exec.Cmd, dir, name string, split bool) (*Process, error) {
 		defer errOut.Close()
 		p.Stderr, cmd.Stderr = errOut.Name(), errOut
 	}
+
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
+
 	go func() {
 		p.err = cmd.Wait()
 		close(p.exited)
 	}()
+
 	// nsenter forks once, for the PID namespace; the child is the program.
 	children := fmt.Sprintf("/proc/%d/task/%d/children", cmd.Process.Pid, cmd.Process.Pid)
 	err = Until(context.Background(), 5*time.Second, func() error {
@@ -82,6 +86,7 @@ func begin(cmd *exec.Cmd, dir, name string, split bool) (*Process, error) {
 		_ = cmd.Cancel()
 		return nil, fmt.Errorf("start %s: find its process: %w", name, err)
 	}
+
 	return p, nil
 }
 

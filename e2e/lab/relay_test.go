@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
@@ -39,18 +39,22 @@ func TestRelayIsNoEndpoint(t *testing.T) {
 				pods := echoPods(ctx, t, l)
 				meet(ctx, t, pods[0], pods[1])
 				meet(ctx, t, pods[1], pods[0])
+
 				for _, n := range l.Nodes() {
 					judgesSources(ctx, t, n, !roaming)
 				}
+
 				relayed(ctx, t, l, pods, roaming)
 				if roaming {
 					return
 				}
+
 				// A node that joins later is believed, and heard, by those that do not know it yet.
 				n, err := l.AddNode(ctx)
 				if err == nil {
 					err = n.WaitReady(ctx)
 				}
+
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -61,9 +65,11 @@ func TestRelayIsNoEndpoint(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				for _, p := range pods {
 					meet(ctx, t, late, p)
 				}
+
 				noLeaks(t, l)
 			})
 		}
@@ -120,8 +126,8 @@ func endpointOf(ctx context.Context, t *testing.T, n *lab.Node) netip.Addr {
 	return peers[0].Endpoint.Addr()
 }
 
-// relayed passes what the nodes of two pods say to a relay for a while, under traffic both ways, and
-// looks at their endpoints.
+// relayed passes what the nodes of two pods say to a relay for a while, under traffic both ways,
+// and looks at their endpoints.
 func relayed(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, roaming bool) {
 	t.Helper()
 	nodes := l.Nodes()
@@ -135,10 +141,12 @@ func relayed(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, roa
 		}
 		defer func() { _ = source.Kill(ctx) }()
 	}
+
 	held, err := lab.Hold(ctx, pods[0], pods[1].Addrs[0])
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r := newRelay(ctx, t, l)
 	seen := map[string]map[netip.Addr]bool{}
 	look := func(limit time.Duration) {
@@ -151,10 +159,12 @@ func relayed(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, roa
 			}
 		}
 	}
+
 	r.begin(ctx, t)
 	look(relayTime)
 	r.end(ctx, t)
 	look(relayTime)
+
 	for i, n := range nodes[:2] {
 		if got := seen[n.Name][r.addr]; got != roaming {
 			t.Errorf("the relay was the endpoint on %s: %t, want %t", n.Name, got, roaming)
@@ -169,6 +179,7 @@ func relayed(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, roa
 			t.Errorf("%s counted no datagram of the relay", n.Name)
 		}
 	}
+
 	if roaming {
 		return
 	}
@@ -176,6 +187,7 @@ func relayed(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, roa
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("a connection did not outlive the relay: %v", err)
 	}
+
 	talk(ctx, t, pods[0], pods[1])
 }
 

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -119,6 +119,7 @@ func (m *mixed) check(ctx context.Context, when string) {
 	m.t.Helper()
 	m.t.Logf("after: %s", when)
 	meet(ctx, m.t, m.pods[0], m.pods[1])
+
 	for i, n := range m.lab.Nodes() {
 		p, err := n.AddPod(ctx, "now", lab.PodOptions{})
 		if err != nil {
@@ -127,15 +128,18 @@ func (m *mixed) check(ctx context.Context, when string) {
 		if _, err := lab.Echo(ctx, p); err != nil {
 			m.t.Fatal(err)
 		}
+
 		meet(ctx, m.t, m.pods[1-i], p)
 		if err := p.Del(ctx); err != nil {
 			m.t.Errorf("%s: %v", when, err)
 		}
+
 		for _, name := range []string{"veild", "veil-wg"} {
 			if !n.Program(name).Running() {
 				m.t.Fatalf("%s: %s of %s has ended", when, name, n.Name)
 			}
 		}
+
 		waitStatus(ctx, m.t, n, 20*time.Second, func(s telemetry.Status) error {
 			if len(s.Problems) > 0 || len(s.Peers) != 1 {
 				return fmt.Errorf("%s: peers %+v, problems %q", when, s.Peers, s.Problems)

@@ -44,8 +44,8 @@ func newRun(base string) (string, error) {
 	}
 }
 
-// prune removes the folders of runs in base, but those of the last keep processes that made some and those
-// of processes that live. Others may prune at the same time.
+// prune removes the folders of runs in base, but those of the last keep processes that made some
+// and those of processes that live. Others may prune at the same time.
 func prune(base string, keep int) error {
 	entries, err := os.ReadDir(base) // by name, so the oldest first
 	if err != nil {

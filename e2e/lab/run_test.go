@@ -15,25 +15,30 @@ func TestPrune(t *testing.T) {
 	const pid = 1 << 30 // beyond any pid_max
 	here := fmt.Sprintf("20250101-000000.000-%d", os.Getpid())
 	foreign := []string{"20250101-000000.000", "notes", "20250101-000000.000-1x"}
+
 	kept := []string{dead(2, pid+2), dead(3, pid+3), dead(3, pid+3) + "-2", dead(4, pid+3), here}
 	for _, name := range slices.Concat([]string{dead(0, pid), dead(1, pid+1), dead(1, pid+1) + "-2"}, kept, foreign) {
 		if err := os.MkdirAll(filepath.Join(base, name, "node-1"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for range 2 {
 		if err := prune(base, 2); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	entries, err := os.ReadDir(base)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
 	}
+
 	want := append(kept, foreign...)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {

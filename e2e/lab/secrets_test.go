@@ -19,12 +19,13 @@ import (
 )
 
 // noSecrets fails the test when a private key of a node is in any artefact of the run: logs of all
-// programs, CNI included, what is on the disks, metrics, status; earlier are keys that nodes had before, by
-// any name. Call it before the lab ends.
+// programs, CNI included, what is on the disks, metrics, status; earlier are keys that nodes had
+// before, by any name. Call it before the lab ends.
 func noSecrets(ctx context.Context, t *testing.T, l *lab.Lab, earlier map[string][]byte) {
 	t.Helper()
 	keys := map[string][]byte{}
 	maps.Copy(keys, earlier)
+
 	for _, n := range l.Nodes() {
 		key, err := readKey(n)
 		if err != nil {
@@ -42,16 +43,20 @@ func noSecrets(ctx context.Context, t *testing.T, l *lab.Lab, earlier map[string
 			}
 		}
 	}
+
 	files, found, err := findSecrets(l.Dir, keys)
 	if err != nil {
 		t.Errorf("secrets: %v", err)
 	}
+
 	for _, f := range found {
 		t.Errorf("secret: %s", f)
 	}
+
 	if files < 3*len(keys) {
 		t.Errorf("secrets: only %d files were searched", files)
 	}
+
 	t.Logf("no trace of %d private keys in %d files", len(keys), files)
 }
 

@@ -20,14 +20,15 @@ func (c *Control) etcdURL() string {
 	return "http://" + netip.AddrPortFrom(c.Addrs()[0], etcdPort).String()
 }
 
-// addServer starts another API server in a host of its own and waits until it counts itself among the endpoints of the
-// API's service.
+// addServer starts another API server in a host of its own and waits until it counts itself among
+// the endpoints of the API's service.
 func (c *Control) addServer(ctx context.Context, i int) error {
 	name := fmt.Sprintf("control-%d", i+1)
 	h, err := c.lab.newHost(ctx, name)
 	if err != nil {
 		return err
 	}
+
 	c.lab.mu.Lock()
 	c.lab.hosts = append(c.lab.hosts, h)
 	c.lab.mu.Unlock()
@@ -35,11 +36,13 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 	if err := c.lab.plug(ctx, h, name, "eth0", c.lab.opts.Family.Underlay(controlHost+byte(i))); err != nil {
 		return err
 	}
+
 	addr := c.serverAddrs(i)[0]
 	p, err := c.runAPIServer(ctx, h, c.etcdURL(), addr)
 	if err != nil {
 		return err
 	}
+
 	err = Until(ctx, 90*time.Second, func() error {
 		if !p.Running() {
 			return Stop(fmt.Errorf("it has ended: %s", p.tail()))
@@ -49,6 +52,7 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 	if err != nil {
 		return fmt.Errorf("wait for the API server on %s: %w", name, err)
 	}
+
 	return nil
 }
 
@@ -70,8 +74,8 @@ func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
 	return fmt.Errorf("%s is no endpoint of the API's service", addr)
 }
 
-// UnplugServer takes the underlay from an API server other than the first, which is number 0, or gives it back: to all others it is as if its
-// machine had no power.
+// UnplugServer takes the underlay from an API server other than the first, which is number 0, or
+// gives it back: to all others it is as if its machine had no power.
 func (c *Control) UnplugServer(ctx context.Context, i int, out bool) error {
 	state := map[bool]string{true: "down", false: "up"}[out]
 	return c.lab.bridge.IP(ctx, "link set "+port(c.further[i-1].Name, "eth0")+" "+state)

@@ -11,8 +11,8 @@ import (
 // NamePort is the first port of Named.
 const NamePort = 7010
 
-// Named starts a server that answers with its name, over TCP and UDP, at count ports from NamePort on, and waits until it listens. With
-// more than one port the answer is name:port.
+// Named starts a server that answers with its name, over TCP and UDP, at count ports from NamePort
+// on, and waits until it listens. With more than one port the answer is name:port.
 func Named(ctx context.Context, at Place, name string, count int) (*Process, error) {
 	return startTool(ctx, at, "listening", "name", "-name", name, "-port", fmt.Sprint(NamePort), "-count", fmt.Sprint(count))
 }
@@ -22,7 +22,8 @@ type Question struct {
 	// Proto is "tcp" or "udp"; empty is TCP.
 	Proto string
 	To    netip.AddrPort
-	// Count is how often, 30 when 0; each has a socket of its own. Keep has one and asks until it is ended.
+	// Count is how often, 30 when 0; each has a socket of its own. Keep has one and asks until it
+	// is ended.
 	Count int
 	// Timeout is for each, 1 s when 0; Pause is between two.
 	Timeout, Pause time.Duration
@@ -30,7 +31,8 @@ type Question struct {
 	FromPort int
 	// Unconnected is a UDP socket without a peer of its own, for Keep.
 	Unconnected bool
-	// Egress sends the lab's EgressCanary instead of Canary: what comes from outside is in clear as far as the node.
+	// Egress sends the lab's EgressCanary instead of Canary: what comes from outside is in clear as
+	// far as the node.
 	Egress bool
 }
 
@@ -45,10 +47,12 @@ func (q Question) args(from Place) []string {
 
 // Census is who answered.
 type Census struct {
-	// Names are the answers by who gave them, Sources by the address from which the server was asked.
+	// Names are the answers by who gave them, Sources by the address from which the server was
+	// asked.
 	Names   map[string]int `json:"names"`
 	Sources map[string]int `json:"sources"`
-	// Failed are those without an answer, Refused those among them that were refused; Error is the first.
+	// Failed are those without an answer, Refused those among them that were refused; Error is the
+	// first.
 	Failed  int    `json:"failed"`
 	Refused int    `json:"refused"`
 	Error   string `json:"error"`
@@ -56,7 +60,8 @@ type Census struct {
 	SlowestMillis float64 `json:"slowestMillis"`
 }
 
-// TakeCensus asks as often as said, or until three had no answer, and counts who answered. That nobody did is no error.
+// TakeCensus asks as often as said, or until three had no answer, and counts who answered. That
+// nobody did is no error.
 func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	args := append([]string{"census", "-count", fmt.Sprint(orElse(q.Count, 30)),
 		"-timeout", orElse(q.Timeout, time.Second).String(), "-pause", q.Pause.String()}, q.args(from)...)
@@ -71,8 +76,9 @@ func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	return c, nil
 }
 
-// Keep asks over one socket, again and again, and waits for the first answer; a line "now NAME" says when another server answers. End it
-// with Process.Result into a Kept, which fails when a TCP connection did not live.
+// Keep asks over one socket, again and again, and waits for the first answer; a line "now NAME"
+// says when another server answers. End it with Process.Result into a Kept, which fails when a TCP
+// connection did not live.
 func Keep(ctx context.Context, from Place, q Question) (*Process, error) {
 	args := append([]string{"keep"}, q.args(from)...)
 	if q.Unconnected {
@@ -95,8 +101,9 @@ type Kept struct {
 	MaxGapMillis float64 `json:"maxGapMillis"`
 }
 
-// KeepAPI holds idle connections to the API servers by their service and makes new ones beside them, 20 a second, and waits until the
-// former are there; a line "closed N" says that the N-th of them has ended. End it with Process.Result into a KeptAPI.
+// KeepAPI holds idle connections to the API servers by their service and makes new ones beside
+// them, 20 a second, and waits until the former are there; a line "closed N" says that the N-th of
+// them has ended. End it with Process.Result into a KeptAPI.
 func KeepAPI(ctx context.Context, from Place, to netip.AddrPort, hold int) (*Process, error) {
 	return startTool(ctx, from, "open", "api", "-to", to.String(), "-ca", authorityFile, "-hold", fmt.Sprint(hold))
 }

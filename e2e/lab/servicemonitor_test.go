@@ -45,8 +45,8 @@ func monitorDefinition(ctx context.Context, t *testing.T) *unstructured.Unstruct
 	return readManifest(t, filepath.Join(found.Dir, "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml")).object
 }
 
-// The component's objects are what an API server with the operator's definition takes; they select veild and nothing else,
-// and where they send Prometheus there are veild's metrics.
+// The component's objects are what an API server with the operator's definition takes; they select
+// veild and nothing else, and where they send Prometheus there are veild's metrics.
 func TestServiceMonitor(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{Nodes: 1, NoBoot: true})
 	monitor := readManifest(t, filepath.Join(root(t), component, "servicemonitor.yaml")).object
@@ -89,7 +89,8 @@ func TestServiceMonitor(t *testing.T) {
 	}
 }
 
-// accepted applies the operator's definition, and then the monitor without keeping it; a wrong field is refused.
+// accepted applies the operator's definition, and then the monitor without keeping it; a wrong
+// field is refused.
 func accepted(ctx context.Context, t *testing.T, l *lab.Lab, monitor *unstructured.Unstructured) {
 	c := l.Control
 	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -109,7 +110,8 @@ func accepted(ctx context.Context, t *testing.T, l *lab.Lab, monitor *unstructur
 	}
 }
 
-// selected wants the monitor to select the service, and the service the pods of veild alone; it gives their port.
+// selected wants the monitor to select the service, and the service the pods of veild alone; it
+// returns their port.
 func selected(t *testing.T, monitor, service *unstructured.Unstructured) string {
 	t.Helper()
 	texts := func(o *unstructured.Unstructured, path ...string) labels.Set {
@@ -125,12 +127,14 @@ func selected(t *testing.T, monitor, service *unstructured.Unstructured) string 
 	if !texts(monitor, "spec", "selector", "matchLabels").AsSelector().Matches(labels.Set(service.GetLabels())) {
 		t.Error("the monitor does not select the service")
 	}
+
 	for file, want := range map[string]bool{"cni/daemonset-veild.yaml": true, "cni/daemonset-veil-wg.yaml": false, "uninstall/daemonset.yaml": false} {
 		pod := texts(daemonSet(t, file), "spec", "template", "metadata", "labels")
 		if texts(service, "spec", "selector").AsSelector().Matches(pod) != want {
 			t.Errorf("the service selects the pods of %s: %t, want %t", file, !want, want)
 		}
 	}
+
 	ports, _, _ := unstructured.NestedSlice(service.Object, "spec", "ports")
 	endpoints, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
 	if len(ports) != 1 || len(endpoints) != 1 {
@@ -140,6 +144,7 @@ func selected(t *testing.T, monitor, service *unstructured.Unstructured) string 
 	if port["name"] != endpoint["port"] {
 		t.Errorf("the monitor asks for port %v, the service has %v", endpoint["port"], port["name"])
 	}
+
 	return fmt.Sprint(port["targetPort"])
 }
 

@@ -17,21 +17,25 @@ import (
 )
 
 const (
-	// newWithin is when new connections to the API servers' service succeed again after one of them has lost its power.
+	// newWithin is when new connections to the API servers' service succeed again after one of them
+	// has lost its power.
 	newWithin = time.Second
 	// measured is how long nothing else runs after that.
 	measured = 3 * time.Second
-	// closedWithin is when those that were established to it are closed, and veild, which had asked that one, follows changes again.
+	// closedWithin is when those that were established to it are closed, and veild, which had asked
+	// that one, follows changes again.
 	closedWithin = 45 * time.Second
 	// heldToAPI is how many connections are held: all to one of two servers once in 32,768 times.
 	heldToAPI = 16
 )
 
-// One of two API servers loses its power, the one that veild itself asks. The other takes all that is new, and what was established to the dead one is closed, so that
-// programs which do not ping connect anew, and veild does; what was established to the other stays. Nobody has told veild of the one that dies but the list
-// of endpoints, from which it goes before that.
+// One of two API servers loses its power, the one that veild itself asks. The other takes all that
+// is new, and what was established to the dead one is closed, so that programs which do not ping
+// connect anew, and veild does; what was established to the other stays. Nobody has told veild of
+// the one that dies but the list of endpoints, from which it goes before that.
 //
-// Until new connections have been judged no other test runs: it is not those that are measured. From there on it mostly waits.
+// Until new connections have been judged no other test runs: it is not those that are measured.
+// From there on it mostly waits.
 func TestServicesOfAPIServers(t *testing.T) {
 	for _, f := range []lab.Family{lab.Dual, lab.IPv6} {
 		t.Run(string(f), func(t *testing.T) { loseAPIServer(t, f) })
@@ -82,7 +86,8 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 		}
 	}
 	followsWithout(ctx, t, pod, after, cut)
-	// What is left of the dead one goes in the same sweep; the new server in the table is asked once more.
+	// What is left of the dead one goes in the same sweep; the new server in the table is asked
+	// once more.
 	waitStatus(ctx, t, n, 10*time.Second, func(s telemetry.Status) error {
 		if bothUp(s) == nil {
 			return fmt.Errorf("a server without power counts as one that answers: %+v", s.Services.APIServers)
@@ -104,7 +109,8 @@ func bothUp(s telemetry.Status) error {
 	return nil
 }
 
-// askServer starts veild until the one of two API servers that it asks by their service is that one: twenty times the other is once in a million.
+// askServer starts veild until the one of two API servers that it asks by their service is that
+// one: twenty times the other is once in a million.
 func askServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, wanted int) {
 	t.Helper()
 	for i := range 20 {
@@ -125,7 +131,8 @@ func askServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, wante
 	t.Fatalf("veild never asked server %d", wanted)
 }
 
-// askedServer is the number of the API server that a node's veild asks: to the other of the two it has the connection of its probe only.
+// askedServer is the number of the API server that a node's veild asks: to the other of the two it
+// has the connection of its probe only.
 func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (asked int) {
 	t.Helper()
 	err := lab.Until(ctx, 10*time.Second, func() error {
@@ -151,7 +158,8 @@ func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (as
 	return asked
 }
 
-// followsWithout wants a service that was made after a server had gone to be reached while connections to that one are found dead.
+// followsWithout wants a service that was made after a server had gone to be reached while
+// connections to that one are found dead.
 func followsWithout(ctx context.Context, t *testing.T, from lab.Place, s *corev1.Service, cut time.Time) {
 	t.Helper()
 	for _, addr := range s.Spec.ClusterIPs {
@@ -166,7 +174,8 @@ func followsWithout(ctx context.Context, t *testing.T, from lab.Place, s *corev1
 	t.Logf("a service that was made after the server had gone is reached %v after that", time.Since(cut).Round(time.Millisecond))
 }
 
-// judgeAPI ends who held connections and looks at when they ended, and when new ones were of no use.
+// judgeAPI ends who held connections and looks at when they ended, and when new ones were of no
+// use.
 func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cut time.Time) {
 	t.Helper()
 	var r lab.KeptAPI
@@ -174,9 +183,11 @@ func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cu
 		t.Errorf("%s: %v", what, err)
 		return
 	}
+
 	if r.Opened != heldToAPI || len(r.Closed) == 0 || len(r.Closed) == r.Opened {
 		t.Errorf("%s: %d of %d held connections were closed, want those to one of two servers", what, len(r.Closed), r.Opened)
 	}
+
 	var lastClosed, lastFailed time.Duration
 	for _, at := range r.Closed {
 		if d := time.UnixMilli(at).Sub(cut); d < 0 {
@@ -185,9 +196,11 @@ func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cu
 			lastClosed = max(lastClosed, d)
 		}
 	}
+
 	for _, at := range r.Failed {
 		lastFailed = max(lastFailed, time.UnixMilli(at).Sub(cut))
 	}
+
 	if lastClosed > closedWithin {
 		t.Errorf("%s: the last connection to a dead server was closed after %v", what, lastClosed)
 	}
@@ -197,6 +210,7 @@ func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cu
 	if r.Asked < 100 {
 		t.Errorf("%s: only %d new connections", what, r.Asked)
 	}
+
 	t.Logf("%s: %d of %d closed, the last after %v; of %d new ones %d of no use, the last began after %v",
 		what, len(r.Closed), r.Opened, lastClosed, r.Asked, len(r.Failed), lastFailed)
 }

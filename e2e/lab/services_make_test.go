@@ -27,8 +27,8 @@ var bothProtocols = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}
 // servicePort is the port of services that publish makes, at their own addresses.
 const servicePort = 80
 
-// namedPods makes pods that answer with their names, of which the first is on the first node and all others are on the second, and one that asks,
-// on the first.
+// namedPods makes pods that answer with their names, of which the first is on the first node and
+// all others are on the second, and one that asks, on the first.
 func namedPods(ctx context.Context, t *testing.T, l *lab.Lab, ports int, names ...string) (client *lab.Pod, backends []*lab.Pod) {
 	t.Helper()
 	client, err := l.Nodes()[0].AddPod(ctx, "client", lab.PodOptions{})
@@ -68,7 +68,8 @@ func publish(ctx context.Context, t *testing.T, l *lab.Lab, name string, spec co
 	return s
 }
 
-// balance gives a service addresses of a balancer, as a controller of a cloud does, and routes to them by a node to who is outside.
+// balance assigns a service addresses of a load balancer, as a controller of a cloud does, and
+// routes to them by a node to who is outside.
 func balance(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, via *lab.Node, addrs ...netip.Addr) {
 	t.Helper()
 	s.Status.LoadBalancer.Ingress = nil
@@ -96,8 +97,8 @@ func ready(pods ...*lab.Pod) (out []endpoint) {
 	return out
 }
 
-// putBackends makes the EndpointSlices of a service what they are to be, as the endpoint controller would: one for each family and each of that
-// many ports.
+// putBackends makes the EndpointSlices of a service what they are to be, as the endpoint controller
+// would: one for each family and each of that many ports.
 func putBackends(ctx context.Context, t *testing.T, l *lab.Lab, service string, backends []endpoint, ports int) {
 	t.Helper()
 	for port := range ports {
@@ -175,7 +176,7 @@ func nodeAddr(n *lab.Node, six bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// answers takes a census until it is as wanted, for 20 s at most, and gives the last one.
+// answers takes a census until it is as wanted, for 20 s at most, and returns the last one.
 func answers(ctx context.Context, t *testing.T, from lab.Place, q lab.Question, wanted func(lab.Census) error) lab.Census {
 	t.Helper()
 	var c lab.Census
@@ -191,7 +192,8 @@ func answers(ctx context.Context, t *testing.T, from lab.Place, q lab.Question, 
 	return c
 }
 
-// spread wants all answers from these servers and from each about as many. A fair choice is five standard deviations off once in two million times.
+// spread wants all answers from these servers and from each about as many. A fair choice is five
+// standard deviations off once in two million times.
 func spread(names ...string) func(lab.Census) error {
 	return func(c lab.Census) error {
 		if err := everyone(names...)(c); err != nil {

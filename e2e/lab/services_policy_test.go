@@ -19,7 +19,8 @@ import (
 // Addresses of balancers, and the ports on which they ask whether a node has endpoints.
 var balancers = []netip.Addr{netip.MustParseAddr("198.18.64.1"), netip.MustParseAddr("fd42:64::1")}
 
-// servicesOfPolicies: what a service says of who is served by whom holds from outside and from inside.
+// servicesOfPolicies: what a service says of who is served by whom holds from outside and from
+// inside.
 func servicesOfPolicies(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	t.Run("externalTrafficPolicy Local", func(t *testing.T) { localOutside(ctx, t, l, client, pods) })
 	t.Run("externalTrafficPolicy Local, between nodes", func(t *testing.T) { localBetween(ctx, t, l, client, pods) })
@@ -29,8 +30,9 @@ func servicesOfPolicies(ctx context.Context, t *testing.T, l *lab.Lab, client *l
 	t.Run("a type that changes", func(t *testing.T) { changingType(ctx, t, l, client, pods) })
 }
 
-// localOutside: a node serves outside by its own backends only, who see the client's address; without one it drops, and says so to
-// the balancer's health check. From inside all backends are reached by the service's own address and the balancer's.
+// localOutside: a node serves outside by its own backends only, who see the client's address;
+// without one it drops, and says so to the balancer's health check. From inside all backends are
+// reached by the service's own address and the balancer's.
 func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	web := publish(ctx, t, l, "local", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, pods[1:]...)
 	without, with := l.Nodes()[0], l.Nodes()[1]
@@ -57,8 +59,8 @@ func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 	})
 }
 
-// localBetween: what a pod sends to another node's port is answered by that node's own backends, who see the pod, or refused at once.
-// By its own node's ports a pod has all backends.
+// localBetween: what a pod sends to another node's port is answered by that node's own backends,
+// who see the pod, or refused at once. By its own node's ports a pod has all backends.
 func localBetween(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	spec := corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}
 	web := publish(ctx, t, l, "between", spec, pods[1:]...)
@@ -77,13 +79,15 @@ func localBetween(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 			}
 			ask(pods[1], web, first, 3, refusedAtOnce)
 			ask(client, web, first, asks, spread("b", "c"))
-			// Backend a is on the first node, and what is remembered there is nothing to the second.
+			// Backend a is on the first node, and what is remembered there is nothing to the
+			// second.
 			ask(pods[1], remembering, first, 12, everyone("a"))
 			if c := ask(client, remembering, second, 12, one); c.Names["a"] > 0 {
 				t.Error("another node's backend answered")
 			}
 		})
 	})
+
 	t.Run("terminating endpoints", func(t *testing.T) {
 		end := func(p *lab.Pod) endpoint { return endpoint{p, false, true, true} }
 		ask := func(from *lab.Pod, at *lab.Node, wanted func(lab.Census) error) {
@@ -152,7 +156,7 @@ func servesAsKubeProxy(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// health asks from outside and gives the status; the answer becomes into.
+// health asks from outside and returns the status; the answer becomes into.
 func health(ctx context.Context, l *lab.Lab, at netip.AddrPort, path string, into any) (int, error) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		err = l.Outside.Do(func() error {
@@ -173,7 +177,8 @@ func health(ctx context.Context, l *lab.Lab, at netip.AddrPort, path string, int
 	return resp.StatusCode, json.NewDecoder(resp.Body).Decode(into)
 }
 
-// localInside: pods have the backends of their own node, and are refused where there is none although there are others.
+// localInside: pods have the backends of their own node, and are refused where there is none
+// although there are others.
 func localInside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	local := corev1.ServiceInternalTrafficPolicyLocal
 	near := publish(ctx, t, l, "near", corev1.ServiceSpec{InternalTrafficPolicy: &local}, pods...)
@@ -185,7 +190,8 @@ func localInside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	})
 }
 
-// sourceRanges: who is outside is served from the ranges and dropped from elsewhere; pods are served.
+// sourceRanges: who is outside is served from the ranges and dropped from elsewhere; pods are
+// served.
 func sourceRanges(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	ranged := publish(ctx, t, l, "ranged", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerSourceRanges: []string{"198.18.0.128/25", "fd42::/120"}}, pods...)
 	addrs := []netip.Addr{netip.MustParseAddr("198.18.64.2"), netip.MustParseAddr("fd42:64::2")}
@@ -223,7 +229,8 @@ func externalIPs(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	})
 }
 
-// changingType: a port on nodes comes and goes with the type of its service, whose own address stays.
+// changingType: a port on nodes comes and goes with the type of its service, whose own address
+// stays.
 func changingType(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	s := publish(ctx, t, l, "changing", corev1.ServiceSpec{}, pods...)
 	inside := lab.Question{To: clusterIP(t, s, false), Count: asks}
@@ -237,7 +244,7 @@ func changingType(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 	answers(ctx, t, client, inside, spread(three...))
 }
 
-// changeService changes a service and gives what it became.
+// changeService changes a service and returns what it became.
 func changeService(ctx context.Context, t *testing.T, l *lab.Lab, name string, change func(*corev1.Service)) *corev1.Service {
 	t.Helper()
 	services := l.Control.Client.CoreV1().Services("default")

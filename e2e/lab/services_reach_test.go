@@ -11,11 +11,14 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// asks is how often a distribution is asked for: of three servers each answers thirty times, give or take twenty-two.
+// asks is how often a distribution is asked for: of three servers each answers thirty times, give
+// or take twenty-two.
 const asks = 90
 
-// servicesOfNodes: what is asked of a node's port reaches all backends by both protocols and families, whoever asks and whichever node: on the same node, and on another
-// through the tunnel. The canaries of what comes from outside and of what is inside differ, so that the oracle tells the hops apart.
+// servicesOfNodes: what is asked of a node's port reaches all backends by both protocols and
+// families, whoever asks and whichever node: on the same node, and on another through the tunnel.
+// The canaries of what comes from outside and of what is inside differ, so that the oracle tells
+// the hops apart.
 func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	web := publish(ctx, t, l, "of-nodes", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, pods...)
 	none := publish(ctx, t, l, "of-nobody", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort})
@@ -42,8 +45,8 @@ func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.
 	connectionsOfOnePort(ctx, t, l, pods)
 }
 
-// servicesOfOnePort: a pod sends datagrams to a backend by another node's port, and then from the same port without it: to the backend's
-// own address, to which a ClusterIP is translated too.
+// servicesOfOnePort: a pod sends datagrams to a backend by another node's port, and then from the
+// same port without it: to the backend's own address, to which a ClusterIP is translated too.
 func servicesOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	web := publish(ctx, t, l, "of-one-port", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, pods[2])
 	for _, six := range []bool{false, true} {
@@ -59,8 +62,9 @@ func servicesOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, client *la
 	}
 }
 
-// connectionsOfOnePort: a client outside whose connection to a service has just ended has one from the same port to another service, of the
-// same only backend. Its first SYN is dropped, since the answers of both look alike in the node; one that it sends again soon is not.
+// connectionsOfOnePort: a client outside whose connection to a service has just ended has one from
+// the same port to another service, of the same only backend. Its first SYN is dropped, since the
+// answers of both look alike in the node; one that it sends again soon is not.
 func connectionsOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	for _, b := range []struct {
 		where, name string

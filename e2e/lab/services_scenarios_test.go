@@ -14,11 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// scenario is one of the suite that the load balancer loxilb is tested with (its folder cicd): there the order of answers is asserted, since it takes
-// servers in turns. Ours are chosen at random, so what is asserted is who answers, and how often. Not here are those of what no Service asks for: servers that
-// answer past the balancer (tcplbdsr1, tcplbdsr2, tcplbl3dsr), weights and least connections (wrrtcplb, tcplblc), marks, one arm, NAT64, SCTP, proxies of HTTPS,
-// probes of the balancer's own (tcplbmon, httpsep: readiness is the kubelet's) and pairs of balancers; tcplbcps and tcpsctpperf are in bench-service. docs/services.md
-// has all of them.
+// scenario is one of the suite that the load balancer loxilb is tested with (its folder cicd):
+// there the order of answers is asserted, since it takes servers in turns. Ours are chosen at
+// random, so what is asserted is who answers, and how often. Not here are those of what no Service
+// asks for: servers that answer past the balancer (tcplbdsr1, tcplbdsr2, tcplbl3dsr), weights and
+// least connections (wrrtcplb, tcplblc), marks, one arm, NAT64, SCTP, proxies of HTTPS, probes of
+// the balancer's own (tcplbmon, httpsep: readiness is the kubelet's) and pairs of balancers;
+// tcplbcps and tcpsctpperf are in bench-service. docs/services.md has all of them.
 type scenario struct {
 	// name is the scenario's there, or says what ours is beside them.
 	name string
@@ -30,9 +32,11 @@ type scenario struct {
 	ports int
 	// before are the backends, after those that they become, nil for no change.
 	before, after []string
-	// pods is that a pod asks at the service's own address, too; all are asked from outside, at a balancer's address that is routed to the first node.
+	// pods is that a pod asks at the service's own address, too; all are asked from outside, at a
+	// balancer's address that is routed to the first node.
 	pods bool
-	// itself is that the backends ask at the balancer's address, too: each is one of those that answer it.
+	// itself is that the backends ask at the balancer's address, too: each is one of those that
+	// answer it.
 	itself bool
 	// clients is how many more addresses outside ask, of which each is to stay with its backend.
 	clients byte
@@ -55,7 +59,8 @@ func several(names ...string) func(lab.Census) error {
 	}
 }
 
-// scaled wants almost all of many endpoints to have answered, and none that is not one: of 765 asked 3,000 times one misses 15 on the average, give or take 4.
+// scaled wants almost all of many endpoints to have answered, and none that is not one: of 765
+// asked 3,000 times one misses 15 on the average, give or take 4.
 func scaled(names ...string) func(lab.Census) error {
 	return func(c lab.Census) error {
 		known := map[string]bool{}
@@ -79,7 +84,8 @@ func scaled(names ...string) func(lab.Census) error {
 // afterTimeout is more than the second after which some of these services forget a client.
 const afterTimeout = 2100 * time.Millisecond
 
-// scalePorts is how many endpoints a backend is in tcpepscale, which has as many on each of three servers.
+// scalePorts is how many endpoints a backend is in tcpepscale, which has as many on each of three
+// servers.
 const scalePorts = 255
 
 var three = []string{"a", "b", "c"}
@@ -122,6 +128,7 @@ func serviceScenarios(t *testing.T, routing string) {
 		}
 		many = append(many, p)
 	}
+
 	var waits sync.WaitGroup // beside the others
 	for i, s := range scenarios {
 		run := func() {
@@ -139,6 +146,7 @@ func serviceScenarios(t *testing.T, routing string) {
 			run()
 		}
 	}
+
 	waits.Wait()
 	noLeaksBetween(t, l)
 }
@@ -155,6 +163,7 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 		}
 		return out
 	}
+
 	spec := s.spec
 	spec.Type = corev1.ServiceTypeLoadBalancer
 	name := fmt.Sprintf("scenario-%d", number)
@@ -162,12 +171,14 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 	if s.ports > 1 {
 		putBackends(ctx, t, l, name, ready(of(s.before)...), s.ports)
 	}
+
 	addr := netip.AddrFrom4([4]byte{198, 18, 65, byte(number + 1)})
 	if s.six {
 		a := netip.MustParseAddr("fd42:65::").As16()
 		a[15] = byte(number + 1)
 		addr = netip.AddrFrom16(a)
 	}
+
 	balance(ctx, t, l, web, l.Nodes()[0], addr)
 	s.ask(ctx, t, l, web, addr, client, s.before)
 	if s.itself {
@@ -175,9 +186,11 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 			s.askAs(ctx, t, p, lab.Question{To: netip.AddrPortFrom(addr, servicePort)}, s.before)
 		}
 	}
+
 	if s.clients > 0 {
 		s.persist(ctx, t, l, netip.AddrPortFrom(addr, servicePort))
 	}
+
 	if s.after != nil {
 		putBackends(ctx, t, l, name, ready(of(s.after)...), 1)
 		s.ask(ctx, t, l, web, addr, client, s.after)
@@ -213,11 +226,13 @@ func (s scenario) askAs(ctx context.Context, t *testing.T, from lab.Place, q lab
 // moreClients is the last byte before those of more addresses of the host outside.
 const moreClients = 200
 
-// persist asks from more addresses outside, twice from each: each stays with its backend and not all have the same one, which twelve of three have once in 177,147 times.
+// persist asks from more addresses outside, twice from each: each stays with its backend and not
+// all have the same one, which twelve of three have once in 177,147 times.
 func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to netip.AddrPort) {
 	t.Helper()
 	six := to.Addr().Is6()
 	via := nodeAddr(l.Nodes()[0], six)
+
 	var clients []netip.Addr
 	for i := range s.clients {
 		for _, p := range l.Family().Underlay(moreClients + 1 + i) {
@@ -231,6 +246,7 @@ func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to neti
 			}
 		}
 	}
+
 	had := map[netip.Addr]string{}
 	used := map[string]int{}
 	for round := range 2 {
@@ -248,8 +264,10 @@ func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to neti
 			}
 		}
 	}
+
 	if len(used) < 2 {
 		t.Errorf("%d clients all had the same server: %v", len(clients), used)
 	}
+
 	t.Logf("servers of %d clients: %v", len(clients), had)
 }

@@ -54,12 +54,14 @@ type keeper struct {
 	taken bool
 }
 
-// servicesMoveDatagrams: a backend that terminates keeps what it has and gets nothing new. When it goes, its UDP flows move, of connected and unconnected sockets
-// and of who is outside; TCP connections stay with it, to end with it.
+// servicesMoveDatagrams: a backend that terminates keeps what it has and gets nothing new. When it
+// goes, its UDP flows move, of connected and unconnected sockets and of who is outside; TCP
+// connections stay with it, to end with it.
 func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	b, c := pods[1], pods[2]
 	web := publish(ctx, t, l, "moving", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, b)
 	n := l.Nodes()[0]
+
 	var keepers []*keeper
 	for _, six := range []bool{false, true} {
 		inside, outside := clusterIP(t, web, six), nodePort(t, web, n, "udp", six)
@@ -71,6 +73,7 @@ func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client
 			&keeper{what: "a connection from outside, " + family(six), from: l.Outside, q: lab.Question{Proto: "tcp", To: nodePort(t, web, n, "tcp", six), Egress: true}},
 		)
 	}
+
 	for _, k := range keepers {
 		answers(ctx, t, k.from, k.q, everyone("b"))
 		var err error
@@ -78,10 +81,12 @@ func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client
 			t.Fatalf("%s: %v", k.what, err)
 		}
 	}
+
 	putBackends(ctx, t, l, web.Name, append(ready(c), endpoint{b, false, true, true}), 1)
 	for _, k := range keepers {
 		answers(ctx, t, k.from, k.q, everyone("c"))
 	}
+
 	putBackends(ctx, t, l, web.Name, ready(c), 1)
 	for _, k := range keepers {
 		if k.q.Proto == "udp" {
@@ -90,6 +95,7 @@ func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client
 			}
 		}
 	}
+
 	for _, k := range keepers {
 		k.end(ctx, t)
 	}

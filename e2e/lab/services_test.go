@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -38,7 +38,8 @@ func serviceLab(t *testing.T, hostRouting string) (context.Context, *lab.Lab) {
 // hostRoutings are both ways in which packets come to pods of a node.
 var hostRoutings = []string{config.HostRoutingKernel, config.HostRoutingEBPF}
 
-// What services promise while nothing fails, over one lab for each host routing: each part has services of its own.
+// What services promise while nothing fails, over one lab for each host routing: each part has
+// services of its own.
 func TestServices(t *testing.T) {
 	for _, routing := range hostRoutings {
 		t.Run(routing, func(t *testing.T) { services(t, routing) })
@@ -67,7 +68,8 @@ func services(t *testing.T, routing string) {
 	ownCgroups(t, nil, before)
 }
 
-// metByNetfilter wants rules of others on the pods' node to see what two pods say to each other, or not to, once they have been there for a few seconds.
+// metByNetfilter wants rules of others on the pods' node to see what two pods say to each other, or
+// not to, once they have been there for a few seconds.
 func metByNetfilter(ctx context.Context, t *testing.T, client, server *lab.Pod, met bool) {
 	rules := "table inet others { chain forward { type filter hook forward priority 0; "
 	for _, a := range server.Addrs {
@@ -94,7 +96,8 @@ func metByNetfilter(ctx context.Context, t *testing.T, client, server *lab.Pod, 
 	}
 }
 
-// noLeaksBetween is noLeaks for a lab in which pods of two nodes talked: some of what was on the wire was of tunnels.
+// noLeaksBetween is noLeaks for a lab in which pods of two nodes talked: some of what was on the
+// wire was of tunnels.
 func noLeaksBetween(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	noLeaks(t, l)
@@ -132,7 +135,8 @@ func cgroupPrograms(t *testing.T, path string) map[ebpf.AttachType][]ebpf.Progra
 	return out
 }
 
-// machinePrograms are those at the root of this machine's tree of cgroups, where no lab may attach any.
+// machinePrograms are those at the root of this machine's tree of cgroups, where no lab may attach
+// any.
 func machinePrograms(t *testing.T) map[ebpf.AttachType][]ebpf.ProgramID {
 	t.Helper()
 	nettest.NeedRoot(t)
@@ -143,7 +147,8 @@ func machinePrograms(t *testing.T) map[ebpf.AttachType][]ebpf.ProgramID {
 	return cgroupPrograms(t, tree)
 }
 
-// ownCgroups wants programs at the roots that the nodes of a lab see, none for no lab, and those of the machine's own root as they were.
+// ownCgroups wants programs at the roots that the nodes of a lab see, none for no lab, and those of
+// the machine's own root as they were.
 func ownCgroups(t *testing.T, l *lab.Lab, before map[ebpf.AttachType][]ebpf.ProgramID) {
 	t.Helper()
 	if now := machinePrograms(t); !maps.EqualFunc(before, now, slices.Equal[[]ebpf.ProgramID]) {
@@ -159,7 +164,8 @@ func ownCgroups(t *testing.T, l *lab.Lab, before map[ebpf.AttachType][]ebpf.Prog
 	}
 }
 
-// servicesByAddress: pods reach a backend on the other node by the service's address, and what is translated stays in the tunnel.
+// servicesByAddress: pods reach a backend on the other node by the service's address, and what is
+// translated stays in the tunnel.
 func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 	pods := echoPods(ctx, t, l)
 	front, other := pods[0], pods[1]
@@ -264,12 +270,14 @@ func putSlice(ctx context.Context, t *testing.T, l *lab.Lab, name string, protoc
 	}
 }
 
-// The table outlives veild, and so do connections from a pod and from outside; it follows changes after veild is back. The API server away changes nothing.
+// The table outlives veild, and so do connections from a pod and from outside; it follows changes
+// after veild is back. The API server away changes nothing.
 func TestServicesOutliveVeild(t *testing.T) {
 	ctx, l := serviceLab(t, config.HostRoutingKernel)
 	client, pods := namedPods(ctx, t, l, 1, "a", "b")
 	web := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, pods[1])
 	n := l.Nodes()[0]
+
 	// The backend is on the other node.
 	var ways []*keeper
 	for _, six := range []bool{false, true} {
@@ -277,6 +285,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 			&keeper{what: "a pod, " + family(six), from: client, q: lab.Question{To: clusterIP(t, web, six)}},
 			&keeper{what: "outside, " + family(six), from: l.Outside, q: lab.Question{To: nodePort(t, web, n, "tcp", six), Egress: true}})
 	}
+
 	for _, w := range ways {
 		answers(ctx, t, w.from, w.q, everyone("b"))
 		var err error
@@ -284,6 +293,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 			t.Fatalf("%s: %v", w.what, err)
 		}
 	}
+
 	once := func(when string) {
 		t.Helper()
 		for _, w := range ways {
@@ -298,9 +308,11 @@ func TestServicesOutliveVeild(t *testing.T) {
 			}
 		}
 	}
+
 	if err := n.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	once("while veild is dead")
 	if err := l.Control.StopAPIServer(ctx); err != nil {
 		t.Fatal(err)
@@ -308,6 +320,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 	if _, err := n.StartProgram(ctx, "veild"); err != nil {
 		t.Fatal(err)
 	}
+
 	listed := func(wanted bool) {
 		t.Helper()
 		waitStatus(ctx, t, n, 30*time.Second, func(s telemetry.Status) error {
@@ -317,24 +330,29 @@ func TestServicesOutliveVeild(t *testing.T) {
 			return nil
 		})
 	}
+
 	listed(false)
 	once("after a start without an API server")
 	if err := l.Control.StartAPIServer(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	listed(true)
 	once("after the lists have come")
 	for _, w := range ways {
 		w.lived(ctx, t)
 	}
+
 	if err := l.Control.Client.CoreV1().Services("default").Delete(ctx, web.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, w := range ways {
 		q := w.q
 		q.Count, q.Timeout = 1, 300*time.Millisecond
 		answers(ctx, t, w.from, q, unanswered)
 	}
+
 	if err := n.Program("veild").Term(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -344,10 +362,12 @@ func TestServicesOutliveVeild(t *testing.T) {
 	if left, err := filepath.Glob(n.Path("/sys/fs/bpf/kubeveil/*")); err != nil || len(left) > 0 {
 		t.Errorf("after cleanup there are %v (%v)", left, err)
 	}
+
 	noLeaksBetween(t, l)
 }
 
-// longestGap is how long a connection that is asked 50 times a second may have had no answer while other labs run beside; seen were 0.1 s.
+// longestGap is how long a connection that is asked 50 times a second may have had no answer while
+// other labs run beside; seen were 0.1 s.
 const longestGap = 3 * time.Second
 
 // lived ends a keeper of a connection to server b and wants it to have been answered all the time.

@@ -31,10 +31,11 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount/mounttest"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// sidecarsEnv names the environment variable that, when set, runs the test of the side-cars: the folder with the programs of the image kubeveil-csi.
+// sidecarsEnv names the environment variable that, when set, runs the test of the side-cars: the
+// folder with the programs of the image kubeveil-csi.
 const sidecarsEnv = "KUBEVEIL_SIDECARS"
 
 // sidecars are the side-cars of one node, at work beside a driver without a kernel.
@@ -45,13 +46,15 @@ type sidecars struct {
 	bin          string
 }
 
-// The side-cars, with the arguments and rights of the manifests and no others, on a real API server: a claim becomes a volume of the node, grows, has
-// a snapshot taken from which another is made, and goes.
+// The side-cars, with the arguments and rights of the manifests and no others, on a real API
+// server: a claim becomes a volume of the node, grows, has a snapshot taken from which another is
+// made, and goes.
 func TestSidecars(t *testing.T) {
 	bin := os.Getenv(sidecarsEnv)
 	if bin == "" {
 		nettest.Skip(t, nettest.Short, "the side-cars take minutes to build; `make image-csi`, then "+sidecarsEnv+"=$PWD/out/images/root-amd64/usr/local/bin runs it")
 	}
+
 	ctx, l := newLab(t, lab.Options{NoBoot: true, Nodes: 1})
 	installCSI(ctx, t, l)
 	snapshots := filepath.Join(root(t), "manifests/components/snapshots")
@@ -60,12 +63,14 @@ func TestSidecars(t *testing.T) {
 			t.Fatalf("%s: %v", m.path, err)
 		}
 	}
+
 	s := &sidecars{Lab: l, t: t, node: l.Nodes()[0].Name, bin: bin, socket: filepath.Join(l.Control.Host().Dir, "csi.sock")}
 	// As the kubelet does when the driver registers.
 	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, driver.TopologyKey, s.node)
 	if _, err := l.Control.Client.CoreV1().Nodes().Patch(ctx, s.node, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	s.serveDriver(ctx)
 	s.start(ctx, filepath.Join(root(t), csiManifests, "driver/daemonset.yaml"), csiAccount)
 	s.start(ctx, filepath.Join(snapshots, "daemonset.yaml"), csiAccount)
@@ -76,6 +81,7 @@ func TestSidecars(t *testing.T) {
 	t.Run("veilctl volume", func(t *testing.T) { s.veilctl(ctx, t, pv.Name) })
 	t.Run("expand", func(t *testing.T) { s.expand(ctx, t, pv) })
 	t.Run("snapshot", func(t *testing.T) { s.snapshot(ctx, t) })
+
 	t.Run("delete", func(t *testing.T) { s.remove(ctx, t, pv) })
 }
 
@@ -95,10 +101,12 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 	if err := keyring.CreateFile(key); err != nil {
 		s.t.Fatal(err)
 	}
+
 	keys, err := keyring.File(key)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	log := slog.New(slog.NewTextHandler(s.t.Output(), nil))
 	files := &backend.Files{Dir: s.t.TempDir(), Sparse: true}
 	s.t.Cleanup(func() { // What a test that failed leaves is on loop devices.
@@ -109,19 +117,23 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 			}
 		}
 	})
+
 	set := volume.NewSet(volume.Config{Cluster: cluster, Node: s.node, Store: store, Engine: crypttest.New(), Backend: files, Log: log})
 	d, err := driver.New(driver.Config{Node: s.node, Version: "v0", Sets: map[string]*volume.Set{driver.BackendFile: set},
 		Keys: map[string]keyring.Provider{keyring.NameKMS: keys}, Mounts: &mounttest.System{}, Log: log})
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	listener, err := driver.Listen(s.socket)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	server := driver.NewServer(log, func(driver.Call) {})
 	d.Register(server)
-	// Not the test's, which ends before what is cleaned up: side-cars end when they lose their driver.
+	// Not the test's, which ends before what is cleaned up: side-cars end when they lose their
+	// driver.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() { done <- driver.Serve(ctx, server, listener) }()
@@ -141,6 +153,7 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(readManifest(s.t, path).object.Object, &set); err != nil {
 		s.t.Fatal(err)
 	}
+
 	token, pod := s.token(ctx, account)
 	for _, c := range set.Spec.Template.Spec.Containers {
 		if len(c.Command) == 0 {
@@ -150,6 +163,7 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 		if err := os.WriteFile(config, s.kubeconfig(token), 0o600); err != nil {
 			s.t.Fatal(err)
 		}
+
 		args := []string{"NODE_NAME=" + s.node, "NAMESPACE=kube-system", "POD_NAME=" + pod, filepath.Join(s.bin, filepath.Base(c.Command[0])), "--kubeconfig=" + config, "--v=4"}
 		for _, a := range c.Args {
 			args = append(args, strings.ReplaceAll(a, "/csi/csi.sock", s.socket))
@@ -157,10 +171,12 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 				args = append(args, "--leader-election-namespace=kube-system")
 			}
 		}
+
 		p, err := s.Control.Host().Start(ctx, "/usr/bin/env", args...)
 		if err != nil {
 			s.t.Fatal(err)
 		}
+
 		s.t.Cleanup(func() {
 			if !p.Running() {
 				s.t.Errorf("%s has ended by itself: its output is in %s", c.Name, s.Control.Host().Dir)
@@ -219,7 +235,8 @@ func (s *sidecars) capacity(ctx context.Context, t *testing.T) {
 	})
 }
 
-// provision makes a claim whose pod was scheduled to the node, and gives the volume that is made for it. from may be nil.
+// provision makes a claim whose pod was scheduled to the node, and returns the volume that is made
+// for it. from may be nil.
 func (s *sidecars) provision(ctx context.Context, name string, from *corev1.TypedLocalObjectReference) *corev1.PersistentVolume {
 	s.t.Helper()
 	class := "kubeveil"
@@ -232,10 +249,12 @@ func (s *sidecars) provision(ctx context.Context, name string, from *corev1.Type
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("128Mi")}},
 		},
 	}
+
 	claim, err := s.Control.Client.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim, metav1.CreateOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	var pv *corev1.PersistentVolume
 	s.within(ctx, s.t, "a volume for the claim", func() error {
 		pv, err = s.Control.Client.CoreV1().PersistentVolumes().Get(ctx, "pvc-"+string(claim.UID), metav1.GetOptions{})
@@ -248,6 +267,7 @@ func (s *sidecars) provision(ctx context.Context, name string, from *corev1.Type
 	if node, _, _ := unstructured.NestedString(o.Object, "spec", "node"); node != s.node || pv.Spec.CSI.VolumeHandle != pv.Name {
 		s.t.Errorf("the volume is of node %q, handle %q", node, pv.Spec.CSI.VolumeHandle)
 	}
+
 	return pv
 }
 
@@ -270,7 +290,8 @@ func (s *sidecars) bind(ctx context.Context, pv *corev1.PersistentVolume) {
 	s.phase(ctx, pv.Name, corev1.VolumeBound)
 }
 
-// phase sets the phase of a volume as the controller manager would, and lets go of one that is released.
+// phase sets the phase of a volume as the controller manager would, and lets go of one that is
+// released.
 func (s *sidecars) phase(ctx context.Context, name string, phase corev1.PersistentVolumePhase) {
 	s.t.Helper()
 	pvs := s.Control.Client.CoreV1().PersistentVolumes()
@@ -289,7 +310,8 @@ func (s *sidecars) phase(ctx context.Context, name string, phase corev1.Persiste
 	})
 }
 
-// veilctl lists the volume as well, shows it, and says why a key that is not there yet cannot be wrapped anew.
+// veilctl lists the volume as well, shows it, and says why a key that is not there yet cannot be
+// wrapped anew.
 func (s *sidecars) veilctl(ctx context.Context, t *testing.T, name string) {
 	config := filepath.Join(s.Control.Host().Dir, "reader.kubeconfig")
 	text := fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: lab, clusters: [{name: lab, cluster: {server: "https://127.0.0.1:6443", certificate-authority: pki/ca.crt}}],
@@ -340,6 +362,7 @@ func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	s.within(ctx, t, "the snapshot is ready", func() error {
 		o, err := snapshots.Get(ctx, "first", metav1.GetOptions{})
 		if err != nil {
@@ -350,6 +373,7 @@ func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
 		}
 		return nil
 	})
+
 	group := "snapshot.storage.k8s.io"
 	restored := s.provision(ctx, "restored", &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "first"})
 	if o, err := s.Control.Dynamic.Resource(kubestore.VeilVolumes).Get(ctx, restored.Name, metav1.GetOptions{}); err != nil {
@@ -357,11 +381,13 @@ func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
 	} else if source, _, _ := unstructured.NestedString(o.Object, "spec", "source"); !strings.HasPrefix(source, "snap-") {
 		t.Errorf("the volume was made from %q", source)
 	}
+
 	s.bind(ctx, restored) // While a claim waits for its volume, the snapshot is kept.
 	s.remove(ctx, t, restored)
 	if err := snapshots.Delete(ctx, "first", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	s.within(ctx, t, "the snapshot goes, with its state", func() error {
 		_, err := snapshots.Get(ctx, "first", metav1.GetOptions{})
 		left, listed := s.Control.Dynamic.Resource(kubestore.VeilVolumes).List(ctx, metav1.ListOptions{})

@@ -25,6 +25,7 @@ func TestPeerThatDoesNotAnswerIsSilent(t *testing.T) {
 			return nil
 		})
 	}
+
 	state(telemetry.PeerUp)
 	if err := n2.Crash(); err != nil {
 		t.Fatal(err)
@@ -32,6 +33,7 @@ func TestPeerThatDoesNotAnswerIsSilent(t *testing.T) {
 	if _, err := lab.Source(ctx, a, b.Addr(false), interval); err != nil {
 		t.Fatal(err)
 	}
+
 	state(telemetry.PeerSilent)
 	if m := nodeMetrics(ctx, t, n1); !strings.Contains(m, `kubeveil_peers{state="silent"} 1`) {
 		t.Errorf("the metrics do not count it")
@@ -39,6 +41,7 @@ func TestPeerThatDoesNotAnswerIsSilent(t *testing.T) {
 	if err := n2.Boot(ctx, true); err != nil {
 		t.Fatal(err)
 	}
+
 	state(telemetry.PeerUp)
 	noLeaks(t, l)
 }

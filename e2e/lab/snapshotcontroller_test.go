@@ -25,7 +25,7 @@ type edit struct {
 	ok     bool
 }
 
-// set gives the change that puts a value at a path.
+// set returns the change that puts a value at a path.
 func set(value any, path ...string) func(map[string]any) {
 	return func(o map[string]any) {
 		if err := unstructured.SetNestedField(o, value, path...); err != nil {
@@ -34,7 +34,7 @@ func set(value any, path ...string) func(map[string]any) {
 	}
 }
 
-// finalizers gives the change that adds a finalizer, or takes it away.
+// finalizers returns the change that adds a finalizer, or takes it away.
 func finalizers(name string, there bool) func(map[string]any) {
 	return func(o map[string]any) {
 		had, _, err := unstructured.NestedStringSlice(o, "metadata", "finalizers")
@@ -48,7 +48,8 @@ func finalizers(name string, there bool) func(map[string]any) {
 	}
 }
 
-// snapshotController does what the controller does, and is refused what its rights would allow beyond that: whoever has the token of its pod makes no snapshot another's.
+// snapshotController does what the controller does, and is refused what its rights would allow
+// beyond that: whoever has the token of its pod makes no snapshot another's.
 func snapshotController(ctx context.Context, t *testing.T, l *lab.Lab) {
 	config := rest.CopyConfig(l.Control.Config)
 	config.Impersonate = rest.ImpersonationConfig{

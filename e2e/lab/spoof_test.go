@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Where pods' packets may go, and where not: sources that are not theirs, destinations that nobody has, nodes,
-// hosts outside, ports of the host.
+// Where pods' packets may go, and where not: sources that are not theirs, destinations that nobody
+// has, nodes, hosts outside, ports of the host.
 func TestWherePodsReach(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	pods := echoPods(ctx, t, l)
@@ -40,7 +40,8 @@ func TestWherePodsReach(t *testing.T) {
 	noLeaks(t, l)
 }
 
-// spoof sends from a pod what is not its own, and wants nothing to arrive and each packet to be counted.
+// spoof sends from a pod what is not its own, and wants nothing to arrive and each packet to be
+// counted.
 func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	a, b := pods[0], pods[1]
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
@@ -52,12 +53,14 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	own, _ := linkOf(ctx, t, a, "eth0")
 	gateway := gatewayOf(ctx, t, a)
 	packet := func(src, dst netip.Addr) []byte {
 		return datagram{from: own, to: gateway, src: src, dst: dst, srcPort: 4000, dstPort: lab.SinkPort,
 			payload: []byte("01234567" + l.Canary + l.Canary)}.frame()
 	}
+
 	var frames [][]byte
 	for _, six := range []bool{false, true} {
 		i := 0
@@ -73,12 +76,14 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 			}
 		}
 	}
+
 	before, egressed := dropped(ctx, t, n1, "pod_spoofed_source"), l.Oracle.Seen().Kinds[oracle.Egress]
 	inject(ctx, t, a, "eth0", frames...)
 	counted(ctx, t, uint64(len(frames)), func() uint64 { return dropped(ctx, t, n1, "pod_spoofed_source") - before })
 	if !strings.Contains(nodeMetrics(ctx, t, n1), `kubeveil_plaintext_blocked_total{reason="pod_spoofed_source"}`) {
 		t.Error("the metrics do not name the reason")
 	}
+
 	// The pod's own address is the control: that one arrives.
 	inject(ctx, t, a, "eth0", packet(a.Addr(false), b.Addr(false)))
 	if err := sink.WaitLine(ctx, "received 1", 5*time.Second); err != nil {
@@ -91,23 +96,28 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	if now := l.Oracle.Seen().Kinds[oracle.Egress]; now != egressed {
 		t.Errorf("%d frames went outside", now-egressed)
 	}
+
 	t.Logf("%d forged packets dropped, one honest one arrived", len(frames))
 }
 
-// unreachable wants a refusal at once, each time, for what belongs to the cluster and to nobody in it.
+// unreachable wants a refusal at once, each time, for what belongs to the cluster and to nobody in
+// it.
 func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "without-key"}}
 	node, err := l.Control.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	keyless := []netip.Addr{netip.MustParseAddr("198.18.0.77"), netip.MustParseAddr("fd42::4d")}
 	for _, a := range keyless {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
+
 	if _, err := l.Control.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	waitStatus(ctx, t, p.Node, 10*time.Second, func(s telemetry.Status) error {
 		for _, peer := range s.Peers {
 			if peer.Name == node.Name && peer.State == telemetry.PeerKeyless {
@@ -116,6 +126,7 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 		}
 		return fmt.Errorf("no keyless peer: %+v", s.Peers)
 	})
+
 	for what, addr := range map[string]string{
 		"a cluster address of no node": "198.19.77.5", "a cluster address of no node, IPv6": "fd42:1:0:4d::5",
 		"a service that nobody translates": "198.18.128.77", "a service that nobody translates, IPv6": "fd42:2::4d",
@@ -135,12 +146,14 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 			}
 		})
 	}
+
 	if err := l.Control.Client.CoreV1().Nodes().Delete(ctx, node.Name, metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
 }
 
-// podsAndNodes lets pods and nodes, own and remote, talk to each other; the oracle says whether it was in clear.
+// podsAndNodes lets pods and nodes, own and remote, talk to each other; the oracle says whether it
+// was in clear.
 func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	for i, n := range l.Nodes() {
 		for j, p := range pods {
@@ -155,11 +168,14 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 					}
 				}
 			}
+
 			if i == j {
 				continue
 			}
+
 			err := lab.Until(ctx, 5*time.Second, func() error {
-				// 10 messages there and back, both protocols, families and directions, on three links.
+				// 10 messages there and back, both protocols, families and directions, on three
+				// links.
 				if now := l.Oracle.Seen().Kinds[oracle.Tunnel]; now < before+160 {
 					return fmt.Errorf("%d tunnel frames", now-before)
 				}
@@ -214,6 +230,7 @@ func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	for _, proto := range []string{"tcp", "udp"} {
 		ports = append(ports, lab.PortMapping{HostPort: 18080, ContainerPort: lab.EchoPort, Protocol: proto})
 	}
+
 	p, err := n.AddPod(ctx, "published", lab.PodOptions{Ports: ports})
 	if err != nil {
 		t.Fatal(err)
@@ -221,11 +238,13 @@ func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if _, err := lab.Echo(ctx, p); err != nil {
 		t.Fatal(err)
 	}
+
 	// Netfilter turns what it sends to another pod of the node, and has to turn the answers.
 	near, err := n.AddPod(ctx, "near", lab.PodOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, to := range n.Addrs {
 		for _, proto := range []string{"tcp", "udp"} {
 			if _, err := lab.Send(ctx, near, lab.Exchange{Proto: proto, To: to, Port: 18080}); err != nil {
@@ -236,13 +255,15 @@ func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 			}
 		}
 	}
+
 	loopback(ctx, t, l, p)
 	if err := errors.Join(p.Del(ctx), near.Del(ctx)); err != nil {
 		t.Error(err)
 	}
 }
 
-// loopback wants a pod with host ports, whose link has route_localnet, not to reach 127.0.0.1 of its node.
+// loopback wants a pod with host ports, whose link has route_localnet, not to reach 127.0.0.1 of
+// its node.
 func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	t.Helper()
 	sink, err := lab.Sink(ctx, p.Node)

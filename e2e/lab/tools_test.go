@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
@@ -15,7 +15,8 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 // longEnv names the environment variable that, when set, runs what mostly waits too.
 const longEnv = "KUBEVEIL_LAB_LONG"
 
-// needLong skips a test when long ones were not asked for; why is what it waits for, or what covers it meanwhile.
+// needLong skips a test when long ones were not asked for; why is what it waits for, or what covers
+// it meanwhile.
 func needLong(t *testing.T, why string) {
 	t.Helper()
 	if os.Getenv(longEnv) == "" {

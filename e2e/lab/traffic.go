@@ -76,8 +76,8 @@ func Send(ctx context.Context, from Place, x Exchange) (Sent, error) {
 	return s, err
 }
 
-// Hold starts one TCP connection with numbered records to an echo server and waits until it is open.
-// End it with Process.Result into a Held, which fails when the connection did not live.
+// Hold starts one TCP connection with numbered records to an echo server and waits until it is
+// open. End it with Process.Result into a Held, which fails when the connection did not live.
 func Hold(ctx context.Context, from Place, to netip.Addr) (*Process, error) {
 	return startTool(ctx, from, "connected", "hold", "-to", target(to, EchoPort))
 }

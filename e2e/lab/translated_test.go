@@ -16,8 +16,8 @@ import (
 // portToPod is the port of a service that another program publishes on a node.
 const portToPod = 30001
 
-// Another program translates addresses, as kube-proxy and what a former network left behind do: what is encrypted
-// stays so, answers included, and what would become host to host is refused.
+// Another program translates addresses, as kube-proxy and what a former network left behind do:
+// what is encrypted stays so, answers included, and what would become host to host is refused.
 func TestOthersTranslate(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{Nodes: 3})
 	pods := echoPods(ctx, t, l)
@@ -37,14 +37,14 @@ func TestOthersTranslate(t *testing.T) {
 	noLeaks(t, l)
 }
 
-// foreign gives a node a table of nft that is not ours.
+// foreign adds an nftables table that is not ours to a node.
 func foreign(ctx context.Context, t *testing.T, n *lab.Node, name, rules string) {
 	t.Helper()
 	run(ctx, t, n, "bash", "-c", fmt.Sprintf("nft -f - <<'END'\ntable inet %s {\n%s\n}\nEND", name, rules))
 }
 
-// foreignSources translates the source of all that pods send to the node that forwards it. Nodes then still
-// answer the pod, by the tunnel.
+// foreignSources translates the source of all that pods send to the node that forwards it. Nodes
+// then still answer the pod, by the tunnel.
 func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	var sources string
 	for i, p := range l.Family().ClusterRanges() {
@@ -66,11 +66,13 @@ func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 	tunnelled(ctx, t, l, before)
 }
 
-// unkeptSources takes away what keeps the sources of pods from translation: a node's answer would then be host to host.
+// unkeptSources takes away what keeps the sources of pods from translation: a node's answer would
+// then be host to host.
 func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	if err := p.Node.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	run(ctx, t, p.Node, "nft", "flush", "chain", "inet", config.NFTGuardTable, "keep_source")
 	ask := func(timeout time.Duration) (answered, refused error) {
 		for _, addr := range l.Nodes()[1].Addrs {
@@ -88,9 +90,11 @@ func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	if err, _ := ask(300 * time.Millisecond); err != nil {
 		t.Error(err)
 	}
+
 	if _, err := p.Node.StartProgram(ctx, "veild"); err != nil {
 		t.Fatal(err)
 	}
+
 	settled(ctx, t, p.Node)
 	if dropped(ctx, t, p.Node, "source_translated") == 0 {
 		t.Error("nothing was counted: the sources were not translated")
@@ -112,7 +116,8 @@ func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 			}
 		}
 		tunnelled(ctx, t, l, before)
-		// As far as the second node that is host to host, and allowed by its name; from there on it is to a pod.
+		// As far as the second node that is host to host, and allowed by its name; from there on it
+		// is to a pod.
 		l.Oracle.Update(func(r *oracle.Rules) {
 			r.Flows = append(r.Flows, oracle.Flow{Name: "port of a node", Proto: oracle.TCP, Addr: addr, Port: portToPod})
 		})
@@ -125,7 +130,8 @@ func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	}
 }
 
-// published are chains that translate what comes to a port, to echo servers at addresses of both families, and masquerade it.
+// published are chains that translate what comes to a port, to echo servers at addresses of both
+// families, and masquerade it.
 func published(port int, addrs []netip.Addr) string {
 	return fmt.Sprintf(`chain pre { type nat hook prerouting priority -100;
 			meta nfproto ipv4 meta l4proto { tcp, udp } th dport %[1]d dnat ip to %[2]s:%[4]d;

@@ -18,8 +18,8 @@ import (
 // balancerIPs are LoadBalancer IPs, by family.
 var balancerIPs = []netip.Addr{netip.MustParseAddr("198.18.78.1"), netip.MustParseAddr("fd42:5::1")}
 
-// TestNodesWithMoreAddresses serves on nodes with a second NIC that is registered first, a VIP on lo
-// and a second IPv6 address: by kube-proxy, in both of its modes, and by the service table.
+// TestNodesWithMoreAddresses serves on nodes with a second NIC that is registered first, a VIP on
+// lo and a second IPv6 address: by kube-proxy, in both of its modes, and by the service table.
 // kube-proxy masquerades into tunnels, and peers take only a Node's own addresses.
 func TestNodesWithMoreAddresses(t *testing.T) {
 	t.Parallel()

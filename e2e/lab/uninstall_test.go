@@ -74,7 +74,8 @@ func TestUninstall(t *testing.T) {
 		}
 		talk(ctx, t, pods[0], pods[1])
 	})
-	// The kernel sends both again after the guard is gone: a connection with data, and one that nobody answered yet.
+	// The kernel sends both again after the guard is gone: a connection with data, and one that
+	// nobody answered yet.
 	const silentPort = 9
 	run(ctx, t, pods[1], "nft", fmt.Sprintf("table inet silent { chain in { type filter hook input priority 0; tcp dport %d drop; }; }", silentPort))
 	open := []*lab.Process{
@@ -124,7 +125,8 @@ func TestUninstall(t *testing.T) {
 	noLeaks(t, l)
 }
 
-// connect starts a process of a node that opens a connection and writes without end; it waits until the process says ready: that it tries, or is connected.
+// connect starts a process of a node that opens a connection and writes without end; it waits until
+// the process says ready: that it tries, or is connected.
 func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort, ready string) *lab.Process {
 	t.Helper()
 	script := fmt.Sprintf("echo tries; exec 3<>/dev/tcp/%s/%d && echo connected; while echo canary >&3; do sleep 0.1; done", to.Addr(), to.Port())
@@ -138,7 +140,7 @@ func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort, 
 	return p
 }
 
-// cleanup runs veild cleanup on a node and gives what it said.
+// cleanup runs veild cleanup on a node and returns what it said.
 func cleanup(ctx context.Context, n *lab.Node) (string, error) {
 	root, err := lab.Root()
 	if err != nil {
@@ -148,12 +150,14 @@ func cleanup(ctx context.Context, n *lab.Node) (string, error) {
 	return string(out), err
 }
 
-// uninstall stops veild, and with worker veil-wg too, and cleans up while pods are there; nothing may be left,
-// and cleaning up once more finds nothing. Without worker, veil-wg is stopped before the second time.
+// uninstall stops veild, and with worker veil-wg too, and cleans up while pods are there; nothing
+// may be left, and cleaning up once more finds nothing. Without worker, veil-wg is stopped before
+// the second time.
 func uninstall(ctx context.Context, t *testing.T, n *lab.Node, before []string, worker bool) {
 	if err := n.Program("veild").Term(ctx); err != nil {
 		t.Error(err)
 	}
+
 	stopWorker := func() {
 		if err := n.Program("veil-wg").Term(ctx); err != nil {
 			t.Error(err)
@@ -166,10 +170,12 @@ func uninstall(ctx context.Context, t *testing.T, n *lab.Node, before []string, 
 	if err != nil {
 		t.Fatalf("cleanup: %v: %s", err, out)
 	}
+
 	t.Logf("cleanup says:\n%s", out)
 	if first, _, _ := strings.Cut(out, "\n"); !strings.Contains(first, "CNI configuration") {
 		t.Errorf("the CNI configuration was not the first to go: %s", first)
 	}
+
 	left := difference(before, inventory(ctx, t, n))
 	if !worker {
 		// A worker that runs keeps the folders that it looks into.
@@ -178,6 +184,7 @@ func uninstall(ctx context.Context, t *testing.T, n *lab.Node, before []string, 
 		})
 		stopWorker()
 	}
+
 	if len(left) > 0 {
 		t.Errorf("not as before the installation:\n%s", strings.Join(left, "\n"))
 	}
@@ -224,15 +231,18 @@ func inventory(ctx context.Context, t *testing.T, n *lab.Node) []string {
 			}
 		}
 	}
+
 	for _, family := range []string{"-4", "-6"} {
 		add("rule "+family, run(ctx, t, n, "ip", family, "rule", "list"))
 		add("route "+family, run(ctx, t, n, "ip", "-N", family, "route", "list", "table", "all"))
 		add("neighbour "+family, run(ctx, t, n, "ip", family, "neigh", "list", "nud", "permanent"))
 	}
+
 	for line := range strings.Lines(run(ctx, t, n, "ip", "-o", "link", "list")) {
 		fields := strings.Fields(line)
 		add("link", strings.TrimRight(strings.Split(fields[1], "@")[0], ":"))
 	}
+
 	add("nft", run(ctx, t, n, "nft", "-s", "list", "ruleset"))
 	add("qdisc", run(ctx, t, n, "tc", "qdisc", "list"))
 	add("file", run(ctx, t, n, "find", "/etc/cni", "/etc/kubeveil", "/run", "/sys/fs/bpf", "-not", "-path", "/run/netns/*", "-not", "-path", "/run/lock*"))
@@ -241,6 +251,7 @@ func inventory(ctx context.Context, t *testing.T, n *lab.Node) []string {
 		if err != nil {
 			return err
 		}
+
 		for _, l := range links {
 			for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
 				r, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: at})
@@ -253,21 +264,25 @@ func inventory(ctx context.Context, t *testing.T, n *lab.Node) []string {
 				add("bpf", fmt.Sprintf("%d programs at %s of %s", len(r.Programs), at, l.Attrs().Name))
 			}
 		}
+
 		settings, err := filepath.Glob("/proc/sys/net/ipv[46]/conf/*/*")
 		if err != nil {
 			return err
 		}
+
 		settings = append(settings, "/proc/sys/net/ipv4/ip_forward")
 		for _, s := range settings {
 			if b, err := os.ReadFile(s); err == nil {
 				add("setting", s+" "+string(b))
 			}
 		}
+
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return out
 }
 

@@ -20,7 +20,8 @@ func TestPodsTalkEncrypted(t *testing.T) {
 func TestPodsTalkEncryptedIPv4(t *testing.T) { encrypted(t, lab.IPv4, nil) }
 func TestPodsTalkEncryptedIPv6(t *testing.T) { encrypted(t, lab.IPv6, nil) }
 
-// encrypted lets pods talk, with the API server killed in between, and does more while they are there.
+// encrypted lets pods talk, with the API server killed in between, and does more while they are
+// there.
 func encrypted(t *testing.T, family lab.Family, more func(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod)) {
 	ctx, l := newLab(t, lab.Options{Family: family})
 	pods := echoPods(ctx, t, l)

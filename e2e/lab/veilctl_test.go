@@ -38,6 +38,7 @@ func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 	} {
 		veilctlSays(ctx, t, l, node, c.args, c.want...)
 	}
+
 	sink, err := lab.Sink(ctx, pods[1])
 	if err != nil {
 		t.Fatal(err)
@@ -50,6 +51,7 @@ func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 	if err != nil {
 		t.Errorf("veilctl leakcheck: %v", err)
 	}
+
 	if err := errors.Join(source.Kill(ctx), sink.Kill(ctx)); err != nil {
 		t.Error(err)
 	}
@@ -57,6 +59,7 @@ func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 	if err := json.Unmarshal(out, &seen); err != nil {
 		t.Fatalf("veilctl leakcheck: %v:\n%s", err, out)
 	}
+
 	t.Logf("leakcheck: %+v", seen)
 	if seen.Tunnel == 0 || seen.Leaks != 0 || seen.Dropped != 0 {
 		t.Errorf("leakcheck saw %+v", seen)

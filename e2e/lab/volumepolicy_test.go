@@ -67,6 +67,7 @@ func driversToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	s := storeAs(ctx, t, l, own)
 	csiPolicyInForce(ctx, t, s, other)
 	t.Run("its own", func(t *testing.T) { storeLife(ctx, t, s, own) })
@@ -79,6 +80,7 @@ func driversToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 			t.Error(err)
 		}
 	})
+
 	t.Run("persistent volumes", func(t *testing.T) { persistentVolumes(ctx, t, l, own, other) })
 	t.Run("claims", func(t *testing.T) { claims(ctx, t, l, own) })
 	t.Run("snapshots", func(t *testing.T) { snapshots(ctx, t, l, own, other) })
@@ -133,7 +135,8 @@ func forbidden(t *testing.T, what string, err error, because ...string) {
 	}
 }
 
-// othersVolume tries to create, change, delete and take over a volume of another node, and then does what a person allowed.
+// othersVolume tries to create, change, delete and take over a volume of another node, and then
+// does what a person allowed.
 func othersVolume(ctx context.Context, t *testing.T, l *lab.Lab, s, admin *kubestore.Store, own, other string) {
 	const because = "is of node"
 	if err := admin.Create(ctx, newState("pvc-other", other)); err != nil {
@@ -179,6 +182,7 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	mine, all := client.CoreV1().PersistentVolumes(), l.Control.Client.CoreV1().PersistentVolumes()
 	foreign := persistentVolume("foreign", other)
 	foreign.Spec.CSI.Driver = "csi.example.com"
@@ -186,6 +190,7 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 	if err != nil {
 		t.Errorf("its own: %v", err)
 	}
+
 	_, err = mine.Create(ctx, persistentVolume("theirs", other), metav1.CreateOptions{})
 	forbidden(t, "create another's", err, "is not of node "+own)
 	for _, pv := range []*corev1.PersistentVolume{foreign, persistentVolume("theirs", other)} {
@@ -193,15 +198,18 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 			t.Fatal(err)
 		}
 	}
+
 	forbidden(t, "delete another's", mine.Delete(ctx, "theirs", metav1.DeleteOptions{}), "is not of node "+own)
 	forbidden(t, "delete another driver's", mine.Delete(ctx, "foreign", metav1.DeleteOptions{}), "not of the driver")
 	patch := []byte(`{"spec":{"capacity":{"storage":"2Gi"}}}`)
 	if _, err := mine.Patch(ctx, "theirs", types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Errorf("resize another's: %v", err)
 	}
+
 	_, err = mine.Patch(ctx, "foreign", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	forbidden(t, "resize another driver's", err, "not of the driver")
 	const gone = `[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"00000000-0000-4000-8000-000000000000"}]`
+
 	for what, text := range map[string]string{
 		"the provisioner's finalizer": `{"metadata":{"finalizers":["external-provisioner.volume.kubernetes.io/finalizer","kubernetes.io/pv-protection"]}}`,
 		"the resizer's annotation":    `{"metadata":{"annotations":{"volume.alpha.kubernetes.io/pre-resize-capacity":"1Gi"}}}`,
@@ -210,6 +218,7 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+
 	// Each of these would have another node delete its volume, or end its pods.
 	for what, text := range map[string]string{
 		"another claim":          `{"spec":{"claimRef":{"uid":"00000000-0000-4000-8000-000000000000"}}}`,
@@ -229,6 +238,7 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 			forbidden(t, what+" of "+name, err, "a side-car of csi.kubeveil.io changes")
 		}
 	}
+
 	if err := mine.Delete(ctx, "mine", metav1.DeleteOptions{}); err != nil {
 		t.Errorf("delete its own: %v", err)
 	}
@@ -246,6 +256,7 @@ func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore
 	if r, err = admin.Update(ctx, readyState("pvc-kept", node), r); err != nil {
 		t.Fatal(err)
 	}
+
 	forbidden(t, "delete with the key", admin.Remove(ctx, "pvc-kept", r), "csi.kubeveil.io/destroy=pvc-kept")
 	crds := l.Control.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	forbidden(t, "delete the definition", crds.Delete(ctx, "veilvolumes.csi.kubeveil.io", metav1.DeleteOptions{}), "holds the wrapped key")
@@ -253,6 +264,7 @@ func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore
 	if err := crds.Delete(ctx, "veilnodes.kubeveil.io", dry); err != nil {
 		t.Errorf("delete another definition: %v", err)
 	}
+
 	ask(ctx, t, l, "pvc-kept", `{"metadata":{"annotations":{"csi.kubeveil.io/destroy":"pvc-kept"}}}`)
 	if _, r, err = admin.Get(ctx, "pvc-kept"); err != nil {
 		t.Fatal(err)
@@ -260,6 +272,7 @@ func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore
 	if err := admin.Remove(ctx, "pvc-kept", r); err != nil {
 		t.Errorf("delete on purpose: %v", err)
 	}
+
 	// One whose creation was cut short has no status, and no key.
 	half := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "csi.kubeveil.io/v1alpha1", "kind": "VeilVolume",
 		"metadata": map[string]any{"name": "pvc-half"}, "spec": map[string]any{"cluster": "c"}}}

@@ -87,6 +87,7 @@ func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if _, _, err := s.Get(ctx, "pvc-1"); err == nil || errors.Is(err, volume.ErrNotFound) || !strings.Contains(err.Error(), "not installed") {
 		t.Errorf("without the custom resource: %v", err)
 	}
+
 	installCSI(ctx, t, l)
 	t.Run("cluster", func(t *testing.T) {
 		ns, err := l.Control.Client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
@@ -97,6 +98,7 @@ func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 			t.Errorf("%q, %v; want %q", id, err, ns.UID)
 		}
 	})
+
 	t.Run("life", func(t *testing.T) { storeLife(ctx, t, s, "n") })
 	t.Run("of many that change it one does", func(t *testing.T) { storeRace(ctx, t, s) })
 	t.Run("creation that was cut short", func(t *testing.T) { storeCutShort(ctx, t, l, s) })
@@ -113,6 +115,7 @@ func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 			}
 		}
 	})
+
 	t.Run("API server away", func(t *testing.T) {
 		if err := l.Control.StopAPIServer(ctx); err != nil {
 			t.Fatal(err)
@@ -141,6 +144,7 @@ func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node strin
 	if err != nil || !cmp.Equal(got, want) {
 		t.Fatalf("%v %s", err, cmp.Diff(want, got))
 	}
+
 	want = readyState("pvc-1", node)
 	second, err := s.Update(ctx, want, first)
 	if err != nil {
@@ -156,9 +160,11 @@ func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node strin
 	if err != nil || r != second || !cmp.Equal(got, want) {
 		t.Fatalf("%v %s", err, cmp.Diff(want, got))
 	}
+
 	if all, err := s.List(ctx); err != nil || !slices.ContainsFunc(all, func(s volume.State) bool { return cmp.Equal(s, want) }) {
 		t.Errorf("list: %+v, %v", all, err)
 	}
+
 	want.Phase, want.Key, want.Writer = volume.Deleted, keyring.Wrapped{}, ""
 	third, err := s.Update(ctx, want, second)
 	if err != nil {
@@ -258,6 +264,7 @@ func storeRequests(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.S
 		}
 		ask(ctx, t, l, name, `{"spec":{"rewrap":"first","takeOver":{"from":"gone","to":"n"}}}`)
 	}
+
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	cache := s.NewCache(nil)
@@ -268,10 +275,12 @@ func storeRequests(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.S
 	if from, err := s.TakeOver(ctx, "pvc-other"); err != nil || from != "gone" {
 		t.Errorf("takeover from %q, %v", from, err)
 	}
+
 	ask(ctx, t, l, "pvc-mine", `{"spec":{"rewrap":"second","takeOver":{"from":"gone","to":"other"}}}`)
 	if from, err := s.TakeOver(ctx, "pvc-mine"); err != nil || from != "" {
 		t.Errorf("takeover by another node, from %q, %v", from, err)
 	}
+
 	for _, c := range []struct {
 		request string
 		left    int
@@ -289,6 +298,7 @@ func storeRequests(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.S
 			t.Errorf("after %s is done: %v", c.request, err)
 		}
 	}
+
 	if st, _, err := s.Get(ctx, "pvc-mine"); err != nil || !cmp.Equal(st, newState("pvc-mine", "n")) {
 		t.Errorf("%+v, %v", st, err)
 	}

@@ -23,12 +23,14 @@ func storeGoesOn(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Sto
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ready := readyState("pvc-on", "n")
 	ready.Epoch = 5
 	r, err = s.Update(ctx, ready, r)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for what, back := range map[string]func(*volume.State){
 		"a phase that goes back":   func(st *volume.State) { st.Phase, st.Epoch, st.PendingEpoch = volume.Formatting, 0, 0 },
 		"content that is unmade":   func(st *volume.State) { st.Content = volume.Unmade },
@@ -44,6 +46,7 @@ func storeGoesOn(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Sto
 			t.Fatalf("%s was accepted", what)
 		}
 	}
+
 	// What our own program refuses before it is sent.
 	c := l.Control.Dynamic.Resource(kubestore.VeilVolumes)
 	for what, patch := range map[string]string{
@@ -55,6 +58,7 @@ func storeGoesOn(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Sto
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+
 	// All that a volume goes through is accepted.
 	for _, on := range []func(*volume.State){
 		func(st *volume.State) { st.PendingEpoch = 6 },

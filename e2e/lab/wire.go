@@ -83,12 +83,12 @@ func (n *Node) SetUnderlayMTU(ctx context.Context, mtu int) error {
 	return n.IP(ctx, fmt.Sprintf("link set eth0 mtu %d", mtu))
 }
 
-// vlanHeader is what a link takes beyond its MTU when a frame is forwarded to it, for a VLAN tag that may be in
-// the frame (__is_skb_forwardable in include/linux/netdevice.h).
+// vlanHeader is what a link takes beyond its MTU when a frame is forwarded to it, for a VLAN tag
+// that may be in the frame (__is_skb_forwardable in include/linux/netdevice.h).
 const vlanHeader = 4
 
-// SetPathMTU makes the path to a node carry packets of at most that many bytes, while the node's own
-// link keeps its MTU: larger ones are lost without a word, as where ICMP is dropped.
+// SetPathMTU makes the path to a node carry packets of at most that many bytes, while the node's
+// own link keeps its MTU: larger ones are lost without a word, as where ICMP is dropped.
 func (l *Lab) SetPathMTU(ctx context.Context, n *Node, mtu int) error {
 	return l.bridge.IP(ctx,
 		fmt.Sprintf("link set %s mtu %d", port(n.Name, "eth0"), mtu-vlanHeader),
@@ -117,7 +117,7 @@ func (l *Lab) Unplug(ctx context.Context, n *Node, out bool) error {
 	return l.bridge.IP(ctx, "link set "+port(n.Name, "eth0")+" "+state)
 }
 
-// AddLink gives a node another link to the underlay, watched too, with addresses that are not
+// AddLink returns a node another link to the underlay, watched too, with addresses that are not
 // known to the cluster.
 func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) {
 	addrs := n.lab.opts.Family.Underlay(byte(extraHost + n.Number))
@@ -127,7 +127,7 @@ func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error)
 	return addrs, nil
 }
 
-// addMore gives a node a link to another network, registered before the one to the underlay, and
+// addMore adds to a node a link to another network, registered before the one to the underlay, and
 // addresses on lo, as for anycast or keepalived. To that boot adds a second IPv6 address on eth0.
 func (n *Node) addMore(ctx context.Context) error {
 	f, last := n.lab.opts.Family, byte(n.Number)

@@ -28,7 +28,8 @@ const (
 	maxParts  = 4
 )
 
-// Device is the disk on the machine, or one of its partitions, the first being 1; 0 is the whole disk.
+// Device is the disk on the machine, or one of its partitions, the first being 1; 0 is the whole
+// disk.
 func (d Disk) Device(part int) string {
 	device := "/dev/disk/by-id/virtio-" + d.Serial
 	if part > 0 {
@@ -40,7 +41,8 @@ func (d Disk) Device(part int) string {
 // PartSize is the size of a partition, bytes, in whole MiB.
 func (d Disk) PartSize() int64 { return (d.Size - partStart) / int64(d.Parts) &^ (1<<20 - 1) }
 
-// Make makes the file: sparse, and empty but for the table of partitions. One that is there is refused.
+// Make makes the file: sparse, and empty but for the table of partitions. One that is there is
+// refused.
 func (d Disk) Make() error {
 	if d.Parts < 0 || d.Parts > maxParts {
 		return fmt.Errorf("disk %s: %d partitions, want at most %d", d.Serial, d.Parts, maxParts)
@@ -69,7 +71,8 @@ func (d Disk) table() []byte {
 	return b
 }
 
-// Arguments are qemu's. Flushes of the machine are not passed on: the host does not lose power, and what is compared is not its disk.
+// Arguments are qemu's. Flushes of the machine are not passed on: the host does not lose power, and
+// what is compared is not its disk.
 func (d Disk) Arguments() []string {
 	drive := fmt.Sprintf("if=none,id=%s,format=raw,cache=unsafe,file=%s", d.Serial, d.Path)
 	if d.IOPS > 0 {
@@ -81,7 +84,7 @@ func (d Disk) Arguments() []string {
 	return []string{"-drive", drive, "-device", fmt.Sprintf("virtio-blk-pci,drive=%[1]s,serial=%[1]s,discard=off,write-zeroes=off", d.Serial)}
 }
 
-// ReadAt gives n bytes of the disk as its owner reads them.
+// ReadAt returns n bytes of the disk as its owner reads them.
 func (d Disk) ReadAt(at int64, n int) ([]byte, error) {
 	f, err := os.Open(d.Path)
 	if err != nil {

@@ -25,7 +25,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Machine is a machine without Kubernetes that has disks, dm-crypt and volumetool. Its methods may be called from several goroutines, except Close.
+// Machine is a machine without Kubernetes that has disks, dm-crypt and volumetool. Its methods may
+// be called from several goroutines, except Close.
 type Machine struct {
 	*vm.Machine
 	cluster *vm.Cluster
@@ -33,12 +34,14 @@ type Machine struct {
 }
 
 const (
-	// tool is where the program is built, below the root of the repository; remote is where it is on the machine.
+	// tool is where the program is built, below the root of the repository; remote is where it is
+	// on the machine.
 	tool   = "out/bin/volumetool"
 	remote = "/root/volumetool"
 )
 
-// Start makes the disks and starts the machine. On error nothing is left but artefacts. It needs root.
+// Start makes the disks and starts the machine. On error nothing is left but artefacts. It needs
+// root.
 func Start(ctx context.Context, o Options) (*Machine, error) {
 	root, err := lab.Root()
 	if err != nil {
@@ -48,6 +51,7 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	if _, err := os.Stat(program); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is missing: run `CGO_ENABLED=0 go build -o %s ./e2e/storage/volumetool` first", program, tool)
 	}
+
 	m := &Machine{}
 	var qemu []string
 	for _, d := range o.Disks {
@@ -57,9 +61,11 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 		m.disks = append(m.disks, d)
 		qemu = append(qemu, d.Arguments()...)
 	}
+
 	if m.cluster, err = vm.New(ctx, vm.Options{Nodes: 1, Bare: true, QEMU: qemu, Dir: o.Dir, Log: o.Log}); err != nil {
 		return nil, errors.Join(err, m.removeDisks())
 	}
+
 	m.Machine = m.cluster.Machines[0]
 	err = m.PutFile(ctx, remote, program)
 	if err == nil {
@@ -68,6 +74,7 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare the machine: %w", err), m.Close())
 	}
+
 	return m, nil
 }
 
@@ -80,7 +87,8 @@ func (m *Machine) Kernel(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// Tool runs volumetool with these words, none of which may need quoting. The error is of the machine; what the program refused is in the answer.
+// Tool runs volumetool with these words, none of which may need quoting. The error is of the
+// machine; what the program refused is in the answer.
 func (m *Machine) Tool(ctx context.Context, words ...string) (answer.Answer, error) {
 	out, err := m.Exec(ctx, remote+" "+strings.Join(words, " "))
 	if err != nil {

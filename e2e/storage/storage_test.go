@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -48,6 +48,7 @@ func TestDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	end := int64(partStart)
 	for i := range d.Parts {
 		e := table[446+16*i:]
@@ -56,6 +57,7 @@ func TestDisk(t *testing.T) {
 		}
 		end += int64(binary.LittleEndian.Uint32(e[12:])) * sectorSize
 	}
+
 	if end > d.Size || end < d.Size-int64(d.Parts)<<20 {
 		t.Errorf("partitions end at %d of %d", end, d.Size)
 	}
@@ -68,6 +70,7 @@ func TestDisk(t *testing.T) {
 	if image, err := d.Image(); err != nil || !bytes.Equal(image[1<<20:1<<20+4], []byte("text")) {
 		t.Errorf("the image: %v", err)
 	}
+
 	if args := strings.Join(d.Arguments(), " "); !strings.Contains(args, "iops-total=500") || strings.Contains(args, "bps-total") {
 		t.Errorf("arguments %s", args)
 	}

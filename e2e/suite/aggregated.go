@@ -12,10 +12,12 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/framework"
 )
 
-// apiServices is where objects are of which each says what pods serve an API; the library for them is not needed for one.
+// apiServices is where objects are of which each says what pods serve an API; the library for them
+// is not needed for one.
 const apiServices = "/apis/apiregistration.k8s.io/v1/apiservices"
 
-// aggregated asks the API server for an object of an API that a pod serves: what it gives carries the canary.
+// aggregated asks the API server for an object of an API that a pod serves: what it gives carries
+// the canary.
 func aggregated(ctx context.Context, s *Session) error {
 	n, err := s.namespace(ctx)
 	if err != nil {
@@ -29,9 +31,11 @@ func aggregated(ctx context.Context, s *Session) error {
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
+
 	if err := n.Serve(ctx, &framework.Service{Name: "api", Port: webhookPort}); err != nil {
 		return err
 	}
+
 	group := n.Name + ".e2e.kubeveil.io"
 	object, err := json.Marshal(apiService(n.Name, group, cert))
 	if err != nil {
@@ -41,6 +45,7 @@ func aggregated(ctx context.Context, s *Session) error {
 	if err := api.Post().AbsPath(apiServices).SetHeader("Content-Type", "application/json").Body(object).Do(ctx).Error(); err != nil {
 		return fmt.Errorf("register the API %s: %w", group, err)
 	}
+
 	s.note("API on %s", p.Node)
 	err = framework.Until(ctx, "an object of an API that a pod serves", meeting, func(ctx context.Context) error {
 		got, err := api.Get().AbsPath("/apis/"+group+"/v1/canary").SetHeader("Accept", "application/json").DoRaw(ctx)
@@ -49,11 +54,13 @@ func aggregated(ctx context.Context, s *Session) error {
 		}
 		return err
 	})
+
 	// Before its pod goes: no namespace is removed while an API does not answer.
 	return errors.Join(err, api.Delete().AbsPath(apiServices+"/v1."+group).Do(context.WithoutCancel(ctx)).Error())
 }
 
-// apiService is the APIService (apiregistration.k8s.io/v1) by which the API server asks the service "api" about a group.
+// apiService is the APIService (apiregistration.k8s.io/v1) by which the API server asks the service
+// "api" about a group.
 func apiService(namespace, group, ca string) map[string]any {
 	return map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",

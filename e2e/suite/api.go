@@ -34,8 +34,9 @@ type victim struct {
 	uid, container string
 }
 
-// apiAway takes the API server away for some time. Meanwhile a container is killed and comes back, a whole pod is killed and comes back with another
-// address, which pods of another node reach; and flows that were there go on.
+// apiAway takes the API server away for some time. Meanwhile a container is killed and comes back,
+// a whole pod is killed and comes back with another address, which pods of another node reach; and
+// flows that were there go on.
 func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	a, b, err := s.twoPods(ctx)
 	if err != nil {
@@ -45,11 +46,13 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	if err != nil {
 		return err
 	}
+
 	again, anew := &victim{Pod: &framework.Pod{Name: "again", Node: b.Node}}, &victim{Pod: &framework.Pod{Name: "anew", Node: b.Node}}
 	client := &victim{Pod: a}
 	if err := atOnce(func() error { return n.Run(ctx, again.Pod) }, func() error { return n.Run(ctx, anew.Pod) }); err != nil {
 		return err
 	}
+
 	for _, v := range []*victim{again, anew, client} {
 		got, err := s.Client.CoreV1().Pods(v.Namespace.Name).Get(ctx, v.Name, metav1.GetOptions{})
 		if err != nil {
@@ -60,14 +63,17 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 			v.container = strings.TrimPrefix(c.ContainerID, "containerd://")
 		}
 	}
+
 	all, err := s.load(ctx)
 	if err != nil {
 		return err
 	}
+
 	began := time.Now()
 	if err := s.Machines.StopAPI(ctx); err != nil {
 		return err
 	}
+
 	err = s.killAndReach(ctx, client, again, anew)
 	// What is long about the outage is that leases end, watches break and retries are far apart.
 	err = errors.Join(err, waitUntil(ctx, began.Add(away)))
@@ -79,6 +85,7 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	if err != nil {
 		return err
 	}
+
 	old := anew.Addrs
 	err = framework.Until(ctx, "the new address in the pod's status", framework.PodPatience, func(ctx context.Context) error {
 		if err := anew.WaitReady(ctx, framework.PodPatience); err != nil {
@@ -92,21 +99,25 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	if err != nil {
 		return err
 	}
+
 	return talk(ctx, a, framework.EchoPort, append(again.Addrs, anew.Addrs...)...)
 }
 
-// killAndReach kills the container of one pod and the sandbox of another, and reaches both from a third, all by the nodes' own means.
+// killAndReach kills the container of one pod and the sandbox of another, and reaches both from a
+// third, all by the nodes' own means.
 func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) error {
 	node := again.Node
 	before, err := s.Machines.Exec(ctx, node, addressesOf)
 	if err != nil {
 		return err
 	}
+
 	for _, task := range []string{again.container, "$(" + fmt.Sprintf(sandboxOf, anew.uid) + ")"} {
 		if _, err := s.Machines.Exec(ctx, node, "ctr -n k8s.io tasks kill -s SIGKILL "+task); err != nil {
 			return err
 		}
 	}
+
 	began := time.Now()
 	targets := echoes(framework.EchoPort, again.Addrs)
 	err = framework.Until(ctx, "another address of the pod whose sandbox was killed", framework.PodPatience, func(ctx context.Context) error {
@@ -126,15 +137,17 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 	if err != nil {
 		return err
 	}
+
 	line := fmt.Sprintf("ctr -n k8s.io tasks exec --exec-id meet-$$ %s labtool meet -timeout %s %s", from.container, 2*meeting, strings.Join(targets, " "))
 	if _, err := s.Machines.Exec(ctx, from.Node, line); err != nil {
 		return err
 	}
+
 	s.note("without API server: %v met after %.0f s", targets, time.Since(began).Seconds())
 	return nil
 }
 
-// added gives the addresses that are in one list and not in the other.
+// added returns the addresses that are in one list and not in the other.
 func added(before, after string) []netip.Addr {
 	old := map[string]bool{}
 	for _, word := range strings.Fields(before) {

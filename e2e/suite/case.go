@@ -48,16 +48,19 @@ type Case struct {
 // Lab is what a run that made its own cluster can do beyond Machines.
 type Lab interface {
 	framework.Machines
-	// Clear gives the nodes the reference network, which encrypts nothing; Unclear takes it away without a trace.
+	// Clear installs the reference network on the nodes, which encrypts nothing; Unclear takes it
+	// away without a trace.
 	Clear(ctx context.Context) error
 	Unclear(ctx context.Context) error
-	// OutsideAddrs are those of a host outside the cluster with an echo server at framework.EchoPort, IPv4 first. ControlAddrs are those of
-	// the control plane's host, which is a node without pods and has such a server too.
+	// OutsideAddrs are those of a host outside the cluster with an echo server at
+	// framework.EchoPort, IPv4 first. ControlAddrs are those of the control plane's host, which is
+	// a node without pods and has such a server too.
 	OutsideAddrs() []netip.Addr
 	ControlAddrs() []netip.Addr
 	// OutsideCanary is in payloads that may leave the cluster.
 	OutsideCanary() string
-	// OutsideSend sends messages with that canary from the host outside to an echo server; they must all come back.
+	// OutsideSend sends messages with that canary from the host outside to an echo server; they
+	// must all come back.
 	OutsideSend(ctx context.Context, proto string, to netip.AddrPort) error
 }
 
@@ -69,7 +72,7 @@ func (e skipError) Error() string { return "skipped: " + e.reason }
 // skip ends a case that finds that it cannot be judged on this cluster.
 func skip(format string, args ...any) error { return skipError{fmt.Sprintf(format, args...)} }
 
-// skipped gives the reason of an error of skip.
+// skipped returns the reason of an error of skip.
 func skipped(err error) (reason string, ok bool) {
 	var s skipError
 	if errors.As(err, &s) {

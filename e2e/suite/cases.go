@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Cases are all, in the order in which they are run: the reference network, the installation, what disturbs nothing, what disturbs, and at
-// last the uninstallation.
+// Cases are all, in the order in which they are run: the reference network, the installation, what
+// disturbs nothing, what disturbs, and at last the uninstallation.
 func Cases() []Case {
 	return slices.Concat(first(), traffic(), daemons(), nodes(), last())
 }

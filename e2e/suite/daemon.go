@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/framework"
 )
 
-// gapOfNothing is how long a flow may be without an answer while nothing is done to the data path: processors are shared, in emulated
-// machines with a container that starts.
+// gapOfNothing is how long a flow may be without an answer while nothing is done to the data path:
+// processors are shared, in emulated machines with a container that starts.
 const gapOfNothing = 10 * time.Second
 
 // rolling bounds the rollout of a DaemonSet.
@@ -31,6 +31,7 @@ func (s *Session) load(ctx context.Context) ([]*flows, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	at := func(lists ...[]netip.Addr) (out []netip.AddrPort) {
 		for _, list := range lists {
 			for _, addr := range list {
@@ -39,14 +40,17 @@ func (s *Session) load(ctx context.Context) ([]*flows, error) {
 		}
 		return out
 	}
+
 	// A name is learned by proxies when they like.
 	if err := talk(ctx, a, service.Port, service.Addrs...); err != nil {
 		return nil, err
 	}
+
 	// Made before, since two at once would make two.
 	if _, err := s.namespace(ctx); err != nil {
 		return nil, err
 	}
+
 	var there, back *flows
 	err = atOnce(
 		func() (err error) {
@@ -55,6 +59,7 @@ func (s *Session) load(ctx context.Context) ([]*flows, error) {
 		},
 		func() (err error) { back, err = s.startFlows(ctx, "flows-back", b.Node, at(a.Addrs)...); return err },
 	)
+
 	return []*flows{there, back}, err
 }
 
@@ -67,8 +72,8 @@ func (s *Session) held(ctx context.Context, all []*flows, gap time.Duration) err
 	return errors.Join(errs...)
 }
 
-// daemonRolled restarts every veild as kubectl rollout restart does, under load. veil-wg, which carries packets where the kernel has no
-// WireGuard, must not be touched by it.
+// daemonRolled restarts every veild as kubectl rollout restart does, under load. veil-wg, which
+// carries packets where the kernel has no WireGuard, must not be touched by it.
 func daemonRolled(ctx context.Context, s *Session) error {
 	all, err := s.load(ctx)
 	if err != nil {
@@ -82,19 +87,23 @@ func daemonRolled(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	began := time.Now()
 	if err := s.restart(ctx, veildSet); err != nil {
 		return err
 	}
+
 	s.note("%d pods of veild replaced in %s", len(old), time.Since(began).Round(time.Second))
 	errs := []error{s.held(ctx, all, gapOfNothing)}
 	after, err := s.podsOf(ctx, veildSet)
+
 	errs = append(errs, err)
 	for node, uid := range after {
 		if old[node] == uid {
 			errs = append(errs, fmt.Errorf("veild of %s was not replaced", node))
 		}
 	}
+
 	after, err = s.podsOf(ctx, wgSet)
 	errs = append(errs, err)
 	for node, uid := range after {
@@ -102,10 +111,12 @@ func daemonRolled(ctx context.Context, s *Session) error {
 			errs = append(errs, fmt.Errorf("veil-wg of %s was replaced", node))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
-// podsOf gives the pod of each node of a DaemonSet, by the uid and the number of starts of its container.
+// podsOf returns the pod of each node of a DaemonSet, by the uid and the number of starts of its
+// container.
 func (s *Session) podsOf(ctx context.Context, set string) (map[string]string, error) {
 	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + set})
 	if err != nil {

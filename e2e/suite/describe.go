@@ -20,13 +20,15 @@ const logLines = 2000
 const nodeState = `ip -d address; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft -s list ruleset; wg show; ` +
 	`ls -l /run/kubeveil /etc/cni/net.d; journalctl --no-pager -n 200 -u kubelet -u containerd; dmesg | tail -n 50`
 
-// describe writes what helps to understand a failure into a folder, as far as it can be had: nodes, the pods of the suite and of kube-system
-// with events and logs, and with machines the network of each node.
+// describe writes what helps to understand a failure into a folder, as far as it can be had: nodes,
+// the pods of the suite and of kube-system with events and logs, and with machines the network of
+// each node.
 func (s *Session) describe(ctx context.Context, dir string) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		s.Log.Warn("no artefacts", "err", err)
 		return
 	}
+
 	write := func(name string, content []byte, err error) {
 		if err != nil {
 			content = fmt.Appendf(content, "\nincomplete: %v\n", err)
@@ -35,6 +37,7 @@ func (s *Session) describe(ctx context.Context, dir string) {
 			s.Log.Warn("no artefact", "name", name, "err", err)
 		}
 	}
+
 	nodes, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if nodes != nil {
 		content, _ := yaml.Marshal(nodes.Items)
@@ -46,15 +49,18 @@ func (s *Session) describe(ctx context.Context, dir string) {
 			}
 		}
 	}
+
 	spaces := []string{metav1.NamespaceSystem}
 	for _, n := range []*framework.Namespace{s.shared, s.own} {
 		if n != nil {
 			spaces = append(spaces, n.Name)
 		}
 	}
+
 	for _, space := range spaces {
 		s.describeNamespace(ctx, space, write)
 	}
+
 	if s.Machines != nil {
 		seen := s.Machines.Oracle().Seen()
 		text := fmt.Sprintf("%d frames, %d plaintext: %v\n", seen.Frames, seen.Plaintext, seen.Kinds)

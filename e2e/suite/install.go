@@ -19,11 +19,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// installing bounds the time from apply until all nodes are Ready: an emulated machine starts containers slowly.
+// installing bounds the time from apply until all nodes are Ready: an emulated machine starts
+// containers slowly.
 const installing = 6 * time.Minute
 
-// clearNetwork is the control run: pods over the reference network, in a part of the run of its own, whose plaintext must be seen by the same
-// oracle on the same wire.
+// clearNetwork is the control run: pods over the reference network, in a part of the run of its
+// own, whose plaintext must be seen by the same oracle on the same wire.
 func clearNetwork(ctx context.Context, s *Session) error {
 	wire := s.Machines.Oracle()
 	before, err := wire.Take()
@@ -68,7 +69,8 @@ func (s *Session) talkInClear(ctx context.Context) error {
 	return errors.Join(err, n.Close(ctx), s.Lab.Unclear(ctx), s.waitNotReady(ctx), s.cordon(ctx, false))
 }
 
-// seenInClear lets a pod talk to another in each family. It is an error unless the oracle sees the payload of each.
+// seenInClear lets a pod talk to another in each family. It is an error unless the oracle sees the
+// payload of each.
 func (s *Session) seenInClear(ctx context.Context, a, b *framework.Pod) error {
 	if err := s.bothFamilies(b.Addrs); err != nil {
 		return err
@@ -130,7 +132,8 @@ func (s *Session) cordon(ctx context.Context, yes bool) error {
 	return err
 }
 
-// install applies what an apply that was cut off before the daemons would have, and then all of it. Nodes become Ready by it, and not before.
+// install applies what an apply that was cut off before the daemons would have, and then all of it.
+// Nodes become Ready by it, and not before.
 func install(ctx context.Context, s *Session) error {
 	var err error
 	if s.before, err = s.inventories(ctx); err != nil {
@@ -148,8 +151,10 @@ func install(ctx context.Context, s *Session) error {
 	return s.asPlanned(ctx)
 }
 
-// asPlanned is an error when the lab's nodes are not of the kinds that its cases are about: kubelets of both generations of containerd with tunnels of
-// the kernel's WireGuard, and the control plane's host with one in userspace, which runs no pods. Each has said which key is its own.
+// asPlanned is an error when the lab's nodes are not of the kinds that its cases are about:
+// kubelets of both generations of containerd with tunnels of the kernel's WireGuard, and the
+// control plane's host with one in userspace, which runs no pods. Each has said which key is its
+// own.
 func (s *Session) asPlanned(ctx context.Context) error {
 	nodes, err := s.Nodes(ctx)
 	if err != nil {
@@ -159,6 +164,7 @@ func (s *Session) asPlanned(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	var runtimes []string
 	for _, n := range nodes {
@@ -176,16 +182,19 @@ func (s *Session) asPlanned(ctx context.Context) error {
 		}
 		errs = append(errs, s.tunnelOf(ctx, n.Name, linux))
 	}
+
 	for _, generation := range []string{"containerd://1.6.", "containerd://2."} {
 		if !slices.ContainsFunc(runtimes, func(r string) bool { return strings.HasPrefix(r, generation) }) {
 			errs = append(errs, fmt.Errorf("no node has %s: they have %v", generation, runtimes))
 		}
 	}
+
 	s.note("runtimes %v", runtimes)
 	return errors.Join(errs...)
 }
 
-// tunnelOf is an error unless a node's tunnel is of the kind that is wanted: the kernel's WireGuard, and in the flow table, or the worker's.
+// tunnelOf is an error unless a node's tunnel is of the kind that is wanted: the kernel's
+// WireGuard, and in the flow table, or the worker's.
 func (s *Session) tunnelOf(ctx context.Context, node string, kernel bool) error {
 	link, err := s.Machines.Exec(ctx, node, "ip -d link show veil0")
 	if err != nil {
@@ -221,7 +230,8 @@ func (s *Session) applyAll(ctx context.Context) error {
 		return err
 	}
 	s.note("apply to all nodes Ready in %.1f s", time.Since(began).Seconds())
-	// A node is Ready when its CNI configuration is there; the daemons of the others may still be starting.
+	// A node is Ready when its CNI configuration is there; the daemons of the others may still be
+	// starting.
 	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/"+veildSet, "--timeout="+framework.Patience(ctx, installing).String()); err != nil {
 		return err
 	}
@@ -254,7 +264,8 @@ func (s *Session) applySome(ctx context.Context, wanted func(kind string) bool) 
 	return err
 }
 
-// uninstall takes Kubeveil away as docs/install.md says, pods first. Nodes must be as before it was installed.
+// uninstall takes Kubeveil away as docs/how-to/uninstall.md says, pods first. Nodes must be as before it was
+// installed.
 func uninstall(ctx context.Context, s *Session) error {
 	if s.before == nil {
 		return skip("the nodes were not looked at before the installation")
@@ -265,6 +276,7 @@ func uninstall(ctx context.Context, s *Session) error {
 	if err := s.drain(ctx); err != nil {
 		return err
 	}
+
 	began := time.Now()
 	for _, words := range [][]string{
 		{"-n", metav1.NamespaceSystem, "delete", "daemonset", veildSet, wgSet},
@@ -277,10 +289,12 @@ func uninstall(ctx context.Context, s *Session) error {
 			return err
 		}
 	}
+
 	s.note("taken away in %.0f s", time.Since(began).Seconds())
 	if err := s.waitNotReady(ctx); err != nil {
 		return err
 	}
+
 	return framework.Until(ctx, "nodes as before the installation", meeting, func(ctx context.Context) error {
 		after, err := s.inventories(ctx)
 		if err != nil {
@@ -296,7 +310,8 @@ func uninstall(ctx context.Context, s *Session) error {
 	})
 }
 
-// sees is an error when the inventories of nodes on which Kubeveil is installed do not show it: then they would not show what it leaves either.
+// sees is an error when the inventories of nodes on which Kubeveil is installed do not show it:
+// then they would not show what it leaves either.
 func (s *Session) sees(ctx context.Context) error {
 	now, err := s.inventories(ctx)
 	if err != nil {
@@ -315,8 +330,8 @@ func (s *Session) sees(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drain leaves no pod with an address of the cluster: a process of a node that goes on sending to one, a probe or the API server, would
-// do so in clear once the guard is gone.
+// drain leaves no pod with an address of the cluster: a process of a node that goes on sending to
+// one, a probe or the API server, would do so in clear once the guard is gone.
 func (s *Session) drain(ctx context.Context) error {
 	if err := s.cordon(ctx, true); err != nil {
 		return err
@@ -346,12 +361,14 @@ func (s *Session) drain(ctx context.Context) error {
 // deletion bounds the end of pods.
 const deletion = 3 * time.Minute
 
-// reinstall applies the daemons first and their rights later: they must wait, closed, and go on when they may.
+// reinstall applies the daemons first and their rights later: they must wait, closed, and go on
+// when they may.
 func reinstall(ctx context.Context, s *Session) error {
 	last := []string{"ServiceAccount", "ConfigMap", "DaemonSet"}
 	if err := s.applySome(ctx, func(kind string) bool { return slices.Contains(last, kind) }); err != nil {
 		return err
 	}
+
 	// Until they run and are refused.
 	err := framework.Until(ctx, "daemons without rights run", installing, func(ctx context.Context) error {
 		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + veildSet})
@@ -374,6 +391,7 @@ func reinstall(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	if err := s.notReady(ctx); err != nil {
 		return fmt.Errorf("while the daemons have no rights: %w", err)
 	}
@@ -384,5 +402,6 @@ func reinstall(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	return talkBoth(ctx, a, b)
 }

@@ -62,8 +62,10 @@ func newInventory(text string) inventory {
 	return lines
 }
 
-// ruleset goes through what nft lists and leaves out what others change at any time: kube-proxy's tables, those called nat, which belong to iptables'
-// users (portmap among them, whose chains stay), and the chains of the kubelet, which begin with KUBE-, with the tables of iptables that hold nothing else.
+// ruleset goes through what nft lists and leaves out what others change at any time: kube-proxy's
+// tables, those called nat, which belong to iptables' users (portmap among them, whose chains
+// stay), and the chains of the kubelet, which begin with KUBE-, with the tables of iptables that
+// hold nothing else.
 type ruleset struct {
 	table   string
 	depth   int
@@ -72,7 +74,7 @@ type ruleset struct {
 	hidden int
 }
 
-// next gives what to list after one more line.
+// next returns what to list after one more line.
 func (r *ruleset) next(line string) (out []string) {
 	opens, closes := strings.HasSuffix(line, "{"), line == "}"
 	if opens {
@@ -85,6 +87,7 @@ func (r *ruleset) next(line string) (out []string) {
 			r.hidden = r.depth
 		}
 	}
+
 	iptables := strings.HasPrefix(r.table, "table ip filter ") || strings.HasPrefix(r.table, "table ip6 filter ") ||
 		strings.HasPrefix(r.table, "table ip mangle ") || strings.HasPrefix(r.table, "table ip6 mangle ")
 	switch {
@@ -96,17 +99,20 @@ func (r *ruleset) next(line string) (out []string) {
 		r.printed = true
 		out = append(out, "nft "+line)
 	}
+
 	if closes {
 		if r.hidden == r.depth {
 			r.hidden = 0
 		}
 		r.depth--
 	}
+
 	return out
 }
 
-// changing says that a line is of what comes and goes by itself, or stays by intention (docs/install.md): forwarding and the empty qdisc clsact, which
-// others may rely on by now, and empty directories where there were none.
+// changing says that a line is of what comes and goes by itself, or stays by intention
+// (docs/how-to/uninstall.md): forwarding and the empty qdisc clsact, which others may rely on by now, and
+// empty directories where there were none.
 func changing(line string) bool {
 	switch {
 	case strings.Contains(line, "/forwarding:"), strings.Contains(line, "/mc_forwarding:"), strings.HasPrefix(line, "qdisc qdisc clsact "):
@@ -117,8 +123,9 @@ func changing(line string) bool {
 	return false
 }
 
-// traces gives what a difference of before and after an installation should show and does not. The filters of a kernel that has tcx are not
-// listed by tc: there the lab's test of uninstalling asks the kernel.
+// traces returns what a difference of before and after an installation should show and does not.
+// The filters of a kernel that has tcx are not listed by tc: there the lab's test of uninstalling
+// asks the kernel.
 func traces(difference []string, tc bool) (missing []string) {
 	wanted := []string{"rule ", "route ", "link veil0", "nft table inet " + config.NFTGuardTable, "nft table inet " + config.NFTPodTable, "file " + config.BPFDir + "/"}
 	if tc {

@@ -17,8 +17,9 @@ import (
 // returning bounds the time until a node that was rebooted or has joined takes pods.
 const returning = 5 * time.Minute
 
-// reboot takes the power of a node while its pods talk: they come back by themselves and talk again, and nothing is seen in
-// clear while it boots with a CNI configuration from before on its disk.
+// reboot takes the power of a node while its pods talk: they come back by themselves and talk
+// again, and nothing is seen in clear while it boots with a CNI configuration from before on its
+// disk.
 func reboot(ctx context.Context, s *Session) error {
 	_, b, err := s.twoPods(ctx)
 	if err != nil {
@@ -28,23 +29,30 @@ func reboot(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	// What is sent to it while it is away and boots must not show either.
 	if _, err := s.load(ctx); err != nil {
 		return err
 	}
+
 	began := time.Now()
 	if err := s.Machines.Reboot(ctx, b.Node); err != nil {
 		return err
 	}
+
 	s.note("%s answers after %.0f s", b.Node, time.Since(began).Seconds())
-	// The API server thinks that the node is Ready until it hears from it: what a new boot writes is waited for.
+	// The API server thinks that the node is Ready until it hears from it: what a new boot writes
+	// is waited for.
 	if _, err := s.newKey(ctx, b.Node, old, returning); err != nil {
 		return err
 	}
+
 	if err := s.WaitNodesReady(ctx, returning, b.Node); err != nil {
 		return err
 	}
-	// What the API server says of pods is what it heard before, until the kubelet has looked at them.
+
+	// What the API server says of pods is what it heard before, until the kubelet has looked at
+	// them.
 	err = framework.Until(ctx, "pods talk again", returning, func(ctx context.Context) error {
 		a, b, err := s.twoPods(ctx)
 		if err != nil {
@@ -55,6 +63,7 @@ func reboot(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	s.note("its pods talk after %.0f s", time.Since(began).Seconds())
 	return nil
 }
@@ -98,10 +107,12 @@ func (s *Session) newKey(ctx context.Context, node, old string, patience time.Du
 	return key, err
 }
 
-// gapOfKey is how long flows may be without an answer while a node's key is replaced: its veild ends, starts, and is heard by the others.
+// gapOfKey is how long flows may be without an answer while a node's key is replaced: its veild
+// ends, starts, and is heard by the others.
 const gapOfKey = 30 * time.Second
 
-// keyReplaced does what docs/operations.md says: the key file is removed and veild restarted. Peers take the new key, and connections go on.
+// keyReplaced does what docs/operations.md says: the key file is removed and veild restarted. Peers
+// take the new key, and connections go on.
 func keyReplaced(ctx context.Context, s *Session) error {
 	a, b, err := s.twoPods(ctx)
 	if err != nil {
@@ -115,6 +126,7 @@ func keyReplaced(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	if _, err := s.Machines.Exec(ctx, b.Node, "rm /run/kubeveil/key"); err != nil {
 		return err
 	}
@@ -129,6 +141,7 @@ func keyReplaced(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	err = framework.Until(ctx, "the new key at "+a.Node, meeting, func(ctx context.Context) error {
 		out, err := s.Machines.Exec(ctx, a.Node, "wg show veil0 peers")
 		if err != nil {
@@ -142,15 +155,18 @@ func keyReplaced(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	return s.held(ctx, all, gapOfKey)
 }
 
-// joinAndLeave adds a node, whose pods talk with the others, and lets it go again, of which nothing stays at the others.
+// joinAndLeave adds a node, whose pods talk with the others, and lets it go again, of which nothing
+// stays at the others.
 func joinAndLeave(ctx context.Context, s *Session) error {
 	a, _, err := s.twoPods(ctx)
 	if err != nil {
 		return err
 	}
+
 	began := time.Now()
 	name, err := s.Machines.Join(ctx)
 	if err != nil {
@@ -159,6 +175,7 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 	if err := s.WaitNodesReady(ctx, returning, name); err != nil {
 		return err
 	}
+
 	s.note("%s is Ready after %.0f s", name, time.Since(began).Seconds())
 	n, err := s.namespace(ctx)
 	if err != nil {
@@ -171,6 +188,7 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 	if err := talkBoth(ctx, a, c); err != nil {
 		return err
 	}
+
 	if s.Lab != nil {
 		// The lab's third machine has no module wireguard.
 		if err := s.tunnelOf(ctx, name, false); err != nil {
@@ -178,6 +196,7 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 		}
 		s.note("its tunnel is in userspace")
 	}
+
 	key, err := s.keyOf(ctx, name)
 	if err != nil {
 		return err
@@ -185,10 +204,12 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 	if err := s.Machines.Leave(ctx, name); err != nil {
 		return err
 	}
+
 	return framework.Until(ctx, name+" is forgotten", meeting, func(ctx context.Context) error { return s.forgotten(ctx, a.Node, name, key, c) })
 }
 
-// forgotten is nil when a node that left is neither claimed nor a peer of another, and its pod has no route.
+// forgotten is nil when a node that left is neither claimed nor a peer of another, and its pod has
+// no route.
 func (s *Session) forgotten(ctx context.Context, at, name, key string, pod *framework.Pod) error {
 	if _, err := s.keyOf(ctx, name); !apierrors.IsNotFound(err) {
 		return errors.Join(fmt.Errorf("VeilNode %s is still there", name), err)

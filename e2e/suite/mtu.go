@@ -16,13 +16,15 @@ import (
 // narrower is the MTU of the underlay that is configured for a while, bytes.
 const narrower = 1400
 
-// followPatience bounds the time until a changed configuration has reached every node: the kubelet brings it within some 90 s.
+// followPatience bounds the time until a changed configuration has reached every node: the kubelet
+// brings it within some 90 s.
 const followPatience = 3 * time.Minute
 
 // mtusOf prints the MTU of the tunnel and of each pod's link on a node.
 const mtusOf = `cat /sys/class/net/veil0/mtu; for n in $(ip netns list | cut -d' ' -f1); do ip netns exec $n cat /sys/class/net/eth0/mtu 2>/dev/null; done; true`
 
-// mtuChanged writes another MTU into the ConfigMap while flows run, and takes it back. Devices and the links of running pods follow, both ways.
+// mtuChanged writes another MTU into the ConfigMap while flows run, and takes it back. Devices and
+// the links of running pods follow, both ways.
 func mtuChanged(ctx context.Context, s *Session) error {
 	all, err := s.load(ctx)
 	if err != nil {
@@ -32,16 +34,19 @@ func mtuChanged(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	node := workers[0].Name
 	before, err := s.mtus(ctx, node)
 	if err != nil {
 		return err
 	}
+
 	configs := s.Client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
 	original, err := configs.Get(ctx, veilConfig, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
+
 	write := func(ctx context.Context, text string) error {
 		now, err := configs.Get(ctx, veilConfig, metav1.GetOptions{})
 		if err != nil {
@@ -53,6 +58,7 @@ func mtuChanged(ctx context.Context, s *Session) error {
 		}
 		return s.nudge(ctx)
 	}
+
 	text := original.Data["veild.yaml"]
 	began := time.Now()
 	err = write(ctx, text+fmt.Sprintf("\nmtu: %d\n", narrower))
@@ -60,6 +66,7 @@ func mtuChanged(ctx context.Context, s *Session) error {
 		err = s.followMTU(ctx, func(mtu int) bool { return mtu < narrower })
 		s.note("MTU of %s and its pods: %v, then below %d within %.0f s", node, before, narrower, time.Since(began).Seconds())
 	}
+
 	err = errors.Join(err, write(context.WithoutCancel(ctx), text))
 	if err != nil {
 		return err
@@ -67,10 +74,12 @@ func mtuChanged(ctx context.Context, s *Session) error {
 	if err := s.followMTU(ctx, func(mtu int) bool { return mtu == before[0] }); err != nil {
 		return err
 	}
+
 	return s.held(ctx, all, gapOfNothing)
 }
 
-// nudge lets kubelets look at the daemons' pods now, and so at their configuration, which they would do within some 90 s.
+// nudge lets kubelets look at the daemons' pods now, and so at their configuration, which they
+// would do within some 90 s.
 func (s *Session) nudge(ctx context.Context) error {
 	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + veildSet})
 	if err != nil {
@@ -107,7 +116,7 @@ func (s *Session) followMTU(ctx context.Context, wanted func(mtu int) bool) erro
 	})
 }
 
-// mtus gives the MTU of a node's tunnel and of each of its pods, bytes.
+// mtus returns the MTU of a node's tunnel and of each of its pods, bytes.
 func (s *Session) mtus(ctx context.Context, node string) ([]int, error) {
 	out, err := s.Machines.Exec(ctx, node, mtusOf)
 	if err != nil {

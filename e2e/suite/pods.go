@@ -23,7 +23,8 @@ func podToPod(ctx context.Context, s *Session) error {
 	return errors.Join(s.bothFamilies(b.Addrs), s.bothFamilies(a.Addrs), talkBoth(ctx, a, b))
 }
 
-// bothFamilies is an error unless these are an IPv4 and an IPv6 address; clusters of one family are for others than the lab.
+// bothFamilies is an error unless these are an IPv4 and an IPv6 address; clusters of one family are
+// for others than the lab.
 func (s *Session) bothFamilies(addrs []netip.Addr) error {
 	if s.Lab != nil && (len(addrs) != 2 || addrs[0].Is4() == addrs[1].Is4()) {
 		return fmt.Errorf("addresses %v, want one of each family", addrs)
@@ -31,8 +32,9 @@ func (s *Session) bothFamilies(addrs []netip.Addr) error {
 	return nil
 }
 
-// serve makes a service of the shared pods of that name, in their namespace. It has a name of its own: a service of a
-// name that was just deleted takes over endpoint slices that the garbage collector then deletes.
+// serve makes a service of the shared pods of that name, in their namespace. It has a name of its
+// own: a service of a name that was just deleted takes over endpoint slices that the garbage
+// collector then deletes.
 func (s *Session) serve(ctx context.Context, pod string, kind corev1.ServiceType) (*framework.Service, error) {
 	s.served++
 	service := &framework.Service{Name: fmt.Sprintf("%s-%s-%d", pod, strings.ToLower(string(kind)), s.served), Pods: map[string]string{"app": pod}, Port: framework.EchoPort, Type: kind}
@@ -55,7 +57,8 @@ func podToService(ctx context.Context, s *Session) error {
 	return talk(ctx, a, service.Port, service.Addrs...)
 }
 
-// names are resolved by the cluster's DNS, from both nodes: from at least one of them it is over the tunnel.
+// names are resolved by the cluster's DNS, from both nodes: from at least one of them it is over
+// the tunnel.
 func names(ctx context.Context, s *Session) error {
 	a, b, err := s.twoPods(ctx)
 	if err != nil {
@@ -71,6 +74,7 @@ func names(ctx context.Context, s *Session) error {
 	if err := s.waitDNS(ctx); err != nil {
 		return err
 	}
+
 	service, err := s.serve(ctx, "b", corev1.ServiceTypeClusterIP)
 	if err != nil {
 		return err
@@ -79,12 +83,14 @@ func names(ctx context.Context, s *Session) error {
 	if err := s.shared.Serve(ctx, headless); err != nil {
 		return err
 	}
+
 	var targets []string
 	for _, family := range familiesOf(b.Addrs) {
 		for _, name := range []string{service.Name, service.Name + "." + s.shared.Name + ".svc.cluster.local.", headless.Name} {
 			targets = append(targets, by(family, name)...)
 		}
 	}
+
 	for _, addr := range b.Addrs {
 		targets = append(targets, by("", dashed(addr)+"."+s.shared.Name+".pod.cluster.local.")...)
 	}
@@ -94,7 +100,8 @@ func names(ctx context.Context, s *Session) error {
 	)
 }
 
-// familiesOf are the ends of the names of protocols that choose the families of addresses: "4", "6".
+// familiesOf are the ends of the names of protocols that choose the families of addresses: "4",
+// "6".
 func familiesOf(addrs []netip.Addr) (out []string) {
 	for _, a := range addrs {
 		out = append(out, map[bool]string{true: "4", false: "6"}[a.Is4()])
@@ -102,7 +109,7 @@ func familiesOf(addrs []netip.Addr) (out []string) {
 	return out
 }
 
-// by gives targets of meet for the echo server of a name by one family, or by any ("").
+// by returns targets of meet for the echo server of a name by one family, or by any ("").
 func by(family, name string) (targets []string) {
 	for _, proto := range protocols {
 		targets = append(targets, fmt.Sprintf("%s%s/%s:%d", proto, family, name, framework.EchoPort))
@@ -139,7 +146,8 @@ func (s *Session) nodeAddrs(ctx context.Context, name string) ([]netip.Addr, err
 	return nil, fmt.Errorf("node %s is gone", name)
 }
 
-// onNode gives an echo server among the processes of the node of the pair's first pod; it makes it where there is none.
+// onNode returns an echo server among the processes of the node of the pair's first pod; it makes
+// it where there is none.
 func (s *Session) onNode(ctx context.Context) (*framework.Pod, error) {
 	if s.host == nil {
 		s.host = &framework.Pod{Name: "host", Node: s.pair[0].Node, HostNetwork: true, Listen: hostEchoPort}
@@ -150,8 +158,9 @@ func (s *Session) onNode(ctx context.Context) (*framework.Pod, error) {
 // hostEchoPort is where that one listens.
 const hostEchoPort = 17001
 
-// nodePort is reached from a pod at each node, from a process of a node at its own, and from outside at each. From one
-// node to another's it would be host to host, which is not in the tunnel (docs/security.md).
+// nodePort is reached from a pod at each node, from a process of a node at its own, and from
+// outside at each. From one node to another's it would be host to host, which is not in the tunnel
+// (docs/security.md).
 func nodePort(ctx context.Context, s *Session) error {
 	a, b, err := s.twoPods(ctx)
 	if err != nil {
@@ -165,6 +174,7 @@ func nodePort(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	near, err := s.nodeAddrs(ctx, a.Node)
 	if err != nil {
 		return err
@@ -173,6 +183,7 @@ func nodePort(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	all := append(near[:len(near):len(near)], far...)
 	err = atOnce(
 		func() error { return meet(ctx, a, nodePorts(service, all)...) },
@@ -182,6 +193,7 @@ func nodePort(ctx context.Context, s *Session) error {
 		s.note("not from outside: this run has no host there")
 		return err
 	}
+
 	for _, addr := range all {
 		for _, proto := range protocols {
 			to := netip.AddrPortFrom(addr, uint16(service.NodePorts[proto]))
@@ -190,10 +202,11 @@ func nodePort(ctx context.Context, s *Session) error {
 			}))
 		}
 	}
+
 	return err
 }
 
-// nodePorts gives targets of meet for a service's ports at addresses of nodes.
+// nodePorts returns targets of meet for a service's ports at addresses of nodes.
 func nodePorts(service *framework.Service, at []netip.Addr) []string {
 	var targets []string
 	for _, addr := range at {
@@ -254,7 +267,8 @@ func kubernetesService(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// egress goes to a host outside, whose answers come back; that it had its node's address is seen on the wire, where a pod's would be a leak.
+// egress goes to a host outside, whose answers come back; that it had its node's address is seen on
+// the wire, where a pod's would be a leak.
 func egress(ctx context.Context, s *Session) error {
 	a, b, err := s.twoPods(ctx)
 	if err != nil {

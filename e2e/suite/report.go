@@ -67,8 +67,9 @@ const (
 	controlCase = "oracle-sees"
 )
 
-// Judge adds the verdict over the wire; rest is what the oracle saw to its end, or since the control run. One outcome is whether all that was Kubeveil's was
-// encrypted, the other whether the oracle would have seen it if not.
+// Judge adds the verdict over the wire; rest is what the oracle saw to its end, or since the
+// control run. One outcome is whether all that was Kubeveil's was encrypted, the other whether the
+// oracle would have seen it if not.
 func (r *Report) Judge(rest oracle.Result) {
 	ours := r.parts.before.Plus(rest)
 	r.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext, ControlPlaintext: r.parts.control.Plaintext}

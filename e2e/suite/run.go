@@ -37,16 +37,19 @@ type Options struct {
 // closing bounds what is done after a case: describing what it left and removing it.
 const closing = 3 * time.Minute
 
-// Run runs the cases and gives what came of them; it ends early, with the rest counted as skipped, when ctx does. The error is of the run itself.
+// Run runs the cases and returns what came of them; it ends early, with the rest counted as
+// skipped, when ctx does. The error is of the run itself.
 func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
 	s := newSession(o)
 	nodes, err := o.Cluster.Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	r := &Report{Kernel: kernels(nodes)}
 	var pace framework.Pace
 	ctx = framework.WithPace(ctx, &pace)
+
 	have := s.have(nodes)
 	for i, c := range cases {
 		if reason := s.reasonToSkip(c, have); reason != "" {
@@ -67,6 +70,7 @@ func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
 			s.broken = c.Name
 		}
 	}
+
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
 	defer cancel()
 	r.parts, r.Pace = s.parts, pace.Factor()
@@ -146,6 +150,7 @@ func (s *Session) one(ctx context.Context, c Case) Outcome {
 	if cause := context.Cause(limit); err != nil && cause != nil {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
+
 	cancel()
 	if reason, ok := skipped(err); ok {
 		outcome.Skipped, err = reason, nil
@@ -156,6 +161,7 @@ func (s *Session) one(ctx context.Context, c Case) Outcome {
 	if err != nil && ctx.Err() != nil {
 		outcome.Skipped, err = ended(ctx), nil
 	}
+
 	outcome.Err, outcome.Notes, outcome.Took = err, s.notes, time.Since(began)
 	if err != nil {
 		dir := filepath.Join(s.Dir, c.Name)
@@ -164,6 +170,7 @@ func (s *Session) one(ctx context.Context, c Case) Outcome {
 		cancel()
 		outcome.Artefacts = dir
 	}
+
 	s.leave(ctx)
 	s.Log.Info("case ends", "case", c.Name, "took", outcome.Took.Round(time.Millisecond), "err", outcome.Err, "notes", strings.Join(s.notes, "; "))
 	return outcome

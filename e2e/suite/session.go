@@ -21,7 +21,8 @@ type Session struct {
 	Options
 	*framework.Cluster
 
-	// shared is the namespace of the pair and of host, a process of the first one's node; own that of the case that runs, or nil.
+	// shared is the namespace of the pair and of host, a process of the first one's node; own that
+	// of the case that runs, or nil.
 	shared, own *framework.Namespace
 	pair        []*framework.Pod
 	host        *framework.Pod
@@ -114,8 +115,8 @@ func (s *Session) dropPair(ctx context.Context) error {
 // hostPort is open on the node of the second pod of the pair.
 const hostPort = 17000
 
-// twoPods gives the shared pods, echo servers on two nodes, Ready and with the addresses that they have now; it makes them where they are not.
-// The second has hostPort on its node.
+// twoPods returns the shared pods, echo servers on two nodes, Ready and with the addresses that
+// they have now; it makes them where they are not. The second has hostPort on its node.
 func (s *Session) twoPods(ctx context.Context) (a, b *framework.Pod, err error) {
 	if s.shared == nil {
 		if s.shared, err = s.Namespace(ctx, "e2e-pair", framework.Privileged); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// newRun gives options for a cluster without machines, of so many workers.
+// newRun returns options for a cluster without machines, of so many workers.
 func newRun(t *testing.T, workers int) (Options, *bytes.Buffer) {
 	client := fake.NewClientset()
 	for i := range workers {
@@ -50,6 +50,7 @@ func TestRunSelectsAndCounts(t *testing.T) {
 		{Name: "far", Limit: time.Minute, Needs: []Need{Machines}, Run: passes},
 		{Name: "wide", Limit: time.Minute, Needs: []Need{TwoWorkers}, Run: passes},
 	}
+
 	r, err := Run(t.Context(), cases, o)
 	if err != nil {
 		t.Fatal(err)
@@ -57,12 +58,14 @@ func TestRunSelectsAndCounts(t *testing.T) {
 	if got := r.Summary(); got != "2 passed, 2 failed, 3 skipped" {
 		t.Errorf("summary %q in\n%s", got, out)
 	}
+
 	tests := r.Tests()
 	for i, want := range []string{"no moon here", "left to the full run: it takes hours", "needs the machines beneath the cluster"} {
 		if tests.Skipped[i].Reason != want {
 			t.Errorf("%s skipped because %q: want %q", tests.Skipped[i].Name, tests.Skipped[i].Reason, want)
 		}
 	}
+
 	if !strings.Contains(tests.Failures[1].Reason, "limit of 1ns is over") || tests.Failures[0].Reason != fails.Error() {
 		t.Errorf("failures: %+v", tests.Failures)
 	}
@@ -75,6 +78,7 @@ func TestSelection(t *testing.T) {
 		{Name: "two-long", Limit: time.Minute, Long: "it waits", Beyond: "it waits", Run: passes},
 		{Name: "three", Limit: time.Minute, Beyond: "it reboots", Run: passes},
 	}
+
 	broken := []Case{{Name: "ground", Limit: time.Minute, Breaks: true, Run: func(context.Context, *Session) error { return errors.New("no ground") }}, cases[1]}
 	for _, c := range []struct {
 		name, match string
@@ -249,7 +253,8 @@ func TestPublishedKey(t *testing.T) {
 	}
 }
 
-// What others change at any time is no difference; a table of ours, a chain beside theirs, and an empty table are.
+// What others change at any time is no difference; a table of ours, a chain beside theirs, and an
+// empty table are.
 func TestInventoryOfRules(t *testing.T) {
 	kubelet := "nft table ip6 filter {\nnft \tchain KUBE-KUBELET-CANARY {\nnft \t}\nnft }\n"
 	for _, tt := range []struct {

@@ -55,24 +55,28 @@ func (s *Session) daemon(ctx context.Context, set, node string) (*corev1.Pod, er
 	return nil, fmt.Errorf("no pod of %s on %s", set, node)
 }
 
-// stolenToken takes what a thief on the second worker finds, the token bound to its veild's pod, and tries what it should not do. That what is refused
-// is refused by the policy and not for want of rights is seen by what is allowed with the same token.
+// stolenToken takes what a thief on the second worker finds, the token bound to its veild's pod,
+// and tries what it should not do. That what is refused is refused by the policy and not for want
+// of rights is seen by what is allowed with the same token.
 func stolenToken(ctx context.Context, s *Session) error {
 	workers, err := s.Workers(ctx)
 	if err != nil {
 		return err
 	}
+
 	victim, thief := workers[0].Name, workers[1].Name
 	pod, err := s.daemon(ctx, veildSet, thief)
 	if err != nil {
 		return err
 	}
+
 	token, err := s.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx, pod.Spec.ServiceAccountName, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
+
 	admin, err := s.claims("")
 	if err != nil {
 		return err
@@ -85,16 +89,19 @@ func stolenToken(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+
 	errs := []error{tryOthers(ctx, stolen, before, thief), tryOwn(ctx, stolen, thief)}
 	after, err := admin.Get(ctx, victim, metav1.GetOptions{})
 	if err != nil || after.GetUID() != before.GetUID() || after.GetGeneration() != before.GetGeneration() {
 		errs = append(errs, errors.Join(fmt.Errorf("VeilNode %s is not as it was before the tries", victim), err))
 	}
+
 	s.note("token of %s against VeilNode %s", thief, victim)
 	return errors.Join(errs...)
 }
 
-// tryOthers tries to create, change and delete another's claim; each must be refused by the policy, or, where RBAC does without the verb, by that.
+// tryOthers tries to create, change and delete another's claim; each must be refused by the policy,
+// or, where RBAC does without the verb, by that.
 func tryOthers(ctx context.Context, c dynamic.ResourceInterface, other *unstructured.Unstructured, own string) error {
 	changed := other.DeepCopy()
 	err := unstructured.SetNestedField(changed.Object, int64(1450), "spec", "mtu")

@@ -21,15 +21,17 @@ import (
 // protocols of all traffic.
 var protocols = []string{"tcp", "udp"}
 
-// meeting bounds the wait until two that have just come can talk: proxies learn of services, peers of nodes.
+// meeting bounds the wait until two that have just come can talk: proxies learn of services, peers
+// of nodes.
 const meeting = time.Minute
 
-// talk sends messages from a pod to echo servers, in both protocols, until each has answered; the error names those that have not.
+// talk sends messages from a pod to echo servers, in both protocols, until each has answered; the
+// error names those that have not.
 func talk(ctx context.Context, from *framework.Pod, port int, to ...netip.Addr) error {
 	return meet(ctx, from, echoes(port, to)...)
 }
 
-// echoes gives targets of meet for a port at addresses, in both protocols.
+// echoes returns targets of meet for a port at addresses, in both protocols.
 func echoes(port int, at []netip.Addr) []string {
 	var targets []string
 	for _, addr := range at {
@@ -38,10 +40,11 @@ func echoes(port int, at []netip.Addr) []string {
 	return targets
 }
 
-// both gives targets of meet for a host:port.
+// both returns targets of meet for a host:port.
 func both(to string) []string { return []string{"tcp/" + to, "udp/" + to} }
 
-// meet is talk to protocol/host:port, all at once; flags of labtool meet may come first. One command does it all, because starting one takes an emulated node long.
+// meet is talk to protocol/host:port, all at once; flags of labtool meet may come first. One
+// command does it all, because starting one takes an emulated node long.
 func meet(ctx context.Context, from *framework.Pod, targets ...string) error {
 	if len(targets) == 0 {
 		return fmt.Errorf("from %s: nothing to talk to", from.Name)
@@ -90,8 +93,8 @@ type lostRun struct {
 	Records uint64  `json:"records"`
 }
 
-// lostAtOnce returns an error unless the records that a UDP flow lost were sent within limit, but for strayRuns: what
-// is done to the data path once costs records once.
+// lostAtOnce returns an error unless the records that a UDP flow lost were sent within limit, but
+// for strayRuns: what is done to the data path once costs records once.
 func (f flow) lostAtOnce(limit time.Duration) error {
 	if len(f.Lost) <= strayRuns {
 		return nil
@@ -116,16 +119,19 @@ func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisec
 
 func (r lostRun) String() string { return fmt.Sprintf("%d from %.1f s on", r.Records, r.At/1e3) }
 
-// flows are connections and UDP flows that a pod keeps to echo servers, and how they were when last looked at.
+// flows are connections and UDP flows that a pod keeps to echo servers, and how they were when last
+// looked at.
 type flows struct {
 	pod  *framework.Pod
 	last []flow
 }
 
-// flowInterval is the pause between the records of a flow: what it resolves, and what an emulated node can encrypt beside its work.
+// flowInterval is the pause between the records of a flow: what it resolves, and what an emulated
+// node can encrypt beside its work.
 const flowInterval = 250 * time.Millisecond
 
-// startFlows runs a pod on a node that keeps flows to echo servers, and waits until every one is answered.
+// startFlows runs a pod on a node that keeps flows to echo servers, and waits until every one is
+// answered.
 func (s *Session) startFlows(ctx context.Context, name, node string, to ...netip.AddrPort) (*flows, error) {
 	n, err := s.namespace(ctx)
 	if err != nil {
@@ -144,7 +150,7 @@ func (s *Session) startFlows(ctx context.Context, name, node string, to ...netip
 	return f, f.live(ctx)
 }
 
-// read gives how the flows are now.
+// read returns how the flows are now.
 func (f *flows) read(ctx context.Context) ([]flow, error) {
 	line, err := f.pod.Logs(ctx, 1)
 	if err != nil {
@@ -157,7 +163,8 @@ func (f *flows) read(ctx context.Context) ([]flow, error) {
 	return now, nil
 }
 
-// live waits until each flow has been answered since it was last looked at; a TCP connection that has broken is an error.
+// live waits until each flow has been answered since it was last looked at; a TCP connection that
+// has broken is an error.
 func (f *flows) live(ctx context.Context) error {
 	return framework.Until(ctx, "flows of "+f.pod.Name, meeting, func(ctx context.Context) error {
 		now, err := f.read(ctx)
@@ -177,14 +184,17 @@ func (f *flows) live(ctx context.Context) error {
 	})
 }
 
-// held is live, and no flow was without an answer for longer than limit. It notes the longest gap and what UDP lost.
+// held is live, and no flow was without an answer for longer than limit. It notes the longest gap
+// and what UDP lost.
 func (f *flows) held(ctx context.Context, s *Session, limit time.Duration) error {
 	if err := f.live(ctx); err != nil {
 		return err
 	}
+
 	var errs []error
 	var longest time.Duration
 	var lost, sent uint64
+
 	var whose []string
 	for _, flow := range f.last {
 		took := time.Duration(flow.MaxGapMillis * float64(time.Millisecond))
@@ -201,9 +211,11 @@ func (f *flows) held(ctx context.Context, s *Session, limit time.Duration) error
 			whose = append(whose, fmt.Sprintf("%s to %s: %d of %d not answered, of these %v", flow.Proto, flow.To, lost, flow.Sent, flow.Lost))
 		}
 	}
+
 	s.note("%d flows of %s live; longest gap %s; UDP %d of %d not answered", len(f.last), f.pod.Name, longest.Round(time.Millisecond), lost, sent)
 	for _, w := range whose {
 		s.note("%s", w)
 	}
+
 	return errors.Join(errs...)
 }

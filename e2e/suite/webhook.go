@@ -27,7 +27,8 @@ const webhookPort = 8443
 // askedLabel marks the objects about which the webhook is asked.
 const askedLabel = "ask-the-hook"
 
-// webhook lets the API server ask a pod about objects: its answer, that carries the canary, must come, and be both yes and no.
+// webhook lets the API server ask a pod about objects: its answer, that carries the canary, must
+// come, and be both yes and no.
 func webhook(ctx context.Context, s *Session) error {
 	n, err := s.namespace(ctx)
 	if err != nil {
@@ -41,9 +42,11 @@ func webhook(ctx context.Context, s *Session) error {
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
+
 	if err := n.Serve(ctx, &framework.Service{Name: "hook", Port: webhookPort}); err != nil {
 		return err
 	}
+
 	hooks := s.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	hook, err := hooks.Create(ctx, hookObject(n.Name, cert), metav1.CreateOptions{})
 	if err != nil {
@@ -56,6 +59,7 @@ func webhook(ctx context.Context, s *Session) error {
 		_, err := s.Client.CoreV1().ConfigMaps(n.Name).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
 		return err
 	}
+
 	// The API server reads the new configuration when it likes: the refusal is waited for first.
 	err = framework.Until(ctx, "a refusal by the webhook", meeting, func(context.Context) error {
 		err := create(fmt.Sprintf("refused-%d", time.Now().UnixNano()), map[string]string{"refuse": "as-asked"})
@@ -64,6 +68,7 @@ func webhook(ctx context.Context, s *Session) error {
 		}
 		return nil
 	})
+
 	return errors.Join(err, create("allowed", map[string]string{}))
 }
 

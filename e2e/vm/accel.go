@@ -20,8 +20,8 @@ const (
 	TCG Accel = "tcg"
 )
 
-// accelerator gives qemu's arguments. In TCG, AVX is emulated slowly, and a processor without it makes the
-// guest's network and WireGuard twice as fast.
+// accelerator returns qemu's arguments. In TCG, AVX is emulated slowly, and a processor without it
+// makes the guest's network and WireGuard twice as fast.
 func accelerator(a Accel) []string {
 	if a == KVM {
 		return []string{"-machine", "q35,accel=kvm", "-cpu", "host"}
@@ -29,11 +29,12 @@ func accelerator(a Accel) []string {
 	return []string{"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem,+aes,+pclmulqdq"}
 }
 
-// probePatience is what a kernel gets to print its first lines: with KVM that truly works it takes one second.
+// probePatience is what a kernel gets to print its first lines: with KVM that truly works it takes
+// one second.
 const probePatience = 15 * time.Second
 
-// probeAccel boots the kernel without a disk, in KVM, and believes it only when the kernel gets as far as
-// looking for its root: /dev/kvm that opens proves nothing where only patched guests run.
+// probeAccel boots the kernel without a disk, in KVM, and believes it only when the kernel gets as
+// far as looking for its root: /dev/kvm that opens proves nothing where only patched guests run.
 func (c *Cluster) probeAccel(ctx context.Context) (Accel, error) {
 	if c.opts.Accel != "" {
 		return c.opts.Accel, nil
@@ -42,6 +43,7 @@ func (c *Cluster) probeAccel(ctx context.Context) (Accel, error) {
 	if err != nil {
 		return TCG, nil //nolint:nilerr // No KVM is an answer, not an error.
 	}
+
 	f.Close()
 	console := filepath.Join(c.Dir, "probe-kvm.log")
 	args := append(accelerator(KVM), "-nodefaults", "-display", "none", "-m", "512", "-no-reboot",
@@ -51,6 +53,7 @@ func (c *Cluster) probeAccel(ctx context.Context) (Accel, error) {
 	if err != nil {
 		return "", fmt.Errorf("probe KVM: %w", err)
 	}
+
 	err = lab.Until(ctx, probePatience, func() error {
 		if b, _ := os.ReadFile(console); bytes.Contains(b, []byte("Run /init as init process")) {
 			return nil
@@ -60,12 +63,15 @@ func (c *Cluster) probeAccel(ctx context.Context) (Accel, error) {
 		}
 		return fmt.Errorf("nothing of a running kernel on the console")
 	})
+
 	if kill := p.Kill(ctx); kill != nil {
 		return "", kill
 	}
+
 	if err != nil {
 		c.log.Info("KVM does not run a stock kernel: emulating", "reason", err)
 		return TCG, nil
 	}
+
 	return KVM, nil
 }

@@ -19,8 +19,9 @@ const clearConflist = config.CNIConfDir + "/10-clear.conflist"
 
 var clearPlugins = []string{"ptp", "host-local", "loopback"}
 
-// InstallClear gives every node the reference network instead of Kubeveil: ptp and host-local with plain routes
-// between the nodes, in the families that the nodes' pods have. It encrypts nothing; the oracle must see that.
+// InstallClear installs on every node the reference network instead of Kubeveil: ptp and host-local
+// with plain routes between the nodes, in the families that the nodes' pods have. It encrypts
+// nothing; the oracle must see that.
 func (c *Cluster) InstallClear(ctx context.Context) error {
 	for _, m := range c.Machines {
 		for _, plugin := range clearPlugins {
@@ -28,6 +29,7 @@ func (c *Cluster) InstallClear(ctx context.Context) error {
 				return err
 			}
 		}
+
 		prefixes, err := c.podPrefixes(ctx, m)
 		if err != nil {
 			return err
@@ -39,19 +41,24 @@ func (c *Cluster) InstallClear(ctx context.Context) error {
 		if err := m.Put(ctx, clearConflist, 0o644, bytes.NewReader(conflist)); err != nil {
 			return err
 		}
-		// The control plane's host is a node without pods: it needs routes, and a file that makes it Ready.
+
+		// The control plane's host is a node without pods: it needs routes, and a file that makes
+		// it Ready.
 		if err := c.host.writeFile(clearConflist, conflist); err != nil {
 			return err
 		}
+
 		if err := c.routes(ctx, "replace", m, prefixes); err != nil {
 			return err
 		}
 	}
+
 	_, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+readyPatience.String())
 	return err
 }
 
-// RemoveClear takes away what InstallClear gave. Pods on that network must be gone before: their links go by its plugin.
+// RemoveClear takes away what InstallClear gave. Pods on that network must be gone before: their
+// links go by its plugin.
 func (c *Cluster) RemoveClear(ctx context.Context) error {
 	var errs []error
 	for _, m := range c.Machines {
@@ -66,7 +73,8 @@ func (c *Cluster) RemoveClear(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// clearNetwork is the CNI configuration of a node with those pod prefixes, one of a family; mtu is that of the underlay, bytes.
+// clearNetwork is the CNI configuration of a node with those pod prefixes, one of a family; mtu is
+// that of the underlay, bytes.
 func clearNetwork(prefixes []netip.Prefix, mtu int) ([]byte, error) {
 	type object = map[string]any
 	var ranges [][]object
@@ -83,7 +91,8 @@ func clearNetwork(prefixes []netip.Prefix, mtu int) ([]byte, error) {
 	return json.Marshal(object{"cniVersion": "1.0.0", "name": "clear", "plugins": []object{{"type": "ptp", "mtu": mtu, "ipam": ipam}}})
 }
 
-// clearRoutes are the routes to a node's pods, as ip(8) takes them: each by the node's address of its family.
+// clearRoutes are the routes to a node's pods, as ip(8) takes them: each by the node's address of
+// its family.
 func clearRoutes(prefixes []netip.Prefix, node []netip.Addr) []string {
 	var routes []string
 	for _, p := range prefixes {
@@ -96,7 +105,8 @@ func clearRoutes(prefixes []netip.Prefix, node []netip.Addr) []string {
 	return routes
 }
 
-// routes does what verb says, replace or del, to the routes to a machine's pods on all other nodes, and goes on after an error.
+// routes does what verb says, replace or del, to the routes to a machine's pods on all other nodes,
+// and goes on after an error.
 func (c *Cluster) routes(ctx context.Context, verb string, m *Machine, prefixes []netip.Prefix) error {
 	var errs []error
 	for _, route := range clearRoutes(prefixes, m.Addrs) {
@@ -111,7 +121,8 @@ func (c *Cluster) routes(ctx context.Context, verb string, m *Machine, prefixes 
 	return errors.Join(errs...)
 }
 
-// podPrefixes are those that the controller manager gave the node, one of each family that pods have.
+// podPrefixes are those that the controller manager gave the node, one of each family that pods
+// have.
 func (c *Cluster) podPrefixes(ctx context.Context, m *Machine) ([]netip.Prefix, error) {
 	out, err := c.Kubectl(ctx, "wait", "node", m.Name, "--for=jsonpath={.spec.podCIDR}", "--timeout=60s", "-o", "jsonpath={.spec.podCIDRs[*]}")
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What a reference network lacks, its control run does not show: it has the families that pods have.
+// What a reference network lacks, its control run does not show: it has the families that pods
+// have.
 func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 	pods4, pods6 := netip.MustParsePrefix("198.19.1.0/24"), netip.MustParsePrefix("fd42:1:0:1::/64")
 	node := []netip.Addr{netip.MustParseAddr("198.18.0.11"), netip.MustParseAddr("fd42::b")}
@@ -26,6 +27,7 @@ func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			// As far as the reference plugins ptp and host-local read it.
 			var got struct {
 				CNIVersion, Name string
@@ -43,9 +45,11 @@ func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 			if err := json.Unmarshal(text, &got); err != nil {
 				t.Fatal(err)
 			}
+
 			if len(got.Plugins) != 1 || got.Plugins[0].Type != "ptp" || got.Plugins[0].MTU != 1400 || got.Plugins[0].IPAM.Type != "host-local" || got.CNIVersion == "" || got.Name == "" {
 				t.Fatalf("%s", text)
 			}
+
 			ipam := got.Plugins[0].IPAM
 			var subnets, routes []string
 			for _, set := range ipam.Ranges {
@@ -54,9 +58,11 @@ func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 				}
 				subnets = append(subnets, set[0].Subnet)
 			}
+
 			for _, r := range ipam.Routes {
 				routes = append(routes, r.Dst)
 			}
+
 			if diff := cmp.Diff([][]string{tt.subnets, tt.routes, tt.between}, [][]string{subnets, routes, clearRoutes(tt.prefixes, node)}); diff != "" {
 				t.Errorf("subnets, routes and routes between nodes: %s", diff)
 			}

@@ -20,7 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// Options say what a cluster is made of. The zero value is two nodes at MTU 1500 with Kubernetes and Kubeveil.
+// Options say what a cluster is made of. The zero value is two nodes at MTU 1500 with Kubernetes
+// and Kubeveil.
 type Options struct {
 	// Nodes is how many machines; 0 is two.
 	Nodes int
@@ -41,16 +42,19 @@ type Options struct {
 	QEMU []string
 	// NoVeil leaves out Kubeveil: nodes that wait for a network.
 	NoVeil bool
-	// ServiceProxy is who translates services: config.ServiceProxyNone or "" is kube-proxy, config.ServiceProxyEBPF Kubeveil. Then there is no kube-proxy on any
-	// node, from the beginning.
+	// ServiceProxy is who translates services: config.ServiceProxyNone or "" is kube-proxy,
+	// config.ServiceProxyEBPF Kubeveil. Then there is no kube-proxy on any node, from the
+	// beginning.
 	ServiceProxy string
-	// Dir is the folder for artefacts; empty is a new one under out/vm, where those of the last runs stay.
+	// Dir is the folder for artefacts; empty is a new one under out/vm, where those of the last
+	// runs stay.
 	Dir string
 	// Log is told of the steps; nil discards.
 	Log *slog.Logger
 }
 
-// Cluster is a set of machines and their control plane. Its methods may be called from several goroutines, except Close.
+// Cluster is a set of machines and their control plane. Its methods may be called from several
+// goroutines, except Close.
 type Cluster struct {
 	// Dir is the folder of artefacts.
 	Dir string
@@ -100,11 +104,13 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
+
 	switch opts.ServiceProxy {
 	case "", config.ServiceProxyNone, config.ServiceProxyEBPF:
 	default:
 		return nil, fmt.Errorf("make a cluster: services by %q: write %s or %s", opts.ServiceProxy, config.ServiceProxyNone, config.ServiceProxyEBPF)
 	}
+
 	if opts.Kernel == "" {
 		opts.Kernel = os.Getenv(KernelEnv)
 	}
@@ -112,16 +118,19 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	c := &Cluster{opts: opts, root: root, log: opts.Log, Dir: opts.Dir, start: time.Now()}
 	if c.Dir == "" {
 		if c.Dir, err = lab.NewRun(filepath.Join(root, "out/vm")); err != nil {
 			return nil, fmt.Errorf("make a cluster: %w", err)
 		}
 	}
+
 	if err := c.make(ctx); err != nil {
 		_, end := c.Close()
 		return nil, errors.Join(fmt.Errorf("make a cluster: %w (logs in %s)", err, c.Dir), end)
 	}
+
 	return c, nil
 }
 
@@ -135,27 +144,32 @@ func (c *Cluster) make(ctx context.Context) error {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return err
 	}
+
 	var err error
 	c.Lab, err = lab.New(ctx, lab.Options{Nodes: -1, NoAPIServer: true, UnderlayMTU: c.opts.UnderlayMTU, Dir: filepath.Join(c.Dir, "net"), Log: c.log})
 	if err != nil {
 		return err
 	}
+
 	// The flow to the API server is among the lab's own.
 	c.Lab.Oracle.Update(func(r *oracle.Rules) { r.Nodes = append(r.Nodes, c.controlAddrs()...) })
 	if c.Control, err = c.Lab.AddHost(ctx, "control", lab.ControlByte); err != nil {
 		return err
 	}
+
 	if c.opts.translates() {
 		if err := c.checkCgroup(); err != nil {
 			return err
 		}
 	}
+
 	if err := c.makeKeys(ctx); err != nil {
 		return err
 	}
 	if c.Accel, err = c.probeAccel(ctx); err != nil {
 		return err
 	}
+
 	c.step("network is ready", "accel", c.Accel)
 	if !c.opts.Bare {
 		if err := c.collectImages(ctx); err != nil {
@@ -165,6 +179,7 @@ func (c *Cluster) make(ctx context.Context) error {
 			return err
 		}
 	}
+
 	for range c.opts.Nodes {
 		m, err := c.addMachine(ctx)
 		if err != nil {
@@ -175,9 +190,11 @@ func (c *Cluster) make(ctx context.Context) error {
 			return err
 		}
 	}
+
 	if c.opts.Bare {
 		return c.each(func(m *Machine) error { return m.WaitSSH(ctx) })
 	}
+
 	// While they boot.
 	return c.makeKubernetes(ctx)
 }
@@ -237,21 +254,26 @@ func (c *Cluster) seed(m *Machine) seed {
 	for _, p := range c.Lab.Family().Underlay(lab.NodeByte(m.Number)) {
 		fmt.Fprintf(&network, "Address=%s\n", p)
 	}
-	// A default route, as every node has one and kubelets want it; what takes it reaches nobody but the outside host.
+
+	// A default route, as every node has one and kubelets want it; what takes it reaches nobody but
+	// the outside host.
 	for _, a := range c.Lab.OutsideAddrs() {
 		fmt.Fprintf(&network, "Gateway=%s\n", a)
 	}
+
 	s := seed{
 		"/etc/systemd/network/10-eth0.network": {content: network.String()},
 		"/etc/hosts":                           {content: "127.0.0.1 localhost\n::1 localhost\n" + m.Addrs[0].String() + " " + m.Name + "\n"},
 		"/root/.ssh/authorized_keys":           {from: c.file("ssh.pub"), mode: 0o600},
 		"/etc/ssh/lab_host_ed25519":            {from: c.file("host"), mode: 0o600},
 	}
+
 	// A name server that does not answer, as for a cluster without a way out.
 	s["/etc/resolv.conf"] = file{content: "nameserver " + c.Lab.OutsideAddrs()[0].String() + "\n"}
 	if slices.Contains(c.opts.Userspace, m.Number) {
 		s["/etc/modprobe.d/no-wireguard.conf"] = file{content: "install wireguard /bin/false\n"}
 	}
+
 	if !c.opts.Bare {
 		if m.hasContainerd2() {
 			maps.Copy(s, containerd2Seed())
@@ -261,6 +283,7 @@ func (c *Cluster) seed(m *Machine) seed {
 			s["/usr/bin/"+name] = file{link: sharedDir + name}
 		}
 	}
+
 	return s
 }
 
@@ -285,8 +308,8 @@ func imageDir(root, release string) string {
 	return filepath.Join(root, "out/vm", "linux-"+release)
 }
 
-// Close takes the power from the machines, ends everything else, and gives what the oracle saw. Artefacts
-// stay, disks excepted. A second call gives the same.
+// Close takes the power from the machines, ends everything else, and returns what the oracle saw.
+// Artefacts stay, disks excepted. A second call gives the same.
 func (c *Cluster) Close() (oracle.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -295,25 +318,31 @@ func (c *Cluster) Close() (oracle.Result, error) {
 		errs = append(errs, c.forward.Close())
 		c.forward = nil
 	}
+
 	c.host.stop()
 	for _, m := range c.Machines {
 		errs = append(errs, m.Off(ctx))
 	}
+
 	if err := os.Remove(c.file(sharedDisk)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
+
 	var result oracle.Result
 	if c.Lab != nil {
 		var err error
 		result, err = c.Lab.Finish()
 		errs = append(errs, err)
 	}
+
 	for _, m := range c.Machines {
 		errs = append(errs, m.removeDisks())
 	}
+
 	if c.slot != nil {
 		errs = append(errs, c.slot.Close())
 		c.slot = nil
 	}
+
 	return result, errors.Join(errs...)
 }

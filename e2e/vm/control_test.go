@@ -79,8 +79,8 @@ func webhookCert(t *testing.T) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
 }
 
-// asksWebhook proves that the API server reaches a service whose backend is a pod on another machine: what the pod refuses, with
-// the canary in its reason, is refused.
+// asksWebhook proves that the API server reaches a service whose backend is a pod on another
+// machine: what the pod refuses, with the canary in its reason, is refused.
 func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Machine) {
 	cert, key := webhookCert(t)
 	var objects bytes.Buffer
@@ -89,12 +89,14 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := c.Apply(ctx, objects.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/webhook", "--timeout=300s"); err != nil {
 		t.Fatal(err)
 	}
+
 	// The API server reads the configuration, and who translates the endpoint, when they like.
 	err = lab.Until(ctx, time.Minute, func() error {
 		err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: bad, namespace: default, labels: {refuse: because}}}"))
@@ -106,6 +108,7 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 	if err != nil {
 		t.Error(err)
 	}
+
 	if err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: good, namespace: default}}")); err != nil {
 		t.Error(err)
 	}
@@ -114,7 +117,8 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 	}
 }
 
-// asksAPI proves that pods resolve the service kubernetes by the cluster's DNS, which may still be starting, and reach the API server behind it.
+// asksAPI proves that pods resolve the service kubernetes by the cluster's DNS, which may still be
+// starting, and reach the API server behind it.
 func asksAPI(ctx context.Context, t *testing.T, c *vm.Cluster, pods ...string) {
 	for _, pod := range pods {
 		err := lab.Until(ctx, 3*time.Minute, func() error {

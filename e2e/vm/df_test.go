@@ -23,8 +23,9 @@ import (
 // narrow is the MTU of the router between the machines, whose links have 1500.
 const narrow = 1400
 
-// A router between two nodes has less room than their links say. It would fragment what the kernel's WireGuard sends
-// by itself, without a word; with veild's rule it drops, and the probe inside the tunnel finds what fits:
+// A router between two nodes has less room than their links say. It would fragment what the
+// kernel's WireGuard sends by itself, without a word; with veild's rule it drops, and the probe
+// inside the tunnel finds what fits:
 //
 //	node-1 veil0 ═ eth0 (1500) ─ outside: to the other node 1400 ─ eth0 (1500) ═ veil0 node-2
 func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
@@ -45,7 +46,8 @@ func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
 	}
 	detour(ctx, t, c)
 
-	// The control: the router fragments what lets it, so a probe without DF would arrive, and nothing would be found.
+	// The control: the router fragments what lets it, so a probe without DF would arrive, and
+	// nothing would be found.
 	shell(ctx, t, first, fmt.Sprintf("ping -n -M dont -c 2 -s %d %s", 1500-28, c.Machines[1].Addrs[0]))
 	before := counter(ctx, t, c, "FragCreates")
 	if before == "0" {
@@ -77,7 +79,7 @@ type node struct {
 	table cluster.Table
 }
 
-// tablesOf gives each machine a key and a table in which it knows the others.
+// tablesOf returns each machine a key and a table in which it knows the others.
 func tablesOf(t *testing.T, c *vm.Cluster) []node {
 	t.Helper()
 	nodes := make([]node, len(c.Machines))
@@ -106,13 +108,15 @@ func tablesOf(t *testing.T, c *vm.Cluster) []node {
 	return nodes
 }
 
-// startVeild runs veild on a machine without a kubelet, with a table from a file, and gives it an address inside.
+// startVeild runs veild on a machine without a kubelet, with a table from a file, and gives it an
+// address inside.
 func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.Family) {
 	t.Helper()
 	root, err := lab.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	file := filepath.Join(t.TempDir(), "table.json")
 	w, err := source.NewWriter(file, true)
 	if err != nil {
@@ -121,9 +125,11 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 	if err := w.Write(n.table); err != nil {
 		t.Fatal(err)
 	}
+
 	key := n.key.Bytes()
 	configuration := fmt.Sprintf("node: %s\nclusterRanges: [%s]\nserviceRanges: [%s]\nsource: {kind: snapshot, file: /run/kubeveil/table.json}\n",
 		m.Name, f.ClusterRanges()[0], f.ServiceRanges()[0])
+
 	unit := "[Service]\nExecStart=/usr/local/bin/veild -config /etc/kubeveil/veild.yaml\n"
 	for path, content := range map[string]string{
 		"/etc/kubeveil/veild.yaml": configuration, "/run/kubeveil/key": base64.StdEncoding.EncodeToString(key[:]) + "\n",
@@ -133,6 +139,7 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 			t.Fatal(err)
 		}
 	}
+
 	table, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -143,6 +150,7 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 	if err := m.PutFile(ctx, "/usr/local/bin/veild", filepath.Join(root, "out/bin/veild")); err != nil {
 		t.Fatal(err)
 	}
+
 	shell(ctx, t, m, fmt.Sprintf("chmod 700 /run/kubeveil; ip addr add %s/32 dev lo; systemctl daemon-reload; systemctl start veild",
 		n.table.Self.PodPrefixes[0].Addr().Next()))
 }

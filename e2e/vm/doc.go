@@ -1,5 +1,5 @@
-// Package vm makes a Kubernetes cluster of virtual machines: kubelets, containerd and kernel WireGuard of
-// a distribution, joined by kubeadm to a control plane that runs natively beside them.
+// Package vm makes a Kubernetes cluster of virtual machines: kubelets, containerd and kernel
+// WireGuard of a distribution, joined by kubeadm to a control plane that runs natively beside them.
 //
 //	            ┌─ control 198.18.0.2: etcd, kube-apiserver, controller-manager, scheduler; veild, veil-wg, kube-proxy
 //	            ├─ outside 198.18.0.250: a host that is no part of the cluster
@@ -7,19 +7,22 @@
 //	(oracle on  ├─ TAP ─ qemu ─ node-1 198.18.0.11: kubelet, containerd 1.6 of the distribution, veild ─ pods
 //	every port) └─ TAP ─ qemu ─ node-2 198.18.0.12: kubelet, containerd 2, veild ─ pods
 //
-// The control plane's host is a node too, without a kubelet and so without pods: what a kubelet would do for the DaemonSets of
-// Kubeveil there, hostNode does. The API server thereby reaches webhooks in pods inside the tunnel, over userspace
-// WireGuard, which every cluster so has beside the kernel's. Where Kubeveil translates services (Options.ServiceProxy), no node has a kube-proxy,
-// and each veild finds the API server by its service.
+// The control plane's host is a node too, without a kubelet and so without pods: what a kubelet
+// would do for the DaemonSets of Kubeveil there, hostNode does. The API server thereby reaches
+// webhooks in pods inside the tunnel, over userspace WireGuard, which every cluster so has beside
+// the kernel's. Where Kubeveil translates services (Options.ServiceProxy), no node has a
+// kube-proxy, and each veild finds the API server by its service.
 //
-// The network, its leak oracle and the control plane's host are those of the namespace lab (e2e/lab). The
-// machines' processes are in the PID namespace of the bridge's host, so that they end when this
-// process ends, however that comes: a crash leaves nothing running.
+// The network, its leak oracle and the control plane's host are those of the namespace lab
+// (e2e/lab). The machines' processes are in the PID namespace of the bridge's host, so that they
+// end when this process ends, however that comes: a crash leaves nothing running.
 //
-// Machines start from one disk image (hack/vm/image.sh), each with an overlay of its own, and a seed: a second disk that is a
-// tar with what is this machine's alone. A third, with an overlay too, has the programs and containerd's store with all images,
-// made once on this machine. They are run by KVM where a stock kernel is seen to boot in it, else emulated; Cluster.Accel says
-// which. Numbers measured in an emulated machine are ratios only.
+// Machines start from one disk image (hack/vm/image.sh), each with an overlay of its own, and a
+// seed: a second disk that is a tar with what is this machine's alone. A third, with an overlay
+// too, has the programs and containerd's store with all images, made once on this machine. They are
+// run by KVM where a stock kernel is seen to boot in it, else emulated; Cluster.Accel says which.
+// Numbers measured in an emulated machine are ratios only.
 //
-// It refuses user networking: no machine has a way to anything but the bridge. Start reading at New.
+// It refuses user networking: no machine has a way to anything but the bridge. Start reading at
+// New.
 package vm

@@ -20,7 +20,8 @@ const (
 	// veildKubeconfig is where the configuration of the manifests says it is.
 	veildKubeconfig = hostConfig + "kubeconfig"
 	proxyConfig     = "/run/lab/kube-proxy/kubeconfig"
-	// accountDir is where a pod finds its account, and what the kubeconfig of kubeadm's kube-proxy says.
+	// accountDir is where a pod finds its account, and what the kubeconfig of kubeadm's kube-proxy
+	// says.
 	accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
@@ -65,8 +66,8 @@ func (h *hostNode) configFile(ctx context.Context, configMap, key, path string) 
 	return h.writeFile(path, []byte(m.Data[key]))
 }
 
-// account keeps a token of the service account of that name, bound to the Node, as a kubelet gets it for a pod there; and the
-// authority of the API server beside it.
+// account keeps a token of the service account of that name, bound to the Node, as a kubelet gets
+// it for a pod there; and the authority of the API server beside it.
 func (h *hostNode) account(ctx context.Context, name string) error {
 	accounts := h.client.CoreV1().ServiceAccounts(metav1.NamespaceSystem)
 	account, err := accounts.Get(ctx, name, metav1.GetOptions{})
@@ -76,6 +77,7 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 	if t := h.tokens[name]; t != nil && t.account == account.UID && time.Now().Before(t.renew) {
 		return nil
 	}
+
 	life := int64(tokenLife)
 	got, err := accounts.CreateToken(ctx, name, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &life,
@@ -84,6 +86,7 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("token of %s: %w", name, err)
 	}
+
 	ca, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -94,11 +97,13 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 	if err := h.writeFile("/run/lab/"+name+"/token", []byte(got.Status.Token)); err != nil {
 		return err
 	}
+
 	h.tokens[name] = &token{account.UID, time.Now().Add(tokenLife * time.Second * 4 / 5)}
 	return nil
 }
 
-// proxyArguments are those of kubeadm's kube-proxy, but for the size of the connection table, which is the machine's.
+// proxyArguments are those of kubeadm's kube-proxy, but for the size of the connection table, which
+// is the machine's.
 func (h *hostNode) proxyArguments() []string {
 	return []string{
 		"--kubeconfig=" + proxyConfig, "--hostname-override=" + hostName, "--proxy-mode=nftables",
@@ -121,21 +126,26 @@ func (h *hostNode) heartbeat(ctx context.Context, ready bool) error {
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}}},
 		}, metav1.CreateOptions{})
 	}
+
 	if err != nil {
 		return err
 	}
+
 	h.node = node.UID
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: hostName}}
 	for _, p := range h.cluster.controlAddrs() {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.String()})
 	}
+
 	if node.Status.NodeInfo, err = nodeInfo(); err != nil {
 		return err
 	}
+
 	node.Status.Conditions = []corev1.NodeCondition{readyCondition(ready, node.Status.Conditions)}
 	if _, err := nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
+
 	return h.renewLease(ctx)
 }
 

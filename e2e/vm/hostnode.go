@@ -20,9 +20,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// hostNode makes the control plane's host a node of the cluster without a kubelet. It does what a kubelet would for the
-// pods of Kubeveil and kube-proxy there: the Node with its lease, configuration and tokens as files, the programs for as long as their
-// DaemonSet exists, the clean-up when it is asked for.
+// hostNode makes the control plane's host a node of the cluster without a kubelet. It does what a
+// kubelet would for the pods of Kubeveil and kube-proxy there: the Node with its lease,
+// configuration and tokens as files, the programs for as long as their DaemonSet exists, the
+// clean-up when it is asked for.
 type hostNode struct {
 	cluster *Cluster
 	client  kubernetes.Interface
@@ -113,7 +114,8 @@ func (h *hostNode) prepare(ctx context.Context) error {
 	return nil
 }
 
-// keep looks at the cluster until stop. An API server that is away changes nothing: what runs goes on.
+// keep looks at the cluster until stop. An API server that is away changes nothing: what runs goes
+// on.
 func (h *hostNode) keep(ctx context.Context) {
 	defer close(h.done)
 	tick := time.NewTicker(lookEach)
@@ -171,6 +173,7 @@ func (h *hostNode) follow(ctx context.Context, d *daemon) error {
 			wanted, generation = set.UID, set.Generation
 		}
 	}
+
 	running := d.process != nil && d.process.Running()
 	if running && (d.uid != wanted || d.rolls && d.generation != generation) {
 		if err := d.end(ctx); err != nil {
@@ -178,6 +181,7 @@ func (h *hostNode) follow(ctx context.Context, d *daemon) error {
 		}
 		running = false
 	}
+
 	if d.set != "" && wanted == "" {
 		return nil
 	}
@@ -188,6 +192,7 @@ func (h *hostNode) follow(ctx context.Context, d *daemon) error {
 	if err != nil {
 		return err
 	}
+
 	d.process, d.uid, d.generation = p, wanted, generation
 	return nil
 }

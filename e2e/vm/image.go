@@ -65,12 +65,14 @@ func exists(path string) bool {
 // writeImages writes the lab's own images into one archive: sandbox, labtool, kube-proxy, CoreDNS.
 func (c *Cluster) writeImages(ctx context.Context, path string) error {
 	tool := map[string]string{"labtool": c.program("labtool")}
-	// kube-proxy's nftables mode runs nft(8), which is no static program and knows protocols by their names: a kube-proxy that reads
-	// numbers takes its own elements for others' when it starts again, and deletes them.
+	// kube-proxy's nftables mode runs nft(8), which is no static program and knows protocols by
+	// their names: a kube-proxy that reads numbers takes its own elements for others' when it
+	// starts again, and deletes them.
 	proxy := map[string]string{"usr/local/bin/kube-proxy": c.program("kube-proxy"), "etc/protocols": "/etc/protocols"}
 	if err := addProgram(ctx, proxy, "nft"); err != nil {
 		return err
 	}
+
 	images := map[name.Reference]v1.Image{}
 	for _, i := range []struct {
 		ref   string
@@ -91,13 +93,14 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 			return fmt.Errorf("image %s: %w", i.ref, err)
 		}
 	}
+
 	if err := tarball.MultiRefWriteToFile(path, images); err != nil {
 		return fmt.Errorf("write images: %w", err)
 	}
 	return nil
 }
 
-// newImage gives an image with copies of this machine's files, by path in the image.
+// newImage returns an image with copies of this machine's files, by path in the image.
 func newImage(files map[string]string, entry []string) (v1.Image, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -106,19 +109,23 @@ func newImage(files map[string]string, entry []string) (v1.Image, error) {
 			return nil, err
 		}
 	}
+
 	for path, from := range files {
 		if err := (file{from: from, mode: 0o755}).add(w, path); err != nil {
 			return nil, err
 		}
 	}
+
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
+
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
 		tarball.WithCompressionLevel(gzip.BestSpeed))
 	if err != nil {
 		return nil, err
 	}
+
 	img, err := mutate.AppendLayers(empty.Image, layer)
 	if err != nil {
 		return nil, err
@@ -127,6 +134,7 @@ func newImage(files map[string]string, entry []string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", "amd64"
 	config.Config.Entrypoint = entry

@@ -13,11 +13,12 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// Kubeconfig is the path of a kubeconfig of the cluster's administrator that works outside of the lab's
-// namespaces, on this machine and for as long as the cluster is there.
+// Kubeconfig is the path of a kubeconfig of the cluster's administrator that works outside of the
+// lab's namespaces, on this machine and for as long as the cluster is there.
 func (c *Cluster) Kubeconfig() string { return c.file("kubeconfig") }
 
-// forwardAPI opens a port on loopback behind which is the API server, and writes the kubeconfig that names it.
+// forwardAPI opens a port on loopback behind which is the API server, and writes the kubeconfig
+// that names it.
 func (c *Cluster) forwardAPI(ctx context.Context) error {
 	config, err := clientcmd.LoadFromFile(c.Control.Path(superAdmin))
 	if err != nil {

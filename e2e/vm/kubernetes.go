@@ -101,6 +101,7 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err := c.forwardAPI(ctx); err != nil {
 		return err
 	}
+
 	c.step("control plane is ready")
 	hash, err := c.caHash()
 	if err != nil {
@@ -109,12 +110,14 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err := c.startHostNode(ctx); err != nil {
 		return err
 	}
+
 	if !c.opts.NoVeil {
 		// Before there are nodes: its DaemonSets reach each as it joins.
 		if err := c.applyVeil(ctx); err != nil {
 			return err
 		}
 	}
+
 	err = c.each(func(m *Machine) error {
 		if err := m.WaitSSH(ctx); err != nil {
 			return err
@@ -124,10 +127,12 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err != nil || c.opts.NoVeil {
 		return err
 	}
+
 	return c.waitNodes(ctx)
 }
 
-// makeControl makes credentials with kubeadm, starts the programs with kubeadm's flags, and uploads what joining nodes read.
+// makeControl makes credentials with kubeadm, starts the programs with kubeadm's flags, and uploads
+// what joining nodes read.
 func (c *Cluster) makeControl(ctx context.Context) error {
 	c.token = randomHex(3) + "." + randomHex(8)
 	family := c.Lab.Family()
@@ -139,25 +144,31 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	for _, phase := range []string{"certs all", "kubeconfig all"} {
 		if err := c.phase(ctx, phase); err != nil {
 			return err
 		}
 	}
+
 	if err := c.startControl(ctx); err != nil {
 		return err
 	}
+
 	phases := []string{"upload-config all", "bootstrap-token", "addon coredns"}
 	if !c.opts.translates() {
 		phases = append(phases, "addon kube-proxy")
 	}
+
 	for _, phase := range phases {
-		// The hooks of the API server have still to make RBAC and priority levels in the first seconds.
+		// The hooks of the API server have still to make RBAC and priority levels in the first
+		// seconds.
 		err := lab.Until(ctx, time.Minute, func() error { return c.phase(ctx, phase, "--kubeconfig="+superAdmin) })
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -180,7 +191,7 @@ func (c *Cluster) KubectlCommand(ctx context.Context) *exec.Cmd {
 	return c.Control.Command(ctx, c.program("kubectl"), "--kubeconfig="+superAdmin)
 }
 
-// Apply gives objects in YAML to the API server.
+// Apply applies objects in YAML to the API server.
 func (c *Cluster) Apply(ctx context.Context, objects []byte) error {
 	path := c.file("apply-" + randomHex(4) + ".yaml")
 	if err := os.WriteFile(path, objects, 0o644); err != nil {
@@ -190,7 +201,8 @@ func (c *Cluster) Apply(ctx context.Context, objects []byte) error {
 	return err
 }
 
-// startControl starts etcd and the control plane's programs with the flags of kubeadm's static pods.
+// startControl starts etcd and the control plane's programs with the flags of kubeadm's static
+// pods.
 func (c *Cluster) startControl(ctx context.Context) error {
 	family := c.Lab.Family()
 	_, err := c.Control.Start(ctx, filepath.Join(c.root, "out/tools/etcd"), "--data-dir=/run/etcd",
@@ -199,6 +211,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	c.api, err = c.Control.Start(ctx, c.program("kube-apiserver"),
 		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=::", fmt.Sprintf("--secure-port=%d", lab.APIPort),
 		"--advertise-address="+c.apiAddr().String(), "--service-cluster-ip-range="+commas(family.ServiceRanges()),
@@ -216,9 +229,11 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if err := c.waitAPI(ctx); err != nil {
 		return err
 	}
+
 	manager := "--kubeconfig=/etc/kubernetes/controller-manager.conf"
 	_, err = c.Control.Start(ctx, c.program("kube-controller-manager"), manager,
 		"--authentication-kubeconfig=/etc/kubernetes/controller-manager.conf", "--authorization-kubeconfig=/etc/kubernetes/controller-manager.conf",
@@ -232,6 +247,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	scheduler := "/etc/kubernetes/scheduler.conf"
 	_, err = c.Control.Start(ctx, c.program("kube-scheduler"), "--kubeconfig="+scheduler, "--authentication-kubeconfig="+scheduler,
 		"--authorization-kubeconfig="+scheduler, "--bind-address=127.0.0.1", "--leader-elect=false")
@@ -244,6 +260,7 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	for _, a := range m.Addrs {
 		addrs = append(addrs, a.String())
 	}
+
 	var config bytes.Buffer
 	err := joinConfig.Execute(&config, map[string]any{
 		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Hash": hash, "Name": m.Name, "NodeIP": strings.Join(addrs, ","),
@@ -252,10 +269,13 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	if err != nil {
 		return err
 	}
+
 	if err := m.Put(ctx, "/etc/kubernetes/join.yaml", 0o600, &config); err != nil {
 		return err
 	}
-	// kubeadm gives containerd two seconds to answer, too few for one that is just starting on a busy machine. Its checks change nothing.
+
+	// kubeadm allows containerd two seconds to answer, too few for one that is just starting on a
+	// busy machine. Its checks change nothing.
 	err = lab.Until(ctx, 3*time.Minute, func() error {
 		out, err := m.Exec(ctx, "kubeadm join --config /etc/kubernetes/join.yaml 2>&1")
 		if err == nil {
@@ -270,6 +290,7 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	if err != nil {
 		return fmt.Errorf("join %s: %w", m.Name, err)
 	}
+
 	// kubeadm is content when the kubelet is healthy; its Node object comes when it likes.
 	err = lab.Until(ctx, time.Minute, func() error {
 		_, err := c.Kubectl(ctx, "get", "node", m.Name)
@@ -278,11 +299,13 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	if err != nil {
 		return fmt.Errorf("join %s: %w", m.Name, err)
 	}
+
 	c.step("machine has joined", "machine", m.Name)
 	return nil
 }
 
-// caHash is the pin of the cluster's authority, as kubeadm prints it: of the public key, not of the certificate.
+// caHash is the pin of the cluster's authority, as kubeadm prints it: of the public key, not of the
+// certificate.
 func (c *Cluster) caHash() (string, error) {
 	b, err := os.ReadFile(c.Control.Path(pki + "ca.crt"))
 	if err != nil {

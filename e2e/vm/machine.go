@@ -43,18 +43,22 @@ const (
 // bootPatience bounds the wait for ssh, on a machine that also compiles.
 const bootPatience = 10 * time.Minute
 
-// addMachine gives a machine its port, disk and seed, all watched before it can send, and does not start it.
+// addMachine returns a machine its port, disk and seed, all watched before it can send, and does
+// not start it.
 func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	c.made++
 	number := c.made
 	m := &Machine{Name: fmt.Sprintf("node-%d", number), Number: number, cluster: c}
 	m.Dir = filepath.Join(c.Dir, m.Name)
+
 	for _, p := range c.Lab.Family().Underlay(lab.NodeByte(number)) {
 		m.Addrs = append(m.Addrs, p.Addr())
 	}
+
 	if err := os.MkdirAll(m.Dir, 0o755); err != nil {
 		return nil, err
 	}
+
 	c.Lab.Oracle.Update(func(r *oracle.Rules) {
 		r.Nodes = append(r.Nodes, m.Addrs...)
 		for _, a := range m.Addrs {
@@ -68,6 +72,7 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", m.Name, err)
 	}
+
 	if err := c.Lab.Oracle.Watch(m.Name); err != nil {
 		return nil, err
 	}
@@ -77,16 +82,19 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	if err := c.seed(m).write(filepath.Join(m.Dir, "seed.tar")); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.Name, err)
 	}
+
 	disks := map[string]string{"disk.qcow2": c.image("root.ext4")}
 	if !c.opts.Bare {
 		disks["shared.qcow2"] = c.file(sharedDisk)
 	}
+
 	for name, base := range disks {
 		overlay := exec.CommandContext(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, filepath.Join(m.Dir, name))
 		if out, err := overlay.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%s: make its disk: %w: %s", m.Name, err, out)
 		}
 	}
+
 	return m, nil
 }
 
@@ -100,8 +108,9 @@ func (m *Machine) hardwareAddr() string {
 const noOffloads = "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off," +
 	"host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off"
 
-// cpus is how many processors a machine has. Emulated ones have no more between them than there are: otherwise each waits for another that this host's
-// scheduler has put aside, and a round trip takes three times as long.
+// cpus is how many processors a machine has. Emulated ones have no more between them than there
+// are: otherwise each waits for another that this host's scheduler has put aside, and a round trip
+// takes three times as long.
 func (c *Cluster) cpus() int {
 	if c.Accel == KVM {
 		return cpus
@@ -132,11 +141,12 @@ func (m *Machine) arguments() []string {
 	return args
 }
 
-// RootDisk is the file with what the machine wrote to its root disk, in clusters of qcow2 that are neither compressed nor encrypted: text that is on
-// the disk is in the file.
+// RootDisk is the file with what the machine wrote to its root disk, in clusters of qcow2 that are
+// neither compressed nor encrypted: text that is on the disk is in the file.
 func (m *Machine) RootDisk() string { return filepath.Join(m.Dir, "disk.qcow2") }
 
-// disk gives qemu's arguments for a disk. They are devices of their own, because qemu gives those the first places, and the first is /dev/vda.
+// disk returns qemu's arguments for a disk. They are devices of their own, because qemu gives those
+// the first places, and the first is /dev/vda.
 func disk(id, drive string) []string {
 	return []string{"-drive", "if=none,id=" + id + "," + drive, "-device", "virtio-blk-pci,drive=" + id}
 }
@@ -182,7 +192,8 @@ func (m *Machine) console() string {
 	return string(b[max(0, len(b)-1500):])
 }
 
-// SSH prepares a shell command line on the machine, from the control plane's host; without words it is a shell.
+// SSH prepares a shell command line on the machine, from the control plane's host; without words it
+// is a shell.
 func (m *Machine) SSH(ctx context.Context, words ...string) *exec.Cmd {
 	c := m.cluster
 	args := append(c.sshArguments(), "root@"+m.Addrs[0].String())
@@ -197,7 +208,7 @@ func (c *Cluster) sshArguments() []string {
 		"-o", "ControlMaster=auto", "-o", "ControlPersist=600", "-o", "ControlPath=/run/ssh-%h"}
 }
 
-// Exec runs a line of shell on the machine and gives its standard output.
+// Exec runs a line of shell on the machine and returns its standard output.
 func (m *Machine) Exec(ctx context.Context, line string) ([]byte, error) {
 	return m.run(ctx, line, nil)
 }

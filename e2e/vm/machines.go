@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// A Cluster is what suites find beneath the API. Of Reboot, Join, Leave, StopAPI and StartAPI one may run at a time.
+// A Cluster is what suites find beneath the API. Of Reboot, Join, Leave, StopAPI and StartAPI one
+// may run at a time.
 var _ framework.Machines = (*Cluster)(nil)
 
 // Platform is what the nodes are, see e2e/bench.
@@ -40,7 +41,8 @@ func (c *Cluster) machine(name string) (*Machine, error) {
 	return nil, fmt.Errorf("no machine %q", name)
 }
 
-// Exec runs a line of shell as root on a node, the control plane's host among them, and gives its standard output.
+// Exec runs a line of shell as root on a node, the control plane's host among them, and returns its
+// standard output.
 func (c *Cluster) Exec(ctx context.Context, node, line string) ([]byte, error) {
 	if node == hostName {
 		return c.Control.Exec(ctx, "sh", "-c", line)
@@ -52,7 +54,8 @@ func (c *Cluster) Exec(ctx context.Context, node, line string) ([]byte, error) {
 	return m.Exec(ctx, line)
 }
 
-// Reboot takes a machine's power, gives it back and returns when it answers. What it had not written to its disk is lost.
+// Reboot takes a machine's power, gives it back and returns when it answers. What it had not
+// written to its disk is lost.
 func (c *Cluster) Reboot(ctx context.Context, node string) error {
 	m, err := c.machine(node)
 	if err != nil {

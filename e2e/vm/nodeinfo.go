@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// nodeInfo is what a kubelet would say of this machine, whose kernel the control plane's host has. The versions of kubelet and runtime are empty:
-// neither is there.
+// nodeInfo is what a kubelet would say of this machine, whose kernel the control plane's host has.
+// The versions of kubelet and runtime are empty: neither is there.
 func nodeInfo() (corev1.NodeSystemInfo, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -35,7 +35,8 @@ func nodeInfo() (corev1.NodeSystemInfo, error) {
 	}, nil
 }
 
-// osImage is the name for people in the text of an os-release(5), "Linux" where it has none (the default there).
+// osImage is the name for people in the text of an os-release(5), "Linux" where it has none (the
+// default there).
 func osImage(release string) string {
 	for line := range strings.Lines(release) {
 		value, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME=")

@@ -36,6 +36,7 @@ func TestHeartbeatDescribesTheHost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	node, err := h.client.CoreV1().Nodes().Get(t.Context(), hostName, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -48,15 +49,18 @@ func TestHeartbeatDescribesTheHost(t *testing.T) {
 	if info.KernelVersion != strings.TrimSpace(string(kernel)) || info.Architecture != runtime.GOARCH || info.OperatingSystem != "linux" || info.OSImage == "" || info.BootID == "" {
 		t.Errorf("node information %+v", info)
 	}
+
 	if info.KubeletVersion != "" || info.ContainerRuntimeVersion != "" {
 		t.Errorf("there is neither kubelet nor runtime, and it says %+v", info)
 	}
+
 	var internal int
 	for _, a := range node.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {
 			internal++
 		}
 	}
+
 	if want := len(h.cluster.controlAddrs()); internal != want || want == 0 {
 		t.Errorf("%d addresses, want %d", internal, want)
 	}

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// file is one of a seed: its content, where on this machine it is copied from, or where it is a symbolic link to.
+// file is one of a seed: its content, where on this machine it is copied from, or where it is a
+// symbolic link to.
 type file struct {
 	mode    int64
 	content string
@@ -50,10 +51,12 @@ func (e file) add(w *tar.Writer, name string) error {
 	if h.Mode == 0 {
 		h.Mode = 0o644
 	}
+
 	if e.link != "" {
 		h.Typeflag, h.Linkname = tar.TypeSymlink, e.link
 		return w.WriteHeader(h)
 	}
+
 	if e.from == "" {
 		if err := w.WriteHeader(h); err != nil {
 			return err
@@ -61,6 +64,7 @@ func (e file) add(w *tar.Writer, name string) error {
 		_, err := io.WriteString(w, e.content)
 		return err
 	}
+
 	f, err := os.Open(e.from)
 	if err != nil {
 		return err
@@ -70,6 +74,7 @@ func (e file) add(w *tar.Writer, name string) error {
 	if err != nil {
 		return err
 	}
+
 	h.Size = info.Size()
 	if e.mode == 0 {
 		h.Mode = int64(info.Mode().Perm())
@@ -77,6 +82,7 @@ func (e file) add(w *tar.Writer, name string) error {
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
+
 	_, err = io.Copy(w, f)
 	return err
 }

@@ -10,13 +10,15 @@ import (
 	"testing"
 )
 
-// A seed is the tar of a disk: whole sectors, files in order, with the modes and links that were asked for.
+// A seed is the tar of a disk: whole sectors, files in order, with the modes and links that were
+// asked for.
 func TestSeedIsADisk(t *testing.T) {
 	dir := t.TempDir()
 	copied := filepath.Join(dir, "program")
 	if err := os.WriteFile(copied, []byte("a program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	path := filepath.Join(dir, "seed.tar")
 	s := seed{
 		"/etc/hosts":     {content: "127.0.0.1 localhost\n"},
@@ -28,6 +30,7 @@ func TestSeedIsADisk(t *testing.T) {
 	if err := s.write(path); err != nil {
 		t.Fatal(err)
 	}
+
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +38,7 @@ func TestSeedIsADisk(t *testing.T) {
 	if len(b)%512 != 0 {
 		t.Errorf("%d bytes are no whole sectors", len(b))
 	}
+
 	wants := []struct {
 		name, content, link string
 		mode                int64
@@ -45,6 +49,7 @@ func TestSeedIsADisk(t *testing.T) {
 		{"usr/bin/link", "", "/opt/lab/link", 0o644},
 		{"usr/bin/other", "a program", "", 0o700},
 	}
+
 	r := tar.NewReader(bytes.NewReader(b))
 	for _, want := range wants {
 		h, err := r.Next()
@@ -59,6 +64,7 @@ func TestSeedIsADisk(t *testing.T) {
 			t.Errorf("got %s mode %o link %q with %q, want %+v", h.Name, h.Mode, h.Linkname, content, want)
 		}
 	}
+
 	if _, err := r.Next(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the last file: %v", err)
 	}

@@ -16,13 +16,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// translates is whether Kubeveil translates services. Then the cluster never has a kube-proxy, nor its objects.
+// translates reports whether Kubeveil translates services. Then the cluster never has a kube-proxy,
+// nor its objects.
 func (o Options) translates() bool { return o.ServiceProxy == config.ServiceProxyEBPF }
 
-// cgroupRoot is the control plane's host's tree of cgroups. It is a part of the machine's, so its veild must be told.
+// cgroupRoot is the control plane's host's tree of cgroups. It is a part of the machine's, so its
+// veild must be told.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// checkCgroup is an error where the control plane's host has no tree of cgroups, in which its veild would translate for it.
+// checkCgroup is an error where the control plane's host has no tree of cgroups, in which its veild
+// would translate for it.
 func (c *Cluster) checkCgroup() error {
 	_, err := os.Stat(c.Control.Path(cgroupRoot + "/cgroup.procs"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -31,8 +34,8 @@ func (c *Cluster) checkCgroup() error {
 	return err
 }
 
-// manifests is the folder that is applied to install Kubeveil: the repository's or, where it translates services, one that a user would write,
-// with the component of docs/services.md.
+// manifests is the folder that is applied to install Kubeveil: the repository's or, where it
+// translates services, one that a user would write, with the component of docs/services.md.
 func (c *Cluster) manifests() (string, error) {
 	base := filepath.Join(c.root, "manifests")
 	if !c.opts.translates() {
@@ -46,7 +49,8 @@ func (c *Cluster) manifests() (string, error) {
 }
 
 const (
-	// kustomization is of a cluster whose services Kubeveil translates, for the folders of the manifests and of their component.
+	// kustomization is of a cluster whose services Kubeveil translates, for the folders of the
+	// manifests and of their component.
 	kustomization = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 # That of the bases counts for nothing here.
@@ -55,7 +59,8 @@ resources: [%q]
 components: [%q]
 patches: [{path: config.yaml}]
 `
-	// servicesConfig is its configuration, for an API server. There is no kubeconfig of kube-proxy's: veild asks the service kubernetes like any pod.
+	// servicesConfig is its configuration, for an API server. There is no kubeconfig of
+	// kube-proxy's: veild asks the service kubernetes like any pod.
 	servicesConfig = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: kubeveil, namespace: kube-system}
@@ -101,7 +106,8 @@ func (h *hostNode) veildArguments() []string {
 	return args
 }
 
-// serviceKubeconfig is what a pod without a kubeconfig makes of its service account and of the environment that the kubelet gives it: a way to the API server by its service.
+// serviceKubeconfig is what a pod without a kubeconfig makes of its service account and of the
+// environment that the kubelet gives it: a way to the API server by its service.
 const serviceKubeconfig = `apiVersion: v1
 kind: Config
 clusters: [{name: cluster, cluster: {server: "https://%s", certificate-authority: ` + accountDir + `/ca.crt}}]
@@ -110,8 +116,8 @@ contexts: [{name: service, context: {cluster: cluster, user: account}}]
 current-context: service
 `
 
-// kubeconfigText is the kubeconfig of the programs of the host, with the account's files where a pod has them: kube-proxy's, or one
-// that asks the service kubernetes where there is no kube-proxy.
+// kubeconfigText is the kubeconfig of the programs of the host, with the account's files where a
+// pod has them: kube-proxy's, or one that asks the service kubernetes where there is no kube-proxy.
 func (h *hostNode) kubeconfigText(ctx context.Context) (string, error) {
 	if !h.cluster.opts.translates() {
 		m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy", metav1.GetOptions{})

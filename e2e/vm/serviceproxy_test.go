@@ -45,7 +45,8 @@ func TestProgramsOfTheHost(t *testing.T) {
 	}
 }
 
-// kustomize finds what the folder names, and veild takes the configuration: on the machines as it is, on the control plane's host with its arguments.
+// kustomize finds what the folder names, and veild takes the configuration: on the machines as it
+// is, on the control plane's host with its arguments.
 func TestManifestsForServices(t *testing.T) {
 	root, err := lab.Root()
 	if err != nil {
@@ -133,6 +134,7 @@ func TestKubeconfigOfTheHost(t *testing.T) {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"},
 			Spec: corev1.ServiceSpec{ClusterIP: addr, Ports: []corev1.ServicePort{{Port: 443}}}}
 	}
+
 	proxys := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy"}, Data: map[string]string{"kubeconfig.conf": "kube-proxy's"}}
 	for name, tt := range map[string]struct {
 		host         *hostNode
@@ -153,6 +155,7 @@ func TestKubeconfigOfTheHost(t *testing.T) {
 				}
 				return
 			}
+
 			if err != nil || tt.text != "" && text != tt.text {
 				t.Fatalf("%q, %v", text, err)
 			}
@@ -167,6 +170,7 @@ func TestKubeconfigOfTheHost(t *testing.T) {
 			if c == nil || k.Clusters[c.Cluster] == nil || k.AuthInfos[c.AuthInfo] == nil {
 				t.Fatalf("nothing hangs together in\n%s", text)
 			}
+
 			if k.Clusters[c.Cluster].Server != tt.server || k.Clusters[c.Cluster].CertificateAuthority != accountDir+"/ca.crt" || k.AuthInfos[c.AuthInfo].TokenFile != accountDir+"/token" {
 				t.Errorf("got\n%s", text)
 			}

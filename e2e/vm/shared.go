@@ -13,8 +13,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// sharedDisk is the third disk, of which every machine has an overlay: programs, and a store of containerd with all images. To unpack
-// and import them takes an emulated machine a minute and a half, and this one seconds.
+// sharedDisk is the third disk, of which every machine has an overlay: programs, and a store of
+// containerd with all images. To unpack and import them takes an emulated machine a minute and a
+// half, and this one seconds.
 const sharedDisk = "shared.ext4"
 
 // sharedSize has room for what containers write.
@@ -28,7 +29,8 @@ const storeUnit = `[Service]
 ExecStartPre=/bin/sh -c 'mountpoint -q /var/lib/containerd || { mount -o remount,rw /opt/lab && mkdir -p /var/lib/containerd && mount --bind /opt/lab/store /var/lib/containerd; }'
 `
 
-// storeConfig is that of a containerd that only keeps images: below the folder, and with its state where the host's end removes it.
+// storeConfig is that of a containerd that only keeps images: below the folder, and with its state
+// where the host's end removes it.
 const storeConfig = `version = 3
 root = %q
 state = "/run/lab-containerd"
@@ -70,11 +72,13 @@ func (c *Cluster) fillStore(ctx context.Context, dir string) error {
 	if err := os.WriteFile(config, fmt.Appendf(nil, storeConfig, dir, storeSocket), 0o644); err != nil {
 		return err
 	}
+
 	host := c.Lab.Bridge()
 	p, err := host.Start(ctx, c.program("containerd"), "--config", config)
 	if err != nil {
 		return err
 	}
+
 	ctr := func(args ...string) error {
 		_, err := host.Exec(ctx, c.program("ctr"), append([]string{"--address", storeSocket, "--namespace", "k8s.io"}, args...)...)
 		return err
@@ -85,11 +89,13 @@ func (c *Cluster) fillStore(ctx context.Context, dir string) error {
 		}
 		return ctr("version")
 	})
+
 	for _, path := range c.images {
 		if err == nil {
 			err = ctr("images", "import", path)
 		}
 	}
+
 	// As asked, so that its database is closed.
 	return errors.Join(err, p.Term(ctx))
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// readyPatience bounds the wait for all nodes, in seconds: an emulated machine starts containers slowly.
+// readyPatience bounds the wait for all nodes, in seconds: an emulated machine starts containers
+// slowly.
 const readyPatience = 10 * time.Minute
 
-// InstallVeil applies the manifests as a user would and waits until every node is Ready, which it becomes
-// when its guard is up and the CNI configuration is written.
+// InstallVeil applies the manifests as a user would and waits until every node is Ready, which it
+// becomes when its guard is up and the CNI configuration is written.
 func (c *Cluster) InstallVeil(ctx context.Context) error {
 	if err := c.applyVeil(ctx); err != nil {
 		return err
@@ -104,7 +105,8 @@ func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
 	return err
 }
 
-// podAddrs are the addresses of a pod of the namespace default, by its status: IPv4 first, at least one.
+// podAddrs are the addresses of a pod of the namespace default, by its status: IPv4 first, at least
+// one.
 func (c *Cluster) podAddrs(ctx context.Context, name string) ([]netip.Addr, error) {
 	out, err := c.Kubectl(ctx, "get", "pod", name, "-o", "jsonpath={.status.podIPs[*].ip}")
 	if err != nil {
@@ -124,7 +126,8 @@ func (c *Cluster) podAddrs(ctx context.Context, name string) ([]netip.Addr, erro
 	return addrs, nil
 }
 
-// Send sends messages from the pod to an echo server and fails unless every one came back unchanged.
+// Send sends messages from the pod to an echo server and fails unless every one came back
+// unchanged.
 func (p *Pod) Send(ctx context.Context, proto string, to netip.AddrPort, count int) (lab.Sent, error) {
 	var sent lab.Sent
 	out, err := p.cluster.Kubectl(ctx, "exec", p.Name, "--", "/labtool", "send", "-proto", proto, "-to", to.String(),

@@ -11,12 +11,13 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// enableEnv turns the tests of this package on that start machines, as `make test-machines` does: they take minutes.
+// enableEnv turns the tests of this package on that start machines, as `make test-machines` does:
+// they take minutes.
 const enableEnv = "KUBEVEIL_VM"
 
 func newCluster(t *testing.T, opts vm.Options) (context.Context, *vm.Cluster) {
@@ -40,8 +41,10 @@ func newCluster(t *testing.T, opts vm.Options) (context.Context, *vm.Cluster) {
 	return ctx, c
 }
 
-// A cluster that never had a kube-proxy: each veild finds the API server by its service, and services are translated at the sockets of pods, of the nodes
-// and of the control plane. What is reached there with kube-proxy is the suite's (make e2e), services by all their rules the upstream's (conformance -service-proxy ebpf).
+// A cluster that never had a kube-proxy: each veild finds the API server by its service, and
+// services are translated at the sockets of pods, of the nodes and of the control plane. What is
+// reached there with kube-proxy is the suite's (make e2e), services by all their rules the
+// upstream's (conformance -service-proxy ebpf).
 func TestServicesWithoutKubeProxy(t *testing.T) {
 	ctx, c := newCluster(t, vm.Options{ServiceProxy: config.ServiceProxyEBPF})
 	a, limited := &vm.Pod{Name: "a", Node: c.Machines[0]}, &vm.Pod{Name: "limited", Node: c.Machines[1], Annotations: map[string]string{
@@ -60,10 +63,12 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 			break // The others need it.
 		}
 	}
+
 	result, err := c.Close()
 	if err != nil {
 		t.Error(err)
 	}
+
 	t.Logf("%d frames, %d plaintext: %v", result.Frames, result.Plaintext, result.Kinds)
 	if err := result.Err(); err != nil {
 		t.Error(err)

@@ -1,13 +1,13 @@
-// Command conformance makes the images of the upstream end-to-end tests, without a container
-// engine and without a registry: Debian's programs below, the tests' own programs above, under the names that
-// e2e.test asks for. hack/build-conformance.sh runs it.
+// Command conformance makes the images of the upstream end-to-end tests, without a container engine
+// and without a registry: Debian's programs below, the tests' own programs above, under the names
+// that e2e.test asks for. hack/build-conformance.sh runs it.
 //
 // Usage:
 //
 //	go run ./hack/conformance [-root out/images/conformance-root.tar] [-bin out/bin] -porter DIR [-out out/images/conformance.tar]
 //
-// It prints the images that it made, and those that it knows no recipe for. The archive is what docker save
-// writes: `ctr -n k8s.io images import` reads it.
+// It prints the images that it made, and those that it knows no recipe for. The archive is what
+// docker save writes: `ctr -n k8s.io images import` reads it.
 package main
 
 import (
@@ -56,6 +56,7 @@ func run(ctx context.Context, root, bin, porter, out string) error {
 	if err != nil {
 		return err
 	}
+
 	images := map[name.Reference]v1.Image{}
 	for _, image := range wanted {
 		ref, err := name.ParseReference(image)
@@ -72,13 +73,15 @@ func run(ctx context.Context, root, bin, porter, out string) error {
 		}
 		fmt.Printf("made:     %s\n", image)
 	}
+
 	if err := tarball.MultiRefWriteToFile(out+".new", images); err != nil {
 		return errors.Join(fmt.Errorf("write %s: %w", out, err), os.Remove(out+".new"))
 	}
 	return os.Rename(out+".new", out)
 }
 
-// wantedImages asks e2e.test for the images of its tests, as it names them when all come from our registry.
+// wantedImages asks e2e.test for the images of its tests, as it names them when all come from our
+// registry.
 func wantedImages(ctx context.Context, program string) (images []string, err error) {
 	list, err := os.CreateTemp("", "repo-list-*.yaml")
 	if err != nil {
@@ -91,6 +94,7 @@ func wantedImages(ctx context.Context, program string) (images []string, err err
 	if err := list.Close(); err != nil {
 		return nil, err
 	}
+
 	cmd := exec.CommandContext(ctx, program, "--list-images")
 	cmd.Env = append(os.Environ(), conformance.RepoListEnv+"="+list.Name())
 	var stderr bytes.Buffer
@@ -99,14 +103,17 @@ func wantedImages(ctx context.Context, program string) (images []string, err err
 	if err != nil {
 		return nil, fmt.Errorf("%s --list-images: %w: %s", program, err, bytes.TrimSpace(stderr.Bytes()))
 	}
+
 	for lines := bufio.NewScanner(bytes.NewReader(printed)); lines.Scan(); {
 		if line := strings.TrimSpace(lines.Text()); strings.HasPrefix(line, conformance.Registry+"/") {
 			images = append(images, line)
 		}
 	}
+
 	slices.Sort(images)
 	if images = slices.Compact(images); len(images) == 0 {
 		return nil, fmt.Errorf("%s --list-images printed none of %s", program, conformance.Registry)
 	}
+
 	return images, nil
 }

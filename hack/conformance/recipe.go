@@ -23,8 +23,9 @@ import (
 // searchPath is PATH in all images.
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// recipes are how images are made, by name without registry and tag. Upstream makes most of them from Alpine
-// or Debian with the same programs; what differs is the C library and the programs' versions.
+// recipes are how images are made, by name without registry and tag. Upstream makes most of them
+// from Alpine or Debian with the same programs; what differs is the C library and the programs'
+// versions.
 var recipes = map[string]func(*kitchen) (v1.Image, error){
 	"agnhost": func(k *kitchen) (v1.Image, error) {
 		return k.image(v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}, k.debian, k.agnhost)
@@ -96,8 +97,8 @@ func (k *kitchen) image(config v1.Config, layers ...v1.Layer) (v1.Image, error) 
 	return mutate.ConfigFile(img, file)
 }
 
-// entry is one name in a layer: a folder when the name ends in a slash, a link when link is set, a file of that content, else a copy
-// of a file of this machine. All may run it.
+// entry is one name in a layer: a folder when the name ends in a slash, a link when link is set, a
+// file of that content, else a copy of a file of this machine. All may run it.
 type entry struct {
 	name, from, link, content string
 }
@@ -147,8 +148,9 @@ func packed(b []byte) (v1.Layer, error) {
 	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(1), tarball.WithCompressedCaching)
 }
 
-// alternatives are links that the packages' scripts would have made, which have not run; they take the place of what the packages have by
-// that name. The shell is one that knows let: specs of volumes count with it, and would count forever without.
+// alternatives are links that the packages' scripts would have made, which have not run; they take
+// the place of what the packages have by that name. The shell is one that knows let: specs of
+// volumes count with it, and would count forever without.
 var alternatives = map[string]string{
 	"bin/nc":             "nc.openbsd",
 	"bin/sh":             "bash",
@@ -156,13 +158,14 @@ var alternatives = map[string]string{
 	"usr/sbin/ip6tables": "ip6tables-nft",
 }
 
-// applets are programs that BusyBox's images have and the packages have not. Its wget is none of them: linked statically with this C library,
-// it crashes when it looks up an address.
+// applets are programs that BusyBox's images have and the packages have not. Its wget is none of
+// them: linked statically with this C library, it crashes when it looks up an address.
 var applets = []string{
 	"awk", "diff", "find", "hostname", "ifconfig", "kill", "mount", "nslookup", "ping", "ping6", "ps", "sed", "traceroute", "umount", "vi", "which", "xargs",
 }
 
-// called are programs that the specs' own commands name: one that is not there would be found by a spec that fails after minutes.
+// called are programs that the specs' own commands name: one that is not there would be found by a
+// spec that fails after minutes.
 var called = []string{
 	"awk", "base64", "blockdev", "cat", "chgrp", "chmod", "curl", "cut", "date", "dd", "dig", "diff", "echo", "grep", "head", "hostname", "ip", "iptables", "ln", "ls",
 	"mkdir", "mount", "nc", "nslookup", "nsenter", "ping", "ps", "rm", "sed", "seq", "sh", "sha256sum", "sleep", "ss", "stat", "sync", "tail", "test", "timeout",
@@ -177,7 +180,8 @@ var accounts = []entry{
 	{name: "root/.wgetrc", content: "tries = 1\n"},
 }
 
-// debianLayer is the archive of unpacked packages without devices, with alternatives, and the applets for which it has no name.
+// debianLayer is the archive of unpacked packages without devices, with alternatives, and the
+// applets for which it has no name.
 func debianLayer(path string) (v1.Layer, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -190,35 +194,39 @@ func debianLayer(path string) (v1.Layer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
+
 	links := missingLinks(names)
 	for _, e := range links {
 		if to := filepath.Join(filepath.Dir(e.name), e.link); !names[to] {
 			return nil, fmt.Errorf("%s has no %s, to which %s is a link: look at the list of packages", path, to, e.name)
 		}
 	}
+
 	for _, e := range append(links, accounts...) {
 		names[e.name] = true
 		if err := e.add(w); err != nil {
 			return nil, err
 		}
 	}
+
 	for _, program := range called {
 		if !found(names, program) {
 			return nil, fmt.Errorf("%s has no %s, which specs call: look at the list of packages", path, program)
 		}
 	}
+
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
 	return packed(b.Bytes())
 }
 
-// found is whether a folder of PATH has the program.
+// found reports whether a folder of PATH has the program.
 func found(names map[string]bool, program string) bool {
 	return slices.ContainsFunc(strings.Split(searchPath, ":"), func(dir string) bool { return names[strings.TrimPrefix(dir, "/")+"/"+program] })
 }
 
-// copyTree copies all but devices and what alternatives take the place of, and gives the names.
+// copyTree copies all but devices and what alternatives take the place of, and returns the names.
 func copyTree(w *tar.Writer, r *tar.Reader) (map[string]bool, error) {
 	names := map[string]bool{}
 	for {

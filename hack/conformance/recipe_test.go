@@ -39,7 +39,7 @@ func archive(t *testing.T, names ...string) string {
 	return path
 }
 
-// contents gives the names in a layer, links with "->" and what they lead to.
+// contents returns the names in a layer, links with "->" and what they lead to.
 func contents(t *testing.T, layer v1.Layer) []string {
 	t.Helper()
 	r, err := layer.Uncompressed()
@@ -64,7 +64,8 @@ func contents(t *testing.T, layer v1.Layer) []string {
 	}
 }
 
-// debian are the names that the packages have, as far as it matters: programs that are called, and those that links lead to.
+// debian are the names that the packages have, as far as it matters: programs that are called, and
+// those that links lead to.
 var debian = func() []string {
 	names := []string{"./bin/bash", "./bin/busybox", "./bin/nc.openbsd", "./usr/sbin/iptables-nft", "./usr/sbin/ip6tables-nft"}
 	for _, program := range called {
@@ -93,7 +94,8 @@ func TestDebianLayer(t *testing.T) {
 	}
 }
 
-// A link that leads nowhere is a shell that is not there, found by a spec after half an hour; so is a program that a spec calls.
+// A link that leads nowhere is a shell that is not there, found by a spec after half an hour; so is
+// a program that a spec calls.
 func TestWhatIsMissingIsRefused(t *testing.T) {
 	for missing, want := range map[string]string{
 		"./bin/bash":         "has no bin/bash, to which bin/sh is a link",
@@ -130,11 +132,13 @@ func TestRecipes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	for _, name := range []string{"localhost.crt", "localhost.key"} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(name), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	root := archive(t, debian...)
 	digests := [2]map[string]string{{}, {}}
 	for i := range digests {
@@ -142,6 +146,7 @@ func TestRecipes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for name, cook := range recipes {
 			img, err := cook(k)
 			if err != nil {
@@ -161,6 +166,7 @@ func TestRecipes(t *testing.T) {
 			digests[i][name] = hash.String()
 		}
 	}
+
 	if diff := cmp.Diff(digests[0], digests[1]); diff != "" {
 		t.Error(diff)
 	}

@@ -50,7 +50,7 @@ func below(pkg, prefix string) bool {
 	return pkg == prefix || strings.HasPrefix(pkg, prefix+"/")
 }
 
-// list gives the lines of go list, of which there must be some.
+// list returns the lines of go list, of which there must be some.
 func list(t *testing.T, args ...string) []string {
 	t.Helper()
 	out, err := exec.Command("go", append([]string{"list"}, args...)...).Output()

@@ -21,6 +21,7 @@ func writeArchive(path, tag string, img v1.Image) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
+
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".layout-")
 	if err != nil {
 		return err
@@ -34,6 +35,7 @@ func writeArchive(path, tag string, img v1.Image) (err error) {
 	if err != nil {
 		return err
 	}
+
 	err = l.AppendImage(img,
 		layout.WithPlatform(v1.Platform{OS: config.OS, Architecture: config.Architecture}),
 		layout.WithAnnotations(map[string]string{
@@ -44,10 +46,12 @@ func writeArchive(path, tag string, img v1.Image) (err error) {
 	if err != nil {
 		return fmt.Errorf("write the layout: %w", err)
 	}
+
 	tmp := path + ".new"
 	if err := packDir(tmp, dir); err != nil {
 		return errors.Join(fmt.Errorf("pack the layout: %w", err), os.Remove(tmp))
 	}
+
 	return os.Rename(tmp, path)
 }
 

@@ -12,12 +12,13 @@ import (
 	"strings"
 )
 
-// addHost adds programs of this machine, their libraries and their loader, each where it is here. What Debian installs is
-// the same bytes on every machine of the same release.
+// addHost adds programs of this machine, their libraries and their loader, each where it is here.
+// What Debian installs is the same bytes on every machine of the same release.
 func addHost(ctx context.Context, files map[string][]byte, arch string, programs []string) error {
 	if len(programs) > 0 && arch != runtime.GOARCH {
 		return fmt.Errorf("-arch %s: the image holds %v of this machine, which is %s", arch, programs, runtime.GOARCH)
 	}
+
 	for _, program := range programs {
 		path, err := exec.LookPath(program)
 		if err != nil {
@@ -31,15 +32,18 @@ func addHost(ctx context.Context, files map[string][]byte, arch string, programs
 		if err != nil {
 			return fmt.Errorf("libraries of %s: %w", path, err)
 		}
+
 		if files["usr/bin/"+program], err = os.ReadFile(path); err != nil {
 			return err
 		}
+
 		for _, l := range libraries {
 			if files[strings.TrimPrefix(l, "/")], err = os.ReadFile(l); err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -59,8 +63,8 @@ func addHostFiles(files map[string][]byte, r recipe) error {
 	return nil
 }
 
-// parseLdd gives the files that ldd(1) names: "name => file (address)", or "file (address)" for the loader. The kernel's
-// own library has no file.
+// parseLdd returns the files that ldd(1) names: "name => file (address)", or "file (address)" for
+// the loader. The kernel's own library has no file.
 func parseLdd(out string) ([]string, error) {
 	var files []string
 	for line := range strings.Lines(out) {

@@ -22,13 +22,14 @@ import (
 // epoch is the time of everything in the image.
 var epoch = time.Unix(0, 0).UTC()
 
-// newImage gives an image of one layer with files (by path without a leading
+// newImage returns an image of one layer with files (by path without a leading
 // slash), which starts the recipe's program. Version is what its label says.
 func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image, error) {
 	layer, err := newLayer(files)
 	if err != nil {
 		return nil, err
 	}
+
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	img, err = mutate.Append(img, mutate.Addendum{
 		Layer: layer, MediaType: types.OCILayer,
@@ -37,10 +38,12 @@ func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image
 	if err != nil {
 		return nil, fmt.Errorf("add the layer: %w", err)
 	}
+
 	config, err := img.ConfigFile()
 	if err != nil {
 		return nil, fmt.Errorf("configuration of the image: %w", err)
 	}
+
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Created = "linux", arch, v1.Time{Time: epoch}
 	config.Config = v1.Config{
@@ -55,11 +58,12 @@ func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image
 			"org.opencontainers.image.licenses": cmp.Or(r.licenses, "Apache-2.0"),
 		},
 	}
+
 	return mutate.ConfigFile(img, config)
 }
 
-// newLayer packs files, the folders above them and the mount points of the manifests, sorted, all of
-// root's by number, without times.
+// newLayer packs files, the folders above them and the mount points of the manifests, sorted, all
+// of root's by number, without times.
 func newLayer(files map[string][]byte) (v1.Layer, error) {
 	// Runtimes make mount points where there are none, but not through a link that leads nowhere.
 	dirs := map[string]bool{"etc": true, "run": true, "tmp": true, "var": true}

@@ -55,11 +55,13 @@ func TestLayer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r, err := layer.Uncompressed()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
+
 	var names, regular []string
 	for tr := tar.NewReader(r); ; {
 		h, err := tr.Next()
@@ -69,10 +71,12 @@ func TestLayer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		names = append(names, strings.TrimSuffix(h.Name, "/"))
 		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.Gname != "" || !h.ModTime.Equal(epoch) {
 			t.Errorf("%s: owner %d:%d %q:%q, time %v", h.Name, h.Uid, h.Gid, h.Uname, h.Gname, h.ModTime)
 		}
+
 		switch h.Typeflag {
 		case tar.TypeReg:
 			regular = append(regular, h.Name)
@@ -88,6 +92,7 @@ func TestLayer(t *testing.T) {
 			t.Errorf("%s is of type %c", h.Name, h.Typeflag)
 		}
 	}
+
 	if !slices.IsSorted(names) {
 		t.Errorf("not sorted: %v", names)
 	}
@@ -96,7 +101,8 @@ func TestLayer(t *testing.T) {
 	}
 }
 
-// The archive is a layout that another reader understands, and names the image as containerd wants it.
+// The archive is a layout that another reader understands, and names the image as containerd wants
+// it.
 func TestArchiveIsALayout(t *testing.T) {
 	img, err := newImage(recipes[0], "arm64", "v0.1.0", someFiles())
 	if err != nil {
@@ -106,6 +112,7 @@ func TestArchiveIsALayout(t *testing.T) {
 	if err := writeArchive(filepath.Join(dir, "image.tar"), "localhost/kubeveil:test", img); err != nil {
 		t.Fatal(err)
 	}
+
 	unpack(t, filepath.Join(dir, "image.tar"), filepath.Join(dir, "layout"))
 	index, err := layout.ImageIndexFromPath(filepath.Join(dir, "layout"))
 	if err != nil {
@@ -118,6 +125,7 @@ func TestArchiveIsALayout(t *testing.T) {
 	if len(m.Manifests) != 1 || m.Manifests[0].Annotations["io.containerd.image.name"] != "localhost/kubeveil:test" || m.Manifests[0].Platform.Architecture != "arm64" {
 		t.Fatalf("index: %+v", m)
 	}
+
 	got, err := index.Image(m.Manifests[0].Digest)
 	if err != nil {
 		t.Fatal(err)
@@ -142,6 +150,7 @@ func unpack(t *testing.T, archive, dir string) {
 		t.Fatal(err)
 	}
 	defer f.Close()
+
 	for tr := tar.NewReader(f); ; {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
@@ -150,6 +159,7 @@ func unpack(t *testing.T, archive, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		path := filepath.Join(dir, h.Name)
 		if h.Typeflag == tar.TypeDir {
 			err = os.MkdirAll(path, 0o755)
@@ -162,6 +172,7 @@ func unpack(t *testing.T, archive, dir string) {
 				err = os.WriteFile(path, b, 0o644)
 			}
 		}
+
 		if err != nil {
 			t.Fatal(err)
 		}

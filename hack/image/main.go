@@ -1,7 +1,8 @@
-// Command image builds the container images of Kubeveil, without a container engine. The product's, kubeveil, holds
-// the programs and the reference CNI plugins, static and stripped, and nothing else, no shell either. kubeveil-csi holds the CSI
-// driver, its side-cars and Debian's tools of ext4 and xfs; kubeveil-tools what the suites and veilctl run in pods of their own.
-// The same sources and Go version, and of the tools the same release of Debian, give the same bytes.
+// Command image builds the container images of Kubeveil, without a container engine. The product's,
+// kubeveil, holds the programs and the reference CNI plugins, static and stripped, and nothing
+// else, no shell either. kubeveil-csi holds the CSI driver, its side-cars and Debian's tools of
+// ext4 and xfs; kubeveil-tools what the suites and veilctl run in pods of their own. The same
+// sources and Go version, and of the tools the same release of Debian, give the same bytes.
 //
 // Usage:
 //
@@ -68,7 +69,8 @@ func main() {
 	fmt.Printf("%s %s in %s\n", o.tag, digest, o.out)
 }
 
-// read reads the command line. Where help is wanted it is written to help, and the error is flag.ErrHelp.
+// read reads the command line. Where help is wanted it is written to help, and the error is
+// flag.ErrHelp.
 func read(args []string, help io.Writer) (o order, err error) {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error is printed once, by main
@@ -99,6 +101,7 @@ func run(ctx context.Context, o order) (digest string, err error) {
 	if err != nil {
 		return "", err
 	}
+
 	if o.version == "" {
 		said, err := exec.CommandContext(ctx, "hack/version.sh").Output()
 		if err != nil {
@@ -106,6 +109,7 @@ func run(ctx context.Context, o order) (digest string, err error) {
 		}
 		o.version = strings.TrimSpace(string(said))
 	}
+
 	root := filepath.Join(filepath.Dir(o.out), "root-"+o.arch)
 	if err := compile(ctx, r, o.arch, o.version, root); err != nil {
 		return "", err
@@ -120,6 +124,7 @@ func run(ctx context.Context, o order) (digest string, err error) {
 	if err := addHostFiles(files, r); err != nil {
 		return "", err
 	}
+
 	img, err := newImage(r, o.arch, o.version, files)
 	if err != nil {
 		return "", err
@@ -128,10 +133,12 @@ func run(ctx context.Context, o order) (digest string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("digest of the image: %w", err)
 	}
+
 	return hash.String(), writeArchive(o.out, o.tag, img)
 }
 
-// compile builds the programs into folders below root. What is there and up to date is not linked again.
+// compile builds the programs into folders below root. What is there and up to date is not linked
+// again.
 func compile(ctx context.Context, r recipe, arch, version, root string) error {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -190,15 +197,18 @@ func readFiles(r recipe, root string) (map[string][]byte, error) {
 		}
 		return nil
 	}
+
 	for dir, packages := range r.programs {
 		if err := read(dir, packages); err != nil {
 			return nil, err
 		}
 	}
+
 	for _, r := range r.released {
 		if err := read(r.dir, r.packages); err != nil {
 			return nil, err
 		}
 	}
+
 	return files, nil
 }

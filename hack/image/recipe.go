@@ -24,20 +24,24 @@ type recipe struct {
 	programs map[string][]string
 	// released are programs of others.
 	released []released
-	// host are programs of this machine that are copied with their libraries and loader, and hostFiles what else they need.
+	// host are programs of this machine that are copied with their libraries and loader, and
+	// hostFiles what else they need.
 	host, hostFiles []string
-	// debian are the packages of all those, whose licences are copied, too; licenses is what the label says, empty for Apache-2.0.
+	// debian are the packages of all those, whose licences are copied, too; licenses is what the
+	// label says, empty for Apache-2.0.
 	debian   []string
 	licenses string
 }
 
-// released are programs of others as they were released: built in a module of ours, in, that says in what version, for the folder dir of the image.
+// released are programs of others as they were released: built in a module of ours, in, that says
+// in what version, for the folder dir of the image.
 type released struct {
 	in, dir  string
 	packages []string
 }
 
-// recipes are the images there are: the product, and what suites and veilctl run in pods of their own.
+// recipes are the images there are: the product, and what suites and veilctl run in pods of their
+// own.
 var recipes = []recipe{{
 	name: "kubeveil", comment: "programs and reference CNI plugins",
 	entry: "/usr/local/bin/veild", path: "/usr/local/bin:/opt/cni/bin",
@@ -70,7 +74,7 @@ var recipes = []recipe{{
 	licenses:  "Apache-2.0 AND GPL-2.0-only AND LGPL-2.1-or-later",
 }}
 
-// named gives the recipe of an image.
+// named returns the recipe of an image.
 func named(name string) (recipe, error) {
 	var names []string
 	for _, r := range recipes {

@@ -69,6 +69,7 @@ func summarize(r io.Reader, w io.Writer) (summary, error) {
 	s := summary{Skipped: []skip{}}
 	u := unfinished{output: map[string]*strings.Builder{}, failedTests: map[string]bool{}, tests: map[string][]string{}}
 	seconds := map[string]float64{}
+
 	in := bufio.NewReaderSize(r, 1<<20)
 	for {
 		line, err := in.ReadString('\n')
@@ -83,6 +84,7 @@ func summarize(r io.Reader, w io.Writer) (summary, error) {
 				}
 			}
 		}
+
 		if err == io.EOF {
 			for _, p := range slices.Sorted(maps.Keys(u.tests)) {
 				s.end(event{Action: "fail", Package: p, Output: ": it began and did not end"}, u, w)
@@ -90,6 +92,7 @@ func summarize(r io.Reader, w io.Writer) (summary, error) {
 			slowest(seconds, w)
 			return s, nil
 		}
+
 		if err != nil {
 			return s, fmt.Errorf("read events: %w", err)
 		}
@@ -136,7 +139,8 @@ func (s *summary) add(e event, u unfinished, w io.Writer) {
 	}
 }
 
-// end counts the end of a test or of a package; with a package its tests end, and those that have not are failures.
+// end counts the end of a test or of a package; with a package its tests end, and those that have
+// not are failures.
 func (s *summary) end(e event, u unfinished, w io.Writer) {
 	key := e.Package + " " + e.Test
 	text := ""

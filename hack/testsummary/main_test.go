@@ -78,6 +78,7 @@ func TestSummarize(t *testing.T) {
 			want:   summary{Passed: 1, Skipped: []skip{}},
 		},
 	}
+
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := summarize(strings.NewReader(tt.events), io.Discard)

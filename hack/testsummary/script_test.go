@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// fakeGo passes every test of the lab; what becomes of the others, which run with -race, is in $UNIT.
+// fakeGo passes every test of the lab; what becomes of the others, which run with -race, is in
+// $UNIT.
 const fakeGo = `#!/bin/sh
 case "$1 $*" in
 list*) printf 'x/a\nx/e2e/lab\n' ;;
@@ -24,6 +25,7 @@ func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name, tt := range map[string]struct {
 		unit string
 		fine bool
@@ -43,6 +45,7 @@ func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			cmd := exec.Command(filepath.Join(dir, "hack/test.sh"))
 			cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "path")+":"+os.Getenv("PATH"), "UNIT="+tt.unit, "KUBEVEIL_LAB_NO_BUILD=1")
 			out, err := cmd.CombinedOutput()
@@ -52,10 +55,13 @@ func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 			if said := strings.Contains(string(out), "go test ended with status"); said == tt.fine {
 				t.Errorf("it says %s", out)
 			}
-			// `make gates` reads every */result.json as a result of the whole schema, which this is not.
+
+			// `make gates` reads every */result.json as a result of the whole schema, which this is
+			// not.
 			if results, _ := filepath.Glob(filepath.Join(dir, "out/*/result.json")); len(results) > 0 {
 				t.Errorf("it leaves %q", results)
 			}
+
 			events, err := os.ReadFile(filepath.Join(dir, "out/events"))
 			if err != nil || !strings.Contains(string(events), "x/e2e/lab") {
 				t.Errorf("the lab did not run: %q, %v", events, err)

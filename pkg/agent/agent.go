@@ -76,21 +76,22 @@ type Agent struct {
 	guardCounts guardCounts
 	// pace is the loop's alone.
 	pace pace
-	// based is whether base routes were seen to in this life. The loop's alone.
+	// based reports whether base routes were seen to in this life. The loop's alone.
 	based bool
 	seen  seen
 	// passed reports whether a probe passed from a pod's link into the tunnel. The loop's alone.
 	passed bool
 	// flap is the loop's alone.
 	flap flap
-	// recalled is whether the path MTU of an earlier veild was looked for.
+	// recalled reports whether the path MTU of an earlier veild was looked for.
 	recalled bool
 
 	mu sync.Mutex // guards what follows, and is held for no look at the kernel
 	view
 }
 
-// view is what is known at one moment. A copy stays true: what it points to is replaced, never changed.
+// view is what is known at one moment. A copy stays true: what it points to is replaced, never
+// changed.
 type view struct {
 	cfg      config.Config
 	state    cluster.State
@@ -106,14 +107,15 @@ type view struct {
 	problems []string
 	// flowtable is what telemetry.Status says of it.
 	flowtable string
-	// configProblem is what is wrong with the configuration's file while another is in force; empty is nothing.
+	// configProblem is what is wrong with the configuration's file while another is in force; empty
+	// is nothing.
 	configProblem string
 }
 
 // seen is what the loop need not look at again until something changed the
 // kernel. The loop's alone.
 type seen struct {
-	// underlay is whether Agent.underlay answers for asked.
+	// underlay reports whether Agent.underlay answers for asked.
 	underlay bool
 	asked    []netip.Addr
 	// guard is what is in force.
@@ -134,6 +136,7 @@ func New(o Options) (*Agent, error) {
 	a.showGuard = a.guardStatus
 	a.metrics = telemetry.NewMetrics(a.Status, o.Config.MetricsPeers)
 	a.pods = newPodKeeper(pod.DefaultPaths(), o.Log, a.metrics.ObserveAdd)
+
 	// What only looks comes first: a machine that is not fit is left as it is, without a key.
 	if err := errors.Join(CheckHost(o.Config), a.openSource(), a.openTunnels()); err != nil {
 		return nil, err
@@ -144,6 +147,7 @@ func New(o Options) (*Agent, error) {
 	if a.kube != nil && a.lastGood != nil {
 		a.kube.Recall(*a.lastGood)
 	}
+
 	// Before the guard is touched: a second veild on the node ends here.
 	if err := a.listen(); err != nil {
 		return nil, err
@@ -155,10 +159,12 @@ func New(o Options) (*Agent, error) {
 	if a.host, err = hostnet.Open(); err != nil {
 		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
 	}
+
 	if err := a.openServices(); err != nil {
 		a.host.Close()
 		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
 	}
+
 	return a, nil
 }
 
@@ -211,7 +217,8 @@ func (a *Agent) openSource() (err error) {
 	return err
 }
 
-// newSource makes the source, which is the second of what it gives, too, when that is not nil. It asks nobody and changes nothing.
+// newSource makes the source, which is the second of what it gives, too, when that is not nil. It
+// asks nobody and changes nothing.
 func newSource(cfg config.Config, log *slog.Logger) (source.Source, *kube.Client, error) {
 	if cfg.Source.Kind == config.SourceSnapshot {
 		return source.NewSnapshot(cfg.Source.File, cfg.TrustDisk, log), nil, nil

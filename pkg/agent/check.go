@@ -31,7 +31,8 @@ func CheckHost(cfg config.Config) error {
 	return err
 }
 
-// checkMachine is about what a node needs to be closed, and no more: what else is missing must not leave it open.
+// checkMachine is about what a node needs to be closed, and no more: what else is missing must not
+// leave it open.
 func checkMachine(cfg config.Config) error {
 	var errs []error
 	if err := checkCapability(); err != nil {
@@ -50,8 +51,8 @@ func checkMachine(cfg config.Config) error {
 	return errors.Join(errs...)
 }
 
-// DescribeHost says what veild would build on: the link between nodes and what pods get of its MTU, and the kind of WireGuard. An error is a
-// link that cannot carry a tunnel. It changes nothing.
+// DescribeHost says what veild would build on: the link between nodes and what pods get of its MTU,
+// and the kind of WireGuard. An error is a link that cannot carry a tunnel. It changes nothing.
 func DescribeHost(cfg config.Config) ([]string, error) {
 	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes(), storageNotes(cfg.CNI.ConfDir))
 	h, err := hostnet.Open()
@@ -131,7 +132,8 @@ func storageNote(paths []string, p rootfs.Protection) string {
 	return fmt.Sprintf("the owner of the disk can change %s, which is on %s: %s", list, p, cure)
 }
 
-// wideMTU says that configured, bytes, is more than the link between nodes has; empty is that it is not, or that there is no link.
+// wideMTU says that configured, bytes, is more than the link between nodes has; empty is that it is
+// not, or that there is no link.
 func wideMTU(configured int, u hostnet.Underlay) string {
 	if u.MTU == 0 || configured <= u.MTU {
 		return ""

@@ -15,8 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// CheckFiles says what veild would refuse of the files that a valid configuration names, all of it at once: the way to the API
-// server or the snapshot, the private key, the last good table, the place of the CNI configuration. It asks nobody and changes nothing.
+// CheckFiles says what veild would refuse of the files that a valid configuration names, all of it
+// at once: the way to the API server or the snapshot, the private key, the last good table, the
+// place of the CNI configuration. It asks nobody and changes nothing.
 func CheckFiles(cfg config.Config) error {
 	s, _, sourceErr := newSource(cfg, slog.New(slog.DiscardHandler))
 	if snapshot, ok := s.(*source.Snapshot); ok {
@@ -28,7 +29,8 @@ func CheckFiles(cfg config.Config) error {
 		checkConfDir(cfg.CNI.ConfDir))
 }
 
-// checkConfDir says whether the CNI configuration could be written to dir, which is made where it is missing.
+// checkConfDir says whether the CNI configuration could be written to dir, which is made where it
+// is missing.
 func checkConfDir(dir string) error {
 	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
 		err := unix.Access(at, unix.W_OK)

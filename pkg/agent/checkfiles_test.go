@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 const goodKubeconfig = `apiVersion: v1
@@ -37,6 +37,7 @@ func TestCheckFiles(t *testing.T) {
 			return os.WriteFile(cfg.Source.Kubeconfig, []byte(strings.Replace(goodKubeconfig, old, next, 1)), 0o600)
 		}
 	}
+
 	set := func(change func(*config.Config)) func(*config.Config) error {
 		return func(cfg *config.Config) error {
 			change(cfg)

@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/cniplugin"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
-	"github.com/kubeveil/kubeveil/pkg/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/passage"
 	"github.com/kubeveil/kubeveil/pkg/pod"
@@ -33,14 +33,15 @@ var ErrRunning = errors.New("veild is running on this node: stop it first, it wo
 // kubeLimit bounds the wait for an API server that may be away.
 const kubeLimit = 5 * time.Second
 
-// Cleanup takes everything of the network from this node, in the order that leaks
-// nothing: the CNI configuration first, so that no pod starts; then the pods'
-// links, tunnels, routing; the connections of the node's own processes to pods; the guard last. It does as much as it can, may be
-// repeated, and tells what it took, each thing once it is gone. What is storage's stays.
+// Cleanup takes everything of the network from this node, in the order that leaks nothing: the CNI
+// configuration first, so that no pod starts; then the pods' links, tunnels, routing; the
+// connections of the node's own processes to pods; the guard last. It does as much as it can, may
+// be repeated, and tells what it took, each thing once it is gone. What is storage's stays.
 func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func(what string)) error {
 	if err := checkStopped(ctx, config.AdminSocket); err != nil {
 		return err
 	}
+
 	var errs []error
 	step := func(f func() ([]string, error)) {
 		what, err := f()
@@ -51,6 +52,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 	}
 	step(func() ([]string, error) { return removeConflist(cfg.CNI.ConfDir) })
 	step(func() ([]string, error) { return removeFile("marker", config.ReadyFile) })
+
 	step(removePods)
 	step(func() ([]string, error) { return nil, passage.Remove() })
 	step(removeServices)
@@ -59,21 +61,26 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 		// The rest is what keeps pods' packets from leaving in clear.
 		return fmt.Errorf("routing and guard stay in force, because before them: %w", err)
 	}
+
 	step(removeRouting)
 	step(func() ([]string, error) { return closeToPods(log) })
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("the guard stays in force, because before it: %w", err)
 	}
+
 	step(func() ([]string, error) { return guard.Remove(config.BPFDir) })
 	step(func() ([]string, error) { return removePlugins(config.CNIBinDir) })
 	step(func() ([]string, error) { return removeClaim(ctx, cfg, log) })
+
 	for what, path := range map[string]string{"private key": cfg.KeyFile, "snapshot": cfg.SnapshotFile, "corrupt snapshot": cfg.SnapshotFile + source.CorruptSuffix} {
 		step(func() ([]string, error) { return removeFile(what, path) })
 	}
+
 	if errors.Join(errs...) == nil {
 		step(func() ([]string, error) { return removeRunFiles(config.RunDir, log) })
 		step(removeSocketDir)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -121,9 +128,10 @@ func removeRouting() ([]string, error) {
 	return h.Remove()
 }
 
-// closeToPods closes what processes of this node have open to addresses of the cluster: a connection that is not
-// answered, of a probe to a pod that went, would be sent again by the kernel, for two minutes, and then nothing
-// stops it any more (net.ipv4.tcp_syn_retries, tcp_retries2).
+// closeToPods closes what processes of this node have open to addresses of the cluster: a
+// connection that is not answered, of a probe to a pod that went, would be sent again by the
+// kernel, for two minutes, and then nothing stops it any more (net.ipv4.tcp_syn_retries,
+// tcp_retries2).
 func closeToPods(log *slog.Logger) (took []string, err error) {
 	ranges, err := guard.Ranges(config.BPFDir)
 	if err != nil || len(ranges) == 0 {
@@ -206,16 +214,18 @@ func removeSocketDir() ([]string, error) {
 	}
 }
 
-// runFiles are what the network makes in RunDir. Storage keeps its locks and sockets beside them, and does not
-// need the network: they stay.
+// runFiles are what the network makes in RunDir. Storage keeps its locks and sockets beside them,
+// and does not need the network: they stay.
 var runFiles = []string{config.ReadyFile, config.PodDir, config.IPAMDir, config.WorkerDir, config.KeyFile,
 	config.SnapshotFile, config.SnapshotFile + source.CorruptSuffix, config.AdminSocket}
 
-// removeRunFiles takes what is the network's out of dir, which is RunDir, and dir itself when nothing else is in it; else it logs what stays.
+// removeRunFiles takes what is the network's out of dir, which is RunDir, and dir itself when
+// nothing else is in it; else it logs what stays.
 func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
+
 	var taken []string
 	for _, f := range runFiles {
 		name := filepath.Base(f)
@@ -235,6 +245,7 @@ func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 			taken = append(taken, path)
 		}
 	}
+
 	switch err := os.Remove(dir); {
 	case errors.Is(err, syscall.ENOTEMPTY):
 		log.Info("what others keep stays", "folder", dir, "names", names(dir))
@@ -242,6 +253,7 @@ func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 	case err != nil && !errors.Is(err, os.ErrNotExist):
 		return taken, fmt.Errorf("remove %s: %w", dir, err)
 	}
+
 	return append(taken, dir), nil
 }
 

@@ -29,6 +29,7 @@ func TestCleanupIsRefusedBesideASlowVeild(t *testing.T) {
 		t.Cleanup(func() { l.Close() })
 		return l
 	}
+
 	serve := func(h http.HandlerFunc) func(t *testing.T, path string) {
 		return func(t *testing.T, path string) {
 			s := &http.Server{Handler: h}
@@ -88,6 +89,7 @@ func TestRemoveRunFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			for i, some := range []bool{true, false} {
 				var log bytes.Buffer
 				said, err := removeRunFiles(dir, slog.New(slog.NewTextHandler(&log, nil)))
@@ -98,6 +100,7 @@ func TestRemoveRunFiles(t *testing.T) {
 					t.Errorf("time %d: it logs %q, want %q", i+1, &log, tt.stays)
 				}
 			}
+
 			var left []string
 			err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 				if path != dir {

@@ -18,6 +18,7 @@ func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
 	if err := checkMachine(cfg); err != nil {
 		return err
 	}
+
 	g, err := guard.Open(config.BPFDir, log)
 	if err != nil {
 		return err
@@ -27,6 +28,7 @@ func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+
 	d := closing(cfg, have)
 	if _, err := g.Apply(d.guard); err != nil {
 		return err
@@ -36,6 +38,7 @@ func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
 			err = errors.Join(err, errors.New(link))
 		}
 	}()
+
 	h, err := hostnet.Open()
 	if err != nil {
 		return err
@@ -45,12 +48,14 @@ func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
 	if err != nil || len(routing.Devices) > 0 {
 		return err
 	}
+
 	ops, err := h.Sync(hostnet.Plan(d.host))
 	logOps(log, "routing changed", ops)
 	return err
 }
 
-// closing is what a node is closed with: what the configuration says, and what veild has learned since boot, addresses of nodes and of services.
+// closing is what a node is closed with: what the configuration says, and what veild has learned
+// since boot, addresses of nodes and of services.
 func closing(cfg config.Config, have *guard.State) decision {
 	d := decide(inputs{cfg: cfg, vips: have.VIPs})
 	d.guard.NodeAddrs = have.Nodes

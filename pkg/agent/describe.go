@@ -9,23 +9,25 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // describedRoutes bounds the routes that Describe writes, of each family.
 const describedRoutes = 10000
 
-// Describe writes for a bug report what this node's kernel has, ours and others': links, addresses, rules, routes, nftables, pinned BPF
-// objects, CNI configurations by name. It changes nothing and needs no veild. It writes as much as it can; the error is what it could not
-// read. No key is in it: WireGuard devices are links here.
+// Describe writes for a bug report what this node's kernel has, ours and others': links, addresses,
+// rules, routes, nftables, pinned BPF objects, CNI configurations by name. It changes nothing and
+// needs no veild. It writes as much as it can; the error is what it could not read. No key is in
+// it: WireGuard devices are links here.
 func Describe(w io.Writer, confDir string) error {
 	h, err := nl.Open()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
+
 	var errs []error
 	for _, part := range []struct {
 		heading string
@@ -47,6 +49,7 @@ func Describe(w io.Writer, confDir string) error {
 		}
 		fmt.Fprintln(w)
 	}
+
 	return errors.Join(errs...)
 }
 

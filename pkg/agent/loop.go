@@ -84,6 +84,7 @@ func (a *Agent) rest(ctx context.Context, failed bool) bool {
 	if failed {
 		pause = min(pause, retry)
 	}
+
 	next := time.NewTimer(pause)
 	defer next.Stop()
 	var calmed <-chan time.Time
@@ -108,6 +109,7 @@ func (a *Agent) rest(ctx context.Context, failed bool) bool {
 		case <-calmed:
 			calmed = nil
 		}
+
 		if a.takeKernel() {
 			a.pace.asked = time.Now()
 			return true

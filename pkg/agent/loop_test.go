@@ -16,9 +16,11 @@ func TestEachPartIsComparedOnceAResync(t *testing.T) {
 			compared[next]++
 		}
 	}
+
 	if len(compared) != 1 {
 		t.Errorf("compared within the first resync, and with nothing since: %v", compared)
 	}
+
 	clear(compared)
 	for end := now.Add(resync); !now.After(end); now = now.Add(time.Second / 2) {
 		before := len(compared)
@@ -29,6 +31,7 @@ func TestEachPartIsComparedOnceAResync(t *testing.T) {
 			t.Error("two parts at once")
 		}
 	}
+
 	for q := range parts {
 		if compared[q] == 0 {
 			t.Errorf("part %d is not compared within a resync: %v", q, compared)

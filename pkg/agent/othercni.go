@@ -14,14 +14,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// delegating plugins ask another one for the pod's first interface, by default the next configuration: they may come before ours.
+// delegating plugins ask another one for the pod's first interface, by default the next
+// configuration: they may come before ours.
 var delegating = []string{"multus", "multus-shim"}
 
 // maxForeign bounds how much of another plugin's configuration is read, bytes.
 const maxForeign = 1 << 20
 
-// otherCNI are sentences about CNI configurations in confDir that a runtime takes instead of ours: the first file by name is taken. That
-// there is no such folder yet is no problem.
+// otherCNI are sentences about CNI configurations in confDir that a runtime takes instead of ours:
+// the first file by name is taken. That there is no such folder yet is no problem.
 func otherCNI(confDir string) []string {
 	entries, err := os.ReadDir(confDir)
 	if err != nil {

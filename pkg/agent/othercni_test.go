@@ -37,6 +37,7 @@ func TestOtherCNI(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			err := checkOtherCNI(dir)
 			if (err != nil) != (tt.refused != "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
 				t.Errorf("got %v, want %q", err, tt.refused)
@@ -52,6 +53,7 @@ func TestOtherCNI(t *testing.T) {
 			}
 		})
 	}
+
 	if out := otherCNI(filepath.Join(t.TempDir(), "nowhere")); out != nil {
 		t.Errorf("no folder: %v", out)
 	}

@@ -23,16 +23,20 @@ type inputs struct {
 	cfg   config.Config
 	key   wgkey.Private
 	table cluster.Table
-	// since is when the source first said what no earlier turn has taken; zero when it said nothing.
+	// since is when the source first said what no earlier turn has taken; zero when it said
+	// nothing.
 	since time.Time
-	// complete is whether table holds every peer there was: without it nothing
+	// complete reports whether table holds every peer there was: without it nothing
 	// may be removed.
 	complete bool
-	// synced reports whether the source has said all that there is. Before that the features of nodes are not known.
+	// synced reports whether the source has said all that there is. Before that the features of
+	// nodes are not known.
 	synced bool
-	// underlayMTU is the smallest MTU of the links that carry node traffic, bytes, or that of the configuration.
+	// underlayMTU is the smallest MTU of the links that carry node traffic, bytes, or that of the
+	// configuration.
 	underlayMTU int
-	// wideMTU says what is wrong with an MTU of the configuration that is more than the link's; else it is empty.
+	// wideMTU says what is wrong with an MTU of the configuration that is more than the link's;
+	// else it is empty.
 	wideMTU string
 	// localAddrs are the addresses on the link that carries node traffic, otherAddrs
 	// those on any link: they count where the node has none of the former.
@@ -85,7 +89,8 @@ func decide(in inputs) decision {
 		guard: guard.Settings{
 			Ranges:    slices.Concat(in.cfg.ClusterRanges, in.cfg.ServiceRanges),
 			NodeAddrs: in.table.NodeAddrs,
-			// What pods send to a node goes through its tunnel or not at all, whatever services it is the address of.
+			// What pods send to a node goes through its tunnel or not at all, whatever services it
+			// is the address of.
 			VIPs: without(in.vips, in.table.NodeAddrs),
 		},
 		host: hostnet.Want{
@@ -95,11 +100,13 @@ func decide(in inputs) decision {
 			ClosedRanges:  in.cfg.Closed(),
 			Masquerade:    in.cfg.Masquerade,
 			ReflectMarks:  in.cfg.ServiceProxy == config.ServiceProxyEBPF,
-			// The programs of services judge what leaves by marks, which the short way does not set.
+			// The programs of services judge what leaves by marks, which the short way does not
+			// set.
 			Flowtable:  in.cfg.ServiceProxy != config.ServiceProxyEBPF,
 			TunnelPort: in.cfg.Tunnel.Port,
 		},
 	}
+
 	self := in.table.Self
 	if self == nil {
 		d.problems = append(d.problems, absent(in))
@@ -107,21 +114,25 @@ func decide(in inputs) decision {
 			return d
 		}
 	}
+
 	if len(self.PodPrefixes) == 0 {
 		d.problems = append(d.problems, fmt.Sprintf("node %q has no pod prefix (Node.spec.podCIDRs): let the controller manager allocate node CIDRs, or set them", in.cfg.Node))
 		return d
 	}
+
 	d.podPrefixes = self.PodPrefixes
 	d.guard.PodPrefixes = self.PodPrefixes
 	own := among(self.Addresses, in.localAddrs)
 	if len(own) == 0 {
 		own = among(self.Addresses, in.otherAddrs)
 	}
+
 	if len(own) == 0 {
 		d.linkProblem = fmt.Sprintf("none of the addresses of node %q (%v) is on a link of this machine: correct the Node's addresses (kubelet --node-ip)", in.cfg.Node, self.Addresses)
 		d.problems = append(d.problems, d.linkProblem)
 		return d
 	}
+
 	d.host.SelfAddrs, d.guard.SelfAddrs = own, own
 	d.guard.Datagrams, d.tunnelSources = datagrams(in)
 	underlay := cluster.Node{Addresses: own}.AddressFamilies()
@@ -133,6 +144,7 @@ func decide(in inputs) decision {
 			return d
 		}
 	}
+
 	d.self, d.podMTU = self, mtu
 	d.host.Devices = []hostnet.TunnelDevice{{Name: deviceName, MTU: mtu}}
 	d.host.Peers, d.notes = hostPeers(in, underlay, mtu)
@@ -140,6 +152,7 @@ func decide(in inputs) decision {
 	if in.wideMTU != "" {
 		d.notes = append(d.notes, in.wideMTU)
 	}
+
 	d.tunnel = tunnel.Plan(tunnel.Inputs{
 		Devices:   []tunnel.Local{{Name: deviceName, ListenPort: in.cfg.Tunnel.Port, PrivateKey: in.key}},
 		Mark:      config.TunnelMark,
@@ -150,6 +163,7 @@ func decide(in inputs) decision {
 		Roaming:   d.guard.Datagrams.Sources == nil || d.guard.Datagrams.Add,
 		Prune:     in.complete,
 	})
+
 	if len(d.problems) == 0 {
 		d.claim = ownClaim(in, own)
 	}

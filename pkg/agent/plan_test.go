@@ -11,11 +11,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -57,6 +57,7 @@ func TestDecideForTwoNodes(t *testing.T) {
 	if len(d.problems) > 0 {
 		t.Fatalf("problems: %v", d.problems)
 	}
+
 	want := hostnet.Want{
 		Devices: []hostnet.TunnelDevice{{Name: "veil0", MTU: 1440}},
 		Peers: []hostnet.Peer{{
@@ -65,6 +66,7 @@ func TestDecideForTwoNodes(t *testing.T) {
 		ClusterRanges: in.cfg.ClusterRanges, ServiceRanges: in.cfg.ServiceRanges,
 		NodeAddrs: in.table.NodeAddrs, SelfAddrs: addrs("198.18.0.11", "fd42::b"), Masquerade: true, Flowtable: true, TunnelPort: config.TunnelPort,
 	}
+
 	ip := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})
 	if diff := cmp.Diff(want, d.host, ip); diff != "" {
 		t.Errorf("routing (-want +got):\n%s", diff)
@@ -72,6 +74,7 @@ func TestDecideForTwoNodes(t *testing.T) {
 	if diff := cmp.Diff(in.table.Self.PodPrefixes, d.guard.PodPrefixes, ip); diff != "" {
 		t.Errorf("the guard's pod prefixes (-want +got):\n%s", diff)
 	}
+
 	wantClaim := &cluster.Claim{
 		Keys:        []cluster.Key{{Public: in.key.Public()}},
 		Endpoints:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.11:51820"), netip.MustParseAddrPort("[fd42::b]:51820")},
@@ -82,6 +85,7 @@ func TestDecideForTwoNodes(t *testing.T) {
 	if diff := cmp.Diff(wantClaim, d.claim, ip); diff != "" {
 		t.Errorf("claim (-want +got):\n%s", diff)
 	}
+
 	if len(d.tunnel.Devices) != 1 || len(d.tunnel.Devices[0].Peers) != 1 || !d.tunnel.Prune {
 		t.Fatalf("tunnel: %d devices", len(d.tunnel.Devices))
 	}
@@ -130,6 +134,7 @@ func TestDecideFromWhereTunnelDatagramsAreTaken(t *testing.T) {
 			if !strings.Contains(d.tunnelSources, tt.text) || tt.text == "" && d.tunnelSources != "" {
 				t.Errorf("status says %q, want %q", d.tunnelSources, tt.text)
 			}
+
 			for _, dev := range d.tunnel.Devices {
 				for _, p := range dev.Peers {
 					if diff := cmp.Diff(tt.sources, p.Sources, ip); diff != "" {
@@ -157,6 +162,7 @@ func TestDecideNamesWhatKeepsTheNodeClosed(t *testing.T) {
 		{"its addresses are on no link", func(in *inputs) { in.localAddrs = addrs("198.18.0.99") }, "--node-ip"},
 		{"the underlay is too narrow for IPv6 pods", func(in *inputs) { in.underlayMTU = 1339 }, "1340"},
 	}
+
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			in := two(t)

@@ -158,10 +158,12 @@ func (k *podKeeper) keep(ctx context.Context, work podWork, mtu int) (again podW
 	} else {
 		repaired, err = k.paths.RepairNamed(ctx, slices.Sorted(maps.Keys(work.links)))
 	}
+
 	if err != nil {
 		errs = append(errs, err)
 		again = work
 	}
+
 	for _, r := range repaired {
 		for _, c := range r.Changed {
 			k.log.Warn("repaired a pod's link; something flushed it", "pod", r.Record.ContainerID, "link", r.Record.HostLink, "what", c)
@@ -171,12 +173,14 @@ func (k *podKeeper) keep(ctx context.Context, work podWork, mtu int) (again podW
 			again.add(r.Record.HostLink)
 		}
 	}
+
 	for _, r := range records {
 		if err := ofPod(r, k.keepMTU(ctx, r, mtu)); err != nil {
 			errs = append(errs, err)
 			again.all = true
 		}
 	}
+
 	k.show(count, errs)
 	return again
 }
@@ -231,7 +235,7 @@ func ofPod(r pod.Record, err error) error {
 	return fmt.Errorf("pod %s: %w", r.ContainerID, err)
 }
 
-// keepMTU gives a pod the MTU that is in force.
+// keepMTU sets a pod's MTU to the one in force.
 func (k *podKeeper) keepMTU(ctx context.Context, r pod.Record, mtu int) error {
 	if mtu == 0 || r.MTU == mtu {
 		return nil

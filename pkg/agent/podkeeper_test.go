@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/pod"
-	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // The main thread shows the process's mounts to the leak check: a test that
@@ -125,19 +125,23 @@ func TestKeeperLooksAtThePodsThatAreNamed(t *testing.T) {
 	if n := k.seen.Load().count; n != 2 || len(k.observed) != 0 {
 		t.Errorf("%d pods, observed %v; want 2, and what was there before observed by the last veild", n, k.observed)
 	}
+
 	for _, r := range []pod.Record{one, other} {
 		k.exec("ip", "link", "set", r.HostLink, "down")
 	}
+
 	k.changed(hostnet.Change{Pods: []string{one.HostLink, "vpod0123456789a"}})
 	if again := k.works(); again.all || len(again.links) > 0 {
 		t.Errorf("%+v is tried again; a pod without a record is on its way out", again)
 	}
+
 	up := func(r pod.Record) bool {
 		return strings.Contains(k.exec("ip", "-o", "link", "show", r.HostLink), ",UP")
 	}
 	if !up(one) || up(other) {
 		t.Errorf("up are %t and %t, want only the one that was named", up(one), up(other))
 	}
+
 	k.changed(hostnet.Change{AllPods: true})
 	k.works()
 	if !up(other) {

@@ -25,21 +25,25 @@ func (a *Agent) turn(ctx context.Context) error {
 	if err != nil {
 		return a.finish(in, a.last, a.refusals, err)
 	}
+
 	if in.complete {
 		if err := a.recall(&in); err != nil {
 			return a.finish(in, a.last, a.refusals, err)
 		}
 	}
+
 	in, d := a.flap.hold(time.Now(), in, decide(in))
 	if err := a.noteSelf(d.podPrefixes, d.host.SelfAddrs); err != nil {
 		d.notes = append(d.notes, err.Error())
 	}
+
 	otherErr := a.shutForOtherCNI(in.cfg.CNI.ConfDir, &d)
 	if !in.complete {
 		// A restart that does not know its peers yet must not lose them.
 		err = errors.Join(a.base(d), otherErr, a.shutForLinks(&d))
 		return a.finish(in, d, refusals, err)
 	}
+
 	err = errors.Join(a.apply(ctx, in, d), otherErr, a.shutForLinks(&d))
 	if err == nil {
 		a.provePassage(ctx, &d)
@@ -47,6 +51,7 @@ func (a *Agent) turn(ctx context.Context) error {
 	if a.seen.guard != nil {
 		a.pods.begin(d.podMTU)
 	}
+
 	return a.finish(in, d, refusals, err)
 }
 
@@ -241,12 +246,14 @@ func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err er
 			a.log.Warn("claim refused", "node", r.Node, "incumbent", r.Incumbent, "reason", r.Reason)
 		}
 	}
+
 	if err == nil && in.complete {
 		err = a.publish(in, d)
 	}
 	if in.complete && len(d.problems) > 0 {
 		err = errors.Join(err, a.shut())
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.refusals, a.last = refusals, d
@@ -254,16 +261,19 @@ func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err er
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
+
 	for _, p := range problems {
 		if !slices.Contains(a.problems, p) {
 			a.log.Warn("not as it should be", "problem", p)
 		}
 	}
+
 	a.problems = problems
 	if err != nil {
 		a.health.Undone(stepApply)
 		return err
 	}
+
 	if in.complete {
 		table := in.table
 		a.lastGood = &table
@@ -272,6 +282,7 @@ func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err er
 			a.waiting = time.Time{}
 		}
 	}
+
 	if len(d.problems) > 0 {
 		return errNotReady
 	}

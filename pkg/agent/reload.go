@@ -54,8 +54,8 @@ func (a *Agent) takeConfig(next config.Config, err error) {
 	a.noteConfig(problem)
 }
 
-// noteConfig remembers what is wrong with the file, nothing when problem is empty, and logs it when it is
-// new. Whoever calls it holds the lock.
+// noteConfig remembers what is wrong with the file, nothing when problem is empty, and logs it when
+// it is new. Whoever calls it holds the lock.
 func (a *Agent) noteConfig(problem string) {
 	if problem != "" && problem != a.configProblem {
 		a.log.Warn("not as it should be", "problem", problem)

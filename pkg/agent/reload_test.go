@@ -19,6 +19,7 @@ func TestTakeConfig(t *testing.T) {
 	ranged.NodeRanges = prefixes("198.18.0.0/24")
 	both := ranged
 	both.MTU, both.LogLevel = 1400, "debug"
+
 	for _, step := range []struct {
 		name string
 		next config.Config

@@ -16,6 +16,7 @@ func TestCheckServiceHost(t *testing.T) {
 	withFile, snapshot := inCluster, inCluster
 	withFile.Source.Kubeconfig = "/etc/kubeveil/kubeconfig"
 	snapshot.Source.Kind = config.SourceSnapshot
+
 	for _, tt := range []struct {
 		name    string
 		cfg     config.Config

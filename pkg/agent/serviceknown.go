@@ -20,8 +20,9 @@ const (
 	apiServerPort  = 6443
 )
 
-// serviceCgroup is the root of the tree of cgroups that the node's processes are in. What is found by itself must be the machine's: a container
-// sees only its own part, in which there is nobody to translate for.
+// serviceCgroup is the root of the tree of cgroups that the node's processes are in. What is found
+// by itself must be the machine's: a container sees only its own part, in which there is nobody to
+// translate for.
 func serviceCgroup(cfg config.Config) (string, error) {
 	if cfg.Services.Cgroup != "" {
 		return cfg.Services.Cgroup, nil
@@ -58,7 +59,8 @@ func (a *Agent) lastAPIServers() []netip.Addr {
 	return a.lastGood.APIServers
 }
 
-// serviceOfPod is the address of the API servers' service as the kubelet tells the containers of a pod; not valid is that it does not.
+// serviceOfPod is the address of the API servers' service as the kubelet tells the containers of a
+// pod; not valid is that it does not.
 func serviceOfPod(env func(string) string) netip.AddrPort {
 	addr, err := netip.ParseAddr(env("KUBERNETES_SERVICE_HOST"))
 	port, portErr := strconv.ParseUint(env("KUBERNETES_SERVICE_PORT"), 10, 16)
@@ -68,9 +70,10 @@ func serviceOfPod(env func(string) string) netip.AddrPort {
 	return netip.AddrPortFrom(addr, uint16(port))
 }
 
-// apiServers are what is known of the API servers before they are listed. Their service has the address that veild itself is told to ask, or that the
-// kubelet tells, where that is a service's; else probably the first address of the first service range (kube-apiserver takes it). They
-// are those of the configuration, the one that veild is told to ask, and those of the last good table.
+// apiServers are what is known of the API servers before they are listed. Their service has the
+// address that veild itself is told to ask, or that the kubelet tells, where that is a service's;
+// else probably the first address of the first service range (kube-apiserver takes it). They are
+// those of the configuration, the one that veild is told to ask, and those of the last good table.
 func apiServers(cfg config.Config, asked, told netip.AddrPort, last []netip.Addr) proxy.APIServers {
 	known := proxy.APIServers{Configured: cfg.Services.APIServers}
 	if len(cfg.ServiceRanges) > 0 {

@@ -27,14 +27,14 @@ type services struct {
 	table *table.Table
 	proxy *proxy.Proxy
 	vips  service.VIPs
-	// listed is whether vips are all there are.
+	// listed reports whether vips are all there are.
 	listed atomic.Bool
 	// self is what packets are sent from, as it was last told.
 	self struct {
 		podPrefixes []netip.Prefix
 		addrs       []netip.Addr
 	}
-	// placed is whether the node's addresses were told; the loop's alone.
+	// placed reports whether the node's addresses were told; the loop's alone.
 	placed bool
 }
 
@@ -44,7 +44,8 @@ type tableOf struct {
 	cgroup string
 }
 
-// Attach attaches to the node's links and then, since these find most connections before there is a packet, to its sockets.
+// Attach attaches to the node's links and then, since these find most connections before there is a
+// packet, to its sockets.
 func (t tableOf) Attach() error {
 	if _, err := t.AttachLinks(); err != nil {
 		return err
@@ -53,7 +54,8 @@ func (t tableOf) Attach() error {
 	return err
 }
 
-// feed is the proxy as the sink of a feed, of which the guard has the addresses that pods reach by translation only.
+// feed is the proxy as the sink of a feed, of which the guard has the addresses that pods reach by
+// translation only.
 type feed struct {
 	*proxy.Proxy
 	services *services
@@ -83,9 +85,10 @@ func (f feed) Listed() {
 	f.changed()
 }
 
-// gatherVIPs takes the addresses that the guard closes to pods. What it had closed before counts as those of services that go now, and stays closed at
-// least until services are listed; where another program translates services now, as long as flows of the old table may be left: until the
-// machine is started anew.
+// gatherVIPs takes the addresses that the guard closes to pods. What it had closed before counts as
+// those of services that go now, and stays closed at least until services are listed; where another
+// program translates services now, as long as flows of the old table may be left: until the machine
+// is started anew.
 func (a *Agent) gatherVIPs(in *inputs) {
 	switch s := a.services; {
 	case s == nil:
@@ -97,7 +100,7 @@ func (a *Agent) gatherVIPs(in *inputs) {
 	}
 }
 
-// vipsInUse gives those of some addresses that have flows, all if that is not to be known.
+// vipsInUse returns those of some addresses that have flows, all if that is not to be known.
 func (a *Agent) vipsInUse(addrs []netip.Addr) []netip.Addr {
 	used, err := a.services.table.InUse(addrs)
 	if err != nil {
@@ -107,12 +110,14 @@ func (a *Agent) vipsInUse(addrs []netip.Addr) []netip.Addr {
 	return used
 }
 
-// openServices makes the table, where it is asked for; where it is not, one that was there before is taken away: nobody would keep it.
+// openServices makes the table, where it is asked for; where it is not, one that was there before
+// is taken away: nobody would keep it.
 func (a *Agent) openServices() error {
 	have, err := a.guard.Read()
 	if err != nil {
 		return err
 	}
+
 	a.leftVIPs = have.VIPs
 	if a.cfg.ServiceProxy != config.ServiceProxyEBPF {
 		taken, err := removeServices()
@@ -121,16 +126,19 @@ func (a *Agent) openServices() error {
 		}
 		return err
 	}
+
 	cgroup, err := serviceCgroup(a.cfg)
 	if err != nil {
 		return err
 	}
+
 	limits := serviceLimits(a.cfg.Services.Limits)
 	t, err := table.Open(table.Config{Dir: config.BPFDir, Limits: limits, Links: true, TunnelPort: uint16(a.cfg.Tunnel.Port),
 		HostRouting: a.cfg.Services.HostRouting == config.HostRoutingEBPF, Log: a.log})
 	if err != nil {
 		return err
 	}
+
 	known := apiServers(a.cfg, a.kube.Server(), serviceOfPod(os.Getenv), a.lastAPIServers())
 	a.log.Info("services are translated by eBPF", "hostRouting", a.cfg.Services.HostRouting, "cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
 	p, err := proxy.New(proxy.Options{
@@ -141,6 +149,7 @@ func (a *Agent) openServices() error {
 	if err != nil {
 		return errors.Join(err, t.Close())
 	}
+
 	a.services = &services{table: t, proxy: p}
 	a.services.vips.Left(a.leftVIPs, time.Now())
 	return nil
@@ -215,7 +224,8 @@ func (a *Agent) beginServices() error {
 	return a.services.proxy.Begin()
 }
 
-// noteSelf tells the programs at links what to send from: an address of the pod prefixes, which peers know as this node's, and one of the node.
+// noteSelf tells the programs at links what to send from: an address of the pod prefixes, which
+// peers know as this node's, and one of the node.
 func (a *Agent) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
 	s := a.services
 	if s == nil || len(podPrefixes) == 0 || slices.Equal(s.self.podPrefixes, podPrefixes) && slices.Equal(s.self.addrs, addrs) {
@@ -286,11 +296,12 @@ func tunnelEndpoints(t cluster.Table, port uint16) []netip.AddrPort {
 	return slices.Compact(all)
 }
 
-// serviceStatus gives what is shown of the table, and what is wrong with it.
+// serviceStatus returns what is shown of the table, and what is wrong with it.
 func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string) {
 	if a.services == nil {
 		return nil, nil
 	}
+
 	s := a.services.proxy.Status()
 	out := &telemetry.Services{
 		Listed: s.Listed, HostRouting: hostRouting, Known: s.Services, Failures: s.Failures, Problems: len(s.Problems),
@@ -301,9 +312,11 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 			{Limit: "sources", Used: s.Used.Sources, Size: s.Limits.Sources},
 		},
 	}
+
 	for _, api := range s.APIServers {
 		out.APIServers = append(out.APIServers, telemetry.APIServer(api))
 	}
+
 	problems := s.Problems
 	if s.Failed != "" {
 		problems = append(problems, "the table of services cannot be written and stays as it is: "+s.Failed)
@@ -312,12 +325,14 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("the table of services cannot be read: %v", err))
 	}
+
 	callers, room, err := a.services.table.Callers()
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("the callers of services cannot be counted: %v", err))
 	} else {
 		out.Tables = append(out.Tables, telemetry.ServiceTable{Limit: "callers", Used: callers, Size: room})
 	}
+
 	const socket, packet = "socket", "packet"
 	out.Chosen = []telemetry.ServiceCount{
 		{Where: socket, What: "tcp", Count: c.Sockets.TCP}, {Where: socket, What: "udp", Count: c.Sockets.UDP},
@@ -329,6 +344,7 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 		{Where: packet, What: "not_here", Count: c.NotHere}, {Where: packet, What: "source", Count: c.SourceRefused},
 		{Where: packet, What: "no_address", Count: c.NoAddress}, {Where: packet, What: "no_port", Count: c.NoPort},
 	}
+
 	return out, problems
 }
 

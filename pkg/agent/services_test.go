@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
@@ -36,6 +36,7 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 			if c.asked != "" {
 				asked = netip.MustParseAddrPort(c.asked)
 			}
+
 			told := serviceOfPod(func(name string) string {
 				return map[string]string{"KUBERNETES_SERVICE_HOST": c.host, "KUBERNETES_SERVICE_PORT": c.port}[name]
 			})
@@ -47,6 +48,7 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 				}
 				return strings.Join(out, " ")
 			}
+
 			have := []string{text(got.Frontends), text(got.Guessed), text(got.Remembered)}
 			if want := []string{c.fronts, c.guess, c.remember}; !slices.Equal(have, want) {
 				t.Errorf("sure, guessed and servers are %q, want %q", have, want)
@@ -71,6 +73,7 @@ func TestPagesBeforeServicesAreListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); p.Run(ctx) }()
@@ -84,18 +87,21 @@ func TestPagesBeforeServicesAreListed(t *testing.T) {
 		_, err = pages[r.URL.Path](r)
 		return err
 	}
+
 	asked := []string{telemetry.ServicePath + "?name=shop/web", telemetry.TracePath + "?addr=198.18.0.1:80&protocol=TCP&scope=inside"}
 	for _, path := range asked {
 		if err := ask(path); !errors.Is(err, errNotListed) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
+
 	p.Listed()
 	for _, path := range asked {
 		if err := ask(path); err == nil || errors.Is(err, errNotListed) {
 			t.Errorf("%s, once they are listed: %v", path, err)
 		}
 	}
+
 	if err := ask(telemetry.ServicesPath); err != nil {
 		t.Error(err)
 	}

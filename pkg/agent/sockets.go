@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/sockdiag"
+	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
@@ -22,14 +22,16 @@ func (a *Agent) namespaces() ([]string, error) {
 	return paths, err
 }
 
-// closeSockets closes the TCP connections of this node and of its pods to a server, and says how many.
+// closeSockets closes the TCP connections of this node and of its pods to a server, and says how
+// many.
 func (a *Agent) closeSockets(server netip.AddrPort) (int, error) {
 	paths, err := a.namespaces()
 	closed, closeErr := closeIn(paths, func() (int, error) { return sockdiag.Close(unix.IPPROTO_TCP, server) })
 	return closed, errors.Join(err, closeErr)
 }
 
-// closeIn closes sockets in network namespaces. What the kernel does not do in one it does in none, and is told once.
+// closeIn closes sockets in network namespaces. What the kernel does not do in one it does in none,
+// and is told once.
 func closeIn(paths []string, closeHere func() (int, error)) (int, error) {
 	closed := 0
 	var errs []error

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/sockdiag"
+	"github.com/kubeveil/kubeveil/internal/sockdiag"
 )
 
 func TestSocketsAreClosedInAllNamespaces(t *testing.T) {

@@ -101,6 +101,7 @@ func (v *view) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetry
 	for _, p := range v.last.host.Peers {
 		mtus[p.Name] = p.MTU
 	}
+
 	seen := map[string]bool{}
 	for _, d := range tunnels.Devices {
 		devices = append(devices, telemetry.Device{
@@ -118,18 +119,21 @@ func (v *view) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetry
 			}
 		}
 	}
+
 	if v.lastGood != nil {
 		for _, n := range v.lastGood.Keyless {
 			peers = append(peers, telemetry.Peer{Name: n.Name, State: telemetry.PeerKeyless})
 			seen[n.Name] = true
 		}
 	}
+
 	for _, r := range v.refusals {
 		if !seen[r.Node] {
 			seen[r.Node] = true
 			peers = append(peers, telemetry.Peer{Name: r.Node, State: telemetry.PeerRefused})
 		}
 	}
+
 	return devices, peers
 }
 

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
@@ -37,6 +37,7 @@ func TestAddressesOfServicesStayClosed(t *testing.T) {
 			a.services.vips.Put(service.Service{Name: service.Name{Name: "web"}, LoadBalancerIPs: known}, time.Now())
 			a.services.listed.Store(c.listed)
 		}
+
 		var in inputs
 		a.gatherVIPs(&in)
 		if got := decide(in).guard.VIPs; !slices.Equal(got, c.want) {
@@ -54,7 +55,8 @@ func TestClosingKeepsWhatVeildLearned(t *testing.T) {
 	}
 }
 
-// A node's address may be one of a service's, as an external IP or by a balancer on the nodes: pods have more to ask there than services.
+// A node's address may be one of a service's, as an external IP or by a balancer on the nodes: pods
+// have more to ask there than services.
 func TestAddressesOfNodesStayOpen(t *testing.T) {
 	in := two(t)
 	in.vips = addrs("198.18.0.12", "198.18.64.1", "fd42::c", "fd42:64::1")

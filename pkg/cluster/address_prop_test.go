@@ -63,6 +63,7 @@ func TestContestedIsNobodys(t *testing.T) {
 			state.Nodes[i].PodPrefixes = nil
 			state.Nodes[i].Claim = nil
 		}
+
 		got, _ := cluster.Resolve(rules(), state, nil)
 		listed := map[netip.Addr][]string{}
 		for _, n := range state.Nodes {
@@ -70,6 +71,7 @@ func TestContestedIsNobodys(t *testing.T) {
 				listed[a] = append(listed[a], n.Name)
 			}
 		}
+
 		for a, by := range listed {
 			want := by
 			switch {

@@ -39,7 +39,8 @@ func thousand() (cluster.Rules, cluster.State) {
 	return rules, s
 }
 
-// changedNode is a source's next state, in which one of a thousand endpoints changed, and the last good table.
+// changedNode is a source's next state, in which one of a thousand endpoints changed, and the last
+// good table.
 func changedNode(t testing.TB) (cluster.Rules, cluster.State, *cluster.Table) {
 	rules, s := thousand()
 	last, refusals := cluster.Resolve(rules, s, nil)

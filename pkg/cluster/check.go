@@ -156,6 +156,7 @@ func checkClaim(n Node) (problems []string) {
 	if !slices.Equal(c.PodPrefixes, n.PodPrefixes) {
 		say("it claims the pod prefixes %v, but Node.spec.podCIDRs says %v; restart veild on the node to publish again", c.PodPrefixes, n.PodPrefixes)
 	}
+
 	switch {
 	case len(c.Keys) == 0:
 		say("it has no key; restart veild on the node")
@@ -164,18 +165,21 @@ func checkClaim(n Node) (problems []string) {
 	default:
 		problems = append(problems, checkKeys(c.Keys)...)
 	}
+
 	if len(c.Endpoints) == 0 {
 		say("it has no endpoint; restart veild on the node")
 	}
 	if len(c.Endpoints) > 2 || len(c.Endpoints) == 2 && c.Endpoints[0].Addr().Is4() == c.Endpoints[1].Addr().Is4() {
 		say("it has more than one endpoint of a family: %v; restart veild on the node", c.Endpoints[:min(len(c.Endpoints), 4)])
 	}
+
 	for _, e := range c.Endpoints[:min(len(c.Endpoints), 2)] {
 		// The key proves the peer: a contested address may carry its outer packets.
 		if e.Port() == 0 || !slices.Contains(n.Addresses, e.Addr()) && !slices.Contains(n.Contested, e.Addr()) {
 			say("its endpoint %s is not an address of the node with a port; the node has %v", e, slices.Concat(n.Addresses, n.Contested))
 		}
 	}
+
 	if c.MTU < 0 || c.MTU > MaxMTU {
 		say("its underlay MTU is %d, which is not between 0 and %d", c.MTU, MaxMTU)
 	}
@@ -199,7 +203,7 @@ func checkKeys(keys []Key) (problems []string) {
 	return problems
 }
 
-// covers is whether every address of inner is in outer.
+// covers reports whether every address of inner is in outer.
 func covers(outer, inner netip.Prefix) bool {
 	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
 }

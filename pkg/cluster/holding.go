@@ -91,14 +91,14 @@ func (h *holding) putBeneath(l lengthOf, p netip.Prefix) {
 // isLong reports whether the addresses of p have 128 bits.
 func isLong(p netip.Prefix) bool { return p.Addr().BitLen() == 128 }
 
-// takeKey gives k to node unless another holds it.
+// takeKey assigns k to node unless another holds it.
 func (h *holding) takeKey(k wgkey.Public, node string) {
 	if h.keys[k] == "" {
 		h.keys[k] = node
 	}
 }
 
-// takePrefix gives p to node unless something of it is held.
+// takePrefix assigns p to node unless something of it is held.
 func (h *holding) takePrefix(p netip.Prefix, node string) {
 	if len(h.overlaps(p)) > 0 {
 		return

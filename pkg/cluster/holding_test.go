@@ -30,7 +30,8 @@ func (h *plainHolding) takePrefix(p netip.Prefix, node string) {
 
 func TestHoldingFindsWhatComparingEachWithEachFinds(t *testing.T) {
 	prefix := rapid.Custom(func(t *rapid.T) netip.Prefix {
-		// IPv4, IPv6, and IPv4 in IPv6, which is IPv6 here; few addresses and lengths, so that many overlap.
+		// IPv4, IPv6, and IPv4 in IPv6, which is IPv6 here; few addresses and lengths, so that many
+		// overlap.
 		last := byte(rapid.IntRange(0, 255).Draw(t, "last"))
 		a := netip.AddrFrom4([4]byte{198, 18, 0, last})
 		switch rapid.IntRange(0, 2).Draw(t, "family") {

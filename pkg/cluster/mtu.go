@@ -96,7 +96,7 @@ type MTULine struct {
 	What string `json:"what"`
 }
 
-// ExplainMTU gives the arithmetic of TunnelMTU line by line, the underlay first
+// ExplainMTU returns the arithmetic of TunnelMTU line by line, the underlay first
 // and the result last, also for an underlay that TunnelMTU refuses.
 func ExplainMTU(underlayMTU int, outer6 bool) []MTULine {
 	ip := MTULine{-headerIPv4, "outer IPv4 header"}

@@ -21,11 +21,13 @@ func TestEqualSeesEachField(t *testing.T) {
 		},
 	}
 	same := full
+
 	claim := *full.Claim
 	same.Claim, same.Created = &claim, full.Created.UTC()
 	if !full.Equal(same) || !(Node{}).Equal(Node{Addresses: []netip.Addr{}}) {
 		t.Error("what says the same is not equal")
 	}
+
 	for i := range reflect.TypeFor[Node]().NumField() {
 		less := full
 		reflect.ValueOf(&less).Elem().Field(i).SetZero()
@@ -33,6 +35,7 @@ func TestEqualSeesEachField(t *testing.T) {
 			t.Errorf("a node without %s is equal", reflect.TypeFor[Node]().Field(i).Name)
 		}
 	}
+
 	for i := range reflect.TypeFor[Claim]().NumField() {
 		less := *full.Claim
 		reflect.ValueOf(&less).Elem().Field(i).SetZero()

@@ -120,7 +120,7 @@ func (r *resolver) bySeniority(a, b *candidate) int {
 	return compareAge(&a.Node, &b.Node)
 }
 
-// candidates gives a checked candidate for each node, by seniority.
+// candidates returns a checked candidate for each node, by seniority.
 func (r *resolver) candidates(state State) []*candidate {
 	out := make([]*candidate, 0, len(state.Nodes))
 	named := make(map[string]bool, len(state.Nodes))
@@ -135,6 +135,7 @@ func (r *resolver) candidates(state State) []*candidate {
 		named[n.Name] = true
 		out = append(out, &candidate{Node: n})
 	}
+
 	if !state.Synced {
 		for name, n := range r.last {
 			if !named[name] {
@@ -142,6 +143,7 @@ func (r *resolver) candidates(state State) []*candidate {
 			}
 		}
 	}
+
 	slices.SortFunc(out, r.bySeniority)
 	taken := make(map[string]bool, len(out))
 	for _, c := range out {
@@ -153,6 +155,7 @@ func (r *resolver) candidates(state State) []*candidate {
 		taken[c.Name] = true
 		r.refuseAll(c)
 	}
+
 	return out
 }
 
@@ -181,6 +184,7 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 	candidates = slices.DeleteFunc(slices.Clone(candidates), func(c *candidate) bool {
 		return c.second || len(c.problems) > 0 && c.Name != r.rules.Self
 	})
+
 	// This node comes first and so reserves all that it claims.
 	reserved := newHolding()
 	for _, c := range candidates {
@@ -192,9 +196,11 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 			}
 		}
 	}
+
 	order := r.inOrder(candidates, func(c *candidate) bool { return len(prefixConflicts(reserved, c.Node)) > 0 })
 	held := newHolding()
 	byName := map[string]*candidate{}
+
 	var accepted []*candidate
 	for _, c := range order {
 		if conflicts := prefixConflicts(held, c.Node); len(conflicts) > 0 {
@@ -210,6 +216,7 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 		c.accepted = true
 		accepted = append(accepted, c)
 	}
+
 	slices.SortFunc(accepted, r.bySeniority)
 	return accepted
 }
@@ -222,6 +229,7 @@ func (r *resolver) acceptClaims(nodes []*candidate) {
 		if c.Claim == nil {
 			continue
 		}
+
 		if c.Name != r.rules.Self {
 			if c.problems = checkClaim(c.Node); len(c.problems) > 0 {
 				if !r.kept[c.Name] {
@@ -231,6 +239,7 @@ func (r *resolver) acceptClaims(nodes []*candidate) {
 				continue
 			}
 		}
+
 		claimed = append(claimed, c)
 		last := r.last[c.Name]
 		for _, k := range c.Claim.Keys {
@@ -240,6 +249,7 @@ func (r *resolver) acceptClaims(nodes []*candidate) {
 			}
 		}
 	}
+
 	order := r.inOrder(claimed, func(c *candidate) bool { return len(keyConflicts(reserved, c.Node)) > 0 })
 	held := newHolding()
 	byName := map[string]*candidate{}

@@ -64,7 +64,7 @@ func genState(t *rapid.T, label string) cluster.State {
 	return s
 }
 
-// genLast gives no last good table, or that of another state.
+// genLast returns no last good table, or that of another state.
 func genLast(t *rapid.T) *cluster.Table {
 	if rapid.Bool().Draw(t, "no last good table") {
 		return nil
@@ -123,14 +123,17 @@ func TestResolveKeepsTheHonest(t *testing.T) {
 		last, _ := cluster.Resolve(rules(), first, nil)
 		state := genState(t, "state")
 		state.Synced = true
+
 		for _, honest := range last.Peers {
 			state.Nodes = slices.DeleteFunc(state.Nodes, func(n cluster.Node) bool { return n.Name == honest.Name })
 		}
+
 		// Self always wins: let it hold what it held too.
 		state.Nodes = slices.DeleteFunc(state.Nodes, func(n cluster.Node) bool { return n.Name == "self" })
 		if last.Self != nil {
 			state.Nodes = append(state.Nodes, *last.Self)
 		}
+
 		state.Nodes = append(state.Nodes, last.Peers...)
 		got, refusals := cluster.Resolve(rules(), state, &last)
 		for _, honest := range last.Peers {
@@ -169,6 +172,7 @@ func TestResolveInvariants(t *testing.T) {
 		got, _ := cluster.Resolve(r, state, last)
 		nodes := all(got)
 		addrOf, keyOf := map[netip.Addr]string{}, map[wgkey.Public]string{}
+
 		var held []netip.Prefix
 		for _, n := range nodes {
 			for _, a := range n.Addresses {
@@ -183,12 +187,14 @@ func TestResolveInvariants(t *testing.T) {
 					t.Fatalf("the worker %s has %s, the API server's or a gateway's", n.Name, a)
 				}
 			}
+
 			for _, p := range n.PodPrefixes {
 				if slices.ContainsFunc(held, p.Overlaps) || !p.Overlaps(r.ClusterRanges[0]) && !p.Overlaps(r.ClusterRanges[1]) {
 					t.Fatalf("%s of %s overlaps another or is outside of the ranges", p, n.Name)
 				}
 				held = append(held, p)
 			}
+
 			if n.Claim != nil {
 				for _, k := range n.Claim.Keys {
 					if keyOf[k.Public] != "" && keyOf[k.Public] != n.Name {
@@ -198,6 +204,7 @@ func TestResolveInvariants(t *testing.T) {
 				}
 			}
 		}
+
 		for _, a := range got.NodeAddrs {
 			bad := a.IsLoopback()
 			for _, rg := range append(slices.Clone(r.ClusterRanges), r.ServiceRanges...) {
@@ -207,6 +214,7 @@ func TestResolveInvariants(t *testing.T) {
 				t.Fatalf("%s is among the node addresses", a)
 			}
 		}
+
 		sortedByName := func(a, b cluster.Node) int { return strings.Compare(a.Name, b.Name) }
 		if !slices.IsSortedFunc(got.Peers, sortedByName) || !slices.IsSortedFunc(got.Keyless, sortedByName) || !slices.IsSortedFunc(got.NodeAddrs, netip.Addr.Compare) {
 			t.Fatal("not sorted")
@@ -235,7 +243,7 @@ func TestResolveAgreesWithPairwiseOracle(t *testing.T) {
 	})
 }
 
-// genSound gives a synced state of nodes with which only others can be wrong.
+// genSound returns a synced state of nodes with which only others can be wrong.
 func genSound(t *rapid.T, label string) cluster.State {
 	s := synced()
 	for _, name := range someNames {
@@ -260,6 +268,7 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 			before[n.Name] = n
 		}
 	}
+
 	// Addresses are shown by TestContestedIsNobodys; here prefixes and keys.
 	things := func(n cluster.Node) (out []netip.Prefix) { return n.PodPrefixes }
 	keys := func(n cluster.Node) (out []wgkey.Public) {
@@ -270,16 +279,19 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 		}
 		return out
 	}
+
 	nodes := pick(state.Nodes, before, things, netip.Prefix.Overlaps, func(had, claimed netip.Prefix) bool {
 		return had.Overlaps(claimed) && had.Bits() <= claimed.Bits() && (claimed.IsSingleIP() == had.IsSingleIP())
 	})
 	var claimed []cluster.Node
+
 	var own []netip.Addr
 	for _, n := range state.Nodes {
 		if n.Name == "self" {
 			own = n.Addresses
 		}
 	}
+
 	for i, n := range nodes {
 		// A key lives as long as its Node, if what is claimed with it still fits.
 		was := before[n.Name]
@@ -293,6 +305,7 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 			claimed = append(claimed, n)
 		}
 	}
+
 	same := func(a, b wgkey.Public) bool { return a == b }
 	believed := pick(claimed, before, keys, same, same)
 	var p, k []string
@@ -306,6 +319,7 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 			k = append(k, n.Name)
 		}
 	}
+
 	slices.Sort(p)
 	slices.Sort(k)
 	return strings.Join(p, " "), strings.Join(k, " ")
@@ -317,6 +331,7 @@ func pick[T any](nodes []cluster.Node, before map[string]cluster.Node, things fu
 	incumbent := func(n cluster.Node, thing T) bool {
 		return n.Name == "self" || slices.ContainsFunc(things(before[n.Name]), func(h T) bool { return had(h, thing) })
 	}
+
 	// Self is its own incumbent for all it claims, also against the last good table.
 	holds := func(n cluster.Node, thing T) bool {
 		if !incumbent(n, thing) {
@@ -329,6 +344,7 @@ func pick[T any](nodes []cluster.Node, before map[string]cluster.Node, things fu
 		}
 		return true
 	}
+
 	rank := func(n cluster.Node) int {
 		if n.Name == "self" {
 			return 0
@@ -344,10 +360,12 @@ func pick[T any](nodes []cluster.Node, before map[string]cluster.Node, things fu
 		}
 		return 1
 	}
+
 	order := slices.Clone(nodes)
 	slices.SortFunc(order, func(a, b cluster.Node) int {
 		return cmp.Or(rank(a)-rank(b), a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
 	})
+
 	for _, n := range order {
 		free := true
 		for _, o := range accepted {
@@ -359,6 +377,7 @@ func pick[T any](nodes []cluster.Node, before map[string]cluster.Node, things fu
 			accepted = append(accepted, n)
 		}
 	}
+
 	return accepted
 }
 

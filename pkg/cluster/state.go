@@ -12,7 +12,7 @@ import (
 type State struct {
 	// Revision grows with each State of one source.
 	Revision uint64 `json:"revision"`
-	// Synced is whether the source has listed everything once. Peers are only
+	// Synced reports whether the source has listed everything once. Peers are only
 	// removed for a synced state.
 	Synced bool `json:"synced"`
 	// Nodes are the claims, in no order.

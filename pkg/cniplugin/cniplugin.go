@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // RecordName is the name of the record, in the directory of the plugins.
@@ -28,7 +28,7 @@ type record struct {
 	Plugins map[string][]string `json:"plugins"`
 }
 
-// Install copies every regular file of from into to, where it differs, and gives the names
+// Install copies every regular file of from into to, where it differs, and returns the names
 // of those that it wrote. A file that is there already with the same content stays its owner's.
 func Install(from, to string) (wrote []string, err error) {
 	r, err := readRecord(to)
@@ -62,12 +62,14 @@ func install(r record, from, to, name string) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+
 	target := filepath.Join(to, name)
 	want := digest(program)
 	have, err := digestOf(target)
 	if err != nil || have == want {
 		return false, err
 	}
+
 	if have != "" && !slices.Contains(r.Plugins[name], have) {
 		// A link beside it: the name leads to something at every moment.
 		saved := filepath.Join(to, savedPrefix+name)
@@ -75,6 +77,7 @@ func install(r record, from, to, name string) (changed bool, err error) {
 			return false, fmt.Errorf("keep what stands there: %w", err)
 		}
 	}
+
 	r.Plugins[name] = append(slices.Clone(r.Plugins[name]), want)
 	if err := writeRecord(to, r); err != nil {
 		return false, err
@@ -82,12 +85,13 @@ func install(r record, from, to, name string) (changed bool, err error) {
 	if err := atomicfile.Write(target, program, 0o755); err != nil {
 		return false, err
 	}
+
 	r.Plugins[name] = []string{want}
 	return true, nil
 }
 
 // Remove takes away what Install put into dir, unless somebody changed it since, puts
-// back what stood there before, and gives the paths. It does as much as it can.
+// back what stood there before, and returns the paths. It does as much as it can.
 func Remove(dir string) (took []string, err error) {
 	r, err := readRecord(dir)
 	if err != nil {
@@ -129,8 +133,8 @@ func uninstall(dir, name string, ours []string) (gone bool, err error) {
 	return have != "", remove(target)
 }
 
-// readRecord gives an empty record where there is none. Names in it that lead elsewhere are refused: what
-// it lists is removed.
+// readRecord returns an empty record where there is none. Names in it that lead elsewhere are
+// refused: what it lists is removed.
 func readRecord(dir string) (record, error) {
 	r := record{}
 	path := filepath.Join(dir, RecordName)

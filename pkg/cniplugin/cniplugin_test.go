@@ -49,7 +49,8 @@ func content(t *testing.T, dir string) map[string]string {
 
 var release = map[string]string{"veil": "veil 1", "host-local": "host-local 1"}
 
-// Whatever stood there, and whatever happens to it in between: what is left is what others put there.
+// Whatever stood there, and whatever happens to it in between: what is left is what others put
+// there.
 func TestInstallAndRemove(t *testing.T) {
 	for name, c := range map[string]struct {
 		before  map[string]string
@@ -89,12 +90,14 @@ func TestInstallAndRemove(t *testing.T) {
 			if _, err := Install(from, to); err != nil {
 				t.Fatal(err)
 			}
+
 			got := content(t, to)
 			for name, text := range release {
 				if got[name] != text {
 					t.Errorf("%s holds %q", name, got[name])
 				}
 			}
+
 			if wrote, err := Install(from, to); err != nil || len(wrote) > 0 {
 				t.Errorf("again: wrote %v, %v", wrote, err)
 			}
@@ -107,6 +110,7 @@ func TestInstallAndRemove(t *testing.T) {
 			if _, err := Remove(to); err != nil {
 				t.Fatal(err)
 			}
+
 			want := c.after
 			if want == nil {
 				want = map[string]string{}
@@ -121,7 +125,8 @@ func TestInstallAndRemove(t *testing.T) {
 	}
 }
 
-// Cut off between the record and the plugin, nothing of others' is lost and the next try completes it.
+// Cut off between the record and the plugin, nothing of others' is lost and the next try completes
+// it.
 func TestInstallCutOff(t *testing.T) {
 	from, to := files(t, release), files(t, map[string]string{"veil": "foreign"})
 	// A directory in the place of a plugin makes its turn fail; host-local comes first.

@@ -44,7 +44,8 @@ type Config struct {
 	Masquerade bool `json:"masquerade"`
 	// CNI says what the CNI configuration holds and where it goes.
 	CNI CNI `json:"cni"`
-	// ServiceProxy is who translates services: ServiceProxyNone (another program, such as kube-proxy) or ServiceProxyEBPF.
+	// ServiceProxy is who translates services: ServiceProxyNone (another program, such as
+	// kube-proxy) or ServiceProxyEBPF.
 	ServiceProxy string `json:"serviceProxy"`
 	// Services configures ServiceProxyEBPF.
 	Services Services `json:"services"`
@@ -75,8 +76,8 @@ type Tunnel struct {
 	// Keepalive is the pause between packets to each peer that keep firewalls and NAT
 	// between nodes open, seconds; 0 sends none.
 	Keepalive int `json:"keepalive,omitempty"`
-	// Roaming takes tunnel datagrams from any address, for nodes behind NAT; otherwise they are taken
-	// from addresses of believed nodes only.
+	// Roaming takes tunnel datagrams from any address, for nodes behind NAT; otherwise they are
+	// taken from addresses of believed nodes only.
 	Roaming bool `json:"roaming,omitempty"`
 }
 
@@ -93,9 +94,11 @@ type CNI struct {
 type Services struct {
 	// Cgroup is the root of the cgroup v2 tree whose sockets are translated; empty finds it.
 	Cgroup string `json:"cgroup,omitempty"`
-	// APIServers are addresses of API servers that are known whatever the lists say, and before there are any.
+	// APIServers are addresses of API servers that are known whatever the lists say, and before
+	// there are any.
 	APIServers []netip.AddrPort `json:"apiServers,omitempty"`
-	// HostRouting is who brings packets to pods of the node: HostRoutingKernel, or HostRoutingEBPF, past netfilter.
+	// HostRouting is who brings packets to pods of the node: HostRoutingKernel, or HostRoutingEBPF,
+	// past netfilter.
 	HostRouting string `json:"hostRouting"`
 	// HealthAddress is where balancers ask whether this node serves; empty is nowhere.
 	HealthAddress string `json:"healthAddress"`
@@ -141,7 +144,7 @@ const (
 	ModeUserspace = "userspace"
 )
 
-// Default gives a configuration in which only the ranges are missing.
+// Default returns a configuration in which only the ranges are missing.
 func Default() Config {
 	node, err := os.Hostname()
 	if err != nil {
@@ -162,7 +165,7 @@ func Default() Config {
 	}
 }
 
-// Rules gives what cluster.Resolve judges claims by; gateways are the next hops
+// Rules returns what cluster.Resolve judges claims by; gateways are the next hops
 // of the underlay's default routes. The gateways inside pods are link-local, which no
 // node's address is.
 func (c Config) Rules(gateways []netip.Addr) cluster.Rules {

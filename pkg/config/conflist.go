@@ -66,17 +66,19 @@ type chained struct {
 	SNAT         bool            `json:"snat,omitempty"`
 }
 
-// Conflist gives the CNI configuration, the same bytes for the same parameters.
+// Conflist returns the CNI configuration, the same bytes for the same parameters.
 // It refuses a node without a pod prefix and an MTU that is too small.
 func Conflist(p ConflistParams) ([]byte, error) {
 	if len(p.PodPrefixes) == 0 {
 		return nil, errors.New("CNI configuration: the node has no pod prefix; does the controller manager run with --allocate-node-cidrs?")
 	}
+
 	least := cluster.MinMTU4
 	ipam := IPAM{Type: "host-local", DataDir: p.IPAMDir}
 	if ipam.DataDir == "" {
 		ipam.DataDir = IPAMDir
 	}
+
 	var sets [2][]Range // IPv4 first: the order of families is that of the pod's addresses
 	for _, prefix := range slices.SortedFunc(slices.Values(p.PodPrefixes), netip.Prefix.Compare) {
 		family := 0
@@ -88,14 +90,17 @@ func Conflist(p ConflistParams) ([]byte, error) {
 		}
 		sets[family] = append(sets[family], Range{Subnet: prefix})
 	}
+
 	for _, set := range sets {
 		if len(set) > 0 {
 			ipam.Ranges = append(ipam.Ranges, set)
 		}
 	}
+
 	if p.MTU < least {
 		return nil, fmt.Errorf("CNI configuration: a pod MTU of %d is below %d", p.MTU, least)
 	}
+
 	list := conflist{CNIVersion: cniVersion, CNIVersions: cniVersions, Name: NetworkName}
 	list.Plugins = append(list.Plugins, NetConf{Type: PluginType, MTU: p.MTU, IPAM: ipam})
 	if p.Portmap {
@@ -108,5 +113,6 @@ func Conflist(p ConflistParams) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("CNI configuration: %w", err)
 	}
+
 	return append(b, '\n'), nil
 }

@@ -22,6 +22,7 @@ func TestConflistGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const want = `{
   "cniVersion": "1.0.0",
   "cniVersions": [
@@ -68,6 +69,7 @@ func TestConflistGolden(t *testing.T) {
   ]
 }
 `
+
 	if string(got) != want {
 		t.Errorf("got\n%s", got)
 	}
@@ -112,10 +114,12 @@ func TestMarker(t *testing.T) {
 	if err := config.WriteMarker(path, want); err != nil {
 		t.Fatal(err)
 	}
+
 	got, err := config.ReadMarker(path)
 	if err != nil || got.Families != want.Families || got.Devices[0] != "veil0" || !got.Written.Equal(want.Written) {
 		t.Errorf("got %+v, %v", got, err)
 	}
+
 	want.BootID = "another"
 	if err := config.WriteMarker(path, want); err != nil {
 		t.Fatal(err)
@@ -123,6 +127,7 @@ func TestMarker(t *testing.T) {
 	if _, err := config.ReadMarker(path); !errors.Is(err, config.ErrNotReady) || !strings.Contains(err.Error(), "another") {
 		t.Errorf("another boot's marker: %v, want ErrNotReady", err)
 	}
+
 	for _, text := range []string{"", "{", "{}", `{"bootID":"` + boot + `"} x`, `[]`} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

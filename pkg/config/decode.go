@@ -66,14 +66,17 @@ func decodeValue(path string, raw any, v reflect.Value) []error {
 		}
 		return problems
 	}
+
 	text, err := json.Marshal(raw)
 	if err == nil && raw != nil {
 		err = json.Unmarshal(text, v.Addr().Interface())
 	}
+
 	if err != nil || raw == nil {
 		v.SetZero()
 		return []error{newProblem(path, "%s is not %s", text, wanted(v.Type()))}
 	}
+
 	return nil
 }
 
@@ -131,7 +134,7 @@ func kindOf(raw any) string {
 	return fmt.Sprintf("%v", raw)
 }
 
-// keysOf gives the JSON name of each field of t, in order.
+// keysOf returns the JSON name of each field of t, in order.
 func keysOf(t reflect.Type) []string {
 	var keys []string
 	for i := range t.NumField() {

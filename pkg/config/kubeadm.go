@@ -49,7 +49,8 @@ func parseKubeadm(text string, configMap bool) (Ranges, error) {
 	return Ranges{}, fmt.Errorf("it holds no document of kind ClusterConfiguration and no ConfigMap with data.ClusterConfiguration; write what kubectl -n kube-system get configmap kubeadm-config -o yaml shows")
 }
 
-// splitDocuments splits YAML at its document markers, --- and ..., which begin a line (YAML 1.2, section 9.1).
+// splitDocuments splits YAML at its document markers, --- and ..., which begin a line (YAML 1.2,
+// section 9.1).
 func splitDocuments(text string) []string {
 	var documents []string
 	var current strings.Builder

@@ -99,8 +99,9 @@ func load(path string, given []givenFlag) (Config, error) {
 	return assemble(path, text, given, readFile)
 }
 
-// Parse is Load for who has the texts and not the files: what the veild of node would say of a configuration before it runs. Kubeadm
-// stands for the file KubeadmConfig; nil is a file that does not exist.
+// Parse is Load for who has the texts and not the files: what the veild of node would say of a
+// configuration before it runs. Kubeadm stands for the file KubeadmConfig; nil is a file that does
+// not exist.
 func Parse(node string, text, kubeadm []byte) (Config, error) {
 	return assemble("configuration", text, []givenFlag{{"node", "node", node}}, func(path string) ([]byte, error) {
 		if kubeadm == nil {
@@ -110,25 +111,30 @@ func Parse(node string, text, kubeadm []byte) (Config, error) {
 	})
 }
 
-// assemble makes the configuration from the text of the file name, the flags over it, and the file of kubeadm, if it names one.
+// assemble makes the configuration from the text of the file name, the flags over it, and the file
+// of kubeadm, if it names one.
 func assemble(name string, text []byte, given []givenFlag, read func(path string) ([]byte, error)) (Config, error) {
 	c := Default()
 	unreadable, bad := decode(text, &c)
 	if unreadable != nil {
 		return c, fmt.Errorf("%s: %w", name, unreadable)
 	}
+
 	var problems []error
 	for _, err := range bad {
 		problems = append(problems, fmt.Errorf("%s: %w", name, err))
 	}
+
 	for _, g := range given {
 		problems = append(problems, g.apply(&c)...)
 	}
+
 	if c.KubeadmConfig != "" {
 		if err := c.fillFromKubeadm(read); err != nil {
 			problems = append(problems, err)
 		}
 	}
+
 	// What could not be read is zero now; do not complain of it twice.
 	unread := map[string]bool{}
 	for _, err := range problems {
@@ -137,12 +143,14 @@ func assemble(name string, text []byte, given []givenFlag, read func(path string
 			unread[p.key] = true
 		}
 	}
+
 	for _, err := range c.problems() {
 		var p *problem
 		if !errors.As(err, &p) || !unread[p.key] {
 			problems = append(problems, err)
 		}
 	}
+
 	return c, errors.Join(problems...)
 }
 

@@ -124,10 +124,12 @@ func TestLoadReports(t *testing.T) {
 			if err != nil {
 				lines = strings.Split(strings.TrimSpace(err.Error()), "\n")
 			}
+
 			// The YAML library's message for a key given twice has two lines.
 			if len(lines) != len(c.want) && name != "key given twice" {
 				t.Errorf("got %d problems, want %d:\n%v", len(lines), len(c.want), err)
 			}
+
 			for _, w := range c.want {
 				if err == nil || !strings.Contains(err.Error(), w) {
 					t.Errorf("no problem says %q:\n%v", w, err)
@@ -211,6 +213,7 @@ func TestKubeadmFillsWhatIsNotSet(t *testing.T) {
 			}
 		})
 	}
+
 	for name, c := range map[string]struct{ text, want string }{
 		"another kind":                {"kind: Pod", "no document of kind ClusterConfiguration"},
 		"malformed subnet":            {"kind: ClusterConfiguration\nnetworking: {podSubnet: 10.0.0.0}", `networking.podSubnet: "10.0.0.0" is not a range`},

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
 )
 
 // ErrNotReady matches the errors of ReadMarker and Marker.Check: veild has not
@@ -48,7 +48,7 @@ func BootID() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// Encode gives the content of the file.
+// Encode returns the content of the file.
 func (m Marker) Encode() ([]byte, error) {
 	b, err := json.Marshal(m)
 	if err != nil {

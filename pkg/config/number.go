@@ -10,7 +10,8 @@ const (
 	PodMark uint32 = 0x0010_0000
 	// TunnelMark is set on the UDP sockets of tunnels, so on outer packets.
 	TunnelMark uint32 = 0x0020_0000
-	// ServiceMark is set on packets of a flow to a service whose addresses are translated at links, both ways.
+	// ServiceMark is set on packets of a flow to a service whose addresses are translated at links,
+	// both ways.
 	ServiceMark uint32 = 0x0040_0000
 )
 
@@ -60,8 +61,9 @@ const (
 	// TunnelQueueLen is the transmit queue of a TUN, packets. The kernel's
 	// default of 500 drops bursts of UDP.
 	TunnelQueueLen = 10000
-	// TunnelAddress4 is an IPv4 address that every tunnel device has, of scope host so that nothing is
-	// sent from it: on a device without any, the kernel treats a loose rp_filter as a strict one.
+	// TunnelAddress4 is an IPv4 address that every tunnel device has, of scope host so that nothing
+	// is sent from it: on a device without any, the kernel treats a loose rp_filter as a strict
+	// one.
 	TunnelAddress4 = "169.254.1.2"
 )
 
@@ -93,13 +95,15 @@ const (
 	NFTGuardTable = "kubeveil_guard"
 	// NFTNatTable holds masquerading of what leaves the cluster.
 	NFTNatTable = "kubeveil_nat"
-	// NFTPodTable marks what comes from pods, and drops what does not come from a pod's own addresses.
+	// NFTPodTable marks what comes from pods, and drops what does not come from a pod's own
+	// addresses.
 	NFTPodTable = "kubeveil_pods"
 	// NFTOuterTable keeps outer packets whole.
 	NFTOuterTable = "kubeveil_outer"
 	// NFTProbeTable counts the packets of a probe, for as long as it takes.
 	NFTProbeTable = "kubeveil_probe"
-	// NFTFlowTableTCP and NFTFlowTableUDP let packets of flows between pods and tunnels take the kernel's short way.
+	// NFTFlowTableTCP and NFTFlowTableUDP let packets of flows between pods and tunnels take the
+	// kernel's short way.
 	NFTFlowTableTCP = "kubeveil_flows_tcp"
 	NFTFlowTableUDP = "kubeveil_flows_udp"
 )
@@ -109,7 +113,8 @@ const (
 	// NFTPodChain is its one chain, at prerouting.
 	NFTPodChain = "prerouting"
 	// NFTPodSet4 and NFTPodSet6 hold the pods' addresses. An element is ifname . address: the name
-	// of the pod's host link in 16 bytes, filled up with zeroes, and 4 or 16 bytes in network order.
+	// of the pod's host link in 16 bytes, filled up with zeroes, and 4 or 16 bytes in network
+	// order.
 	NFTPodSet4 = "pods4"
 	NFTPodSet6 = "pods6"
 )
@@ -136,10 +141,11 @@ const (
 	CNIConfDir = "/etc/cni/net.d"
 	// CNIBinDir is where runtimes look for CNI plugins.
 	CNIBinDir = "/opt/cni/bin"
-	// HostSysctlNet is where the manifests mount /proc/sys/net of the node, writable: a container that is
-	// not privileged has /proc/sys read-only.
+	// HostSysctlNet is where the manifests mount /proc/sys/net of the node, writable: a container
+	// that is not privileged has /proc/sys read-only.
 	HostSysctlNet = "/host/proc/sys/net"
-	// HostCgroup is where the manifests mount the node's cgroup v2 tree: a container sees its own at the usual place.
+	// HostCgroup is where the manifests mount the node's cgroup v2 tree: a container sees its own
+	// at the usual place.
 	HostCgroup = "/host/sys/fs/cgroup"
 	// BPFDir holds the pinned programs and maps.
 	BPFDir = "/sys/fs/bpf/kubeveil"
@@ -159,8 +165,8 @@ const (
 	PinGuardEgressL3  = "guard_egress_l3"
 	// PinDrops counts drops by reason.
 	PinDrops = "drops"
-	// PinRanges is the trie of cluster ranges, PinNodes the set of node addresses, PinVIPs that of addresses of
-	// services outside the ranges.
+	// PinRanges is the trie of cluster ranges, PinNodes the set of node addresses, PinVIPs that of
+	// addresses of services outside the ranges.
 	PinRanges = "ranges"
 	PinNodes  = "nodes"
 	PinVIPs   = "vips"

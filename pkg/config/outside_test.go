@@ -31,10 +31,12 @@ func TestOutsideClosesTheNetworksOfNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var got []string
 			for _, p := range c.Closed() {
 				got = append(got, p.String())
 			}
+
 			if strings.Join(got, " ") != tt.want {
 				t.Errorf("closed %v, want %s", got, tt.want)
 			}

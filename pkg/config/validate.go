@@ -158,14 +158,17 @@ func (p *problems) checkPaths(c Config) {
 		if f.path == "" && f.optional {
 			continue
 		}
+
 		if !filepath.IsAbs(f.path) {
 			p.add(f.key, "%q is no absolute path; begin it with /", f.path)
 			continue
 		}
+
 		path := filepath.Clean(f.path)
 		if other := named[path]; other != "" {
 			p.add(f.key, "%s is also %s; name another path", path, other)
 		}
+
 		named[path] = f.key
 	}
 }
@@ -192,6 +195,7 @@ func (p *problems) checkServices(c Config) {
 	if c.ServiceProxy == ServiceProxyEBPF && c.Source.Kind == SourceSnapshot {
 		p.add("serviceProxy", "ebpf needs source.kind kubernetes: a snapshot has no services; write none, or another source")
 	}
+
 	p.oneOf("services.hostRouting", c.Services.HostRouting, HostRoutingKernel, HostRoutingEBPF)
 	if c.Services.HostRouting == HostRoutingEBPF && c.ServiceProxy != ServiceProxyEBPF {
 		p.add("services.hostRouting", "ebpf is done by the programs of serviceProxy ebpf; write that too, or %s", HostRoutingKernel)
@@ -199,12 +203,14 @@ func (p *problems) checkServices(c Config) {
 	if c.Services.HealthAddress != "" {
 		p.checkListen("services.healthAddress", c.Services.HealthAddress, ServiceHealthAddress)
 	}
+
 	for i, r := range c.Services.NodePortAddresses {
 		if !r.IsValid() || r != r.Masked() {
 			p.add(fmt.Sprintf("services.nodePortAddresses[%d]", i),
 				"%s has bits below its length; write for instance %s", r, r.Masked())
 		}
 	}
+
 	for i, a := range c.Services.APIServers {
 		key := fmt.Sprintf("services.apiServers[%d]", i)
 		if !a.Addr().IsValid() || a.Port() == 0 || !a.Addr().IsGlobalUnicast() || a.Addr().Zone() != "" {
@@ -217,6 +223,7 @@ func (p *problems) checkServices(c Config) {
 			}
 		}
 	}
+
 	for _, l := range []struct {
 		key    string
 		n, min int
@@ -225,6 +232,7 @@ func (p *problems) checkServices(c Config) {
 			p.add("services.limits."+l.key, "%d is not between %d and %d; write such a number, or 0 for the default", l.n, l.min, 1<<30)
 		}
 	}
+
 	if n := c.Services.Limits.Slots; n&(n-1) != 0 {
 		p.add("services.limits.slots", "%d is no power of two; write for instance %d", n, 1<<bits.Len(uint(n)))
 	}

@@ -68,6 +68,7 @@ func Foreign() ([]Filter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read firewalls: %w", err)
 	}
+
 	var found []Filter
 	for _, chain := range chains {
 		family := families[chain.Table.Family]
@@ -86,6 +87,7 @@ func Foreign() ([]Filter, error) {
 			found = append(found, Filter{Family: family, Table: chain.Table.Name, Chain: chain.Name, Owner: owner(chain, chains)})
 		}
 	}
+
 	return found, nil
 }
 

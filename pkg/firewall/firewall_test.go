@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/firewall"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // The main thread stays what /proc/self shows: no test's namespace may take it.
@@ -52,16 +52,19 @@ func TestForeignFiltersAreFound(t *testing.T) {
 				if err != nil {
 					return err
 				}
+
 				var got []string
 				for _, f := range found {
 					got = append(got, fmt.Sprintf("%s %s %s %s", f.Family, f.Table, f.Chain, f.Owner))
 				}
+
 				if fmt.Sprint(got) != fmt.Sprint(tt.want) {
 					t.Errorf("found %q, want %q", got, tt.want)
 				}
 				if len(found) > 0 && !strings.Contains(found[0].String(), tt.says) {
 					t.Errorf("it says %q, want %q in it", found[0], tt.says)
 				}
+
 				return nil
 			})
 		})

@@ -14,9 +14,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// Check says whether this kernel, and this process's rights, are enough for the guard, and changes nothing: it loads the maps and programs
-// without pinning or attaching them, and asks for nftables. Where dir holds those of an earlier Open the former is known and not tried
-// again. Errors match ErrNotPermitted and ErrNotSupported, and say what to do; all that is wrong is reported.
+// Check says whether this kernel, and this process's rights, are enough for the guard, and changes
+// nothing: it loads the maps and programs without pinning or attaching them, and asks for nftables.
+// Where dir holds those of an earlier Open the former is known and not tried again. Errors match
+// ErrNotPermitted and ErrNotSupported, and say what to do; all that is wrong is reported.
 func Check(dir string) error {
 	var bpfErr error
 	if _, err := os.Stat(filepath.Join(dir, config.PinGuardIngress)); err != nil {

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestCheck(t *testing.T) {
@@ -25,7 +25,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// noBPF is set for the process in which bpf(2) is answered as by a kernel that was built without it.
+// noBPF is set for the process in which bpf(2) is answered as by a kernel that was built without
+// it.
 const noBPF = "KUBEVEIL_TEST_NO_BPF"
 
 func TestCheckWithoutBPF(t *testing.T) {

@@ -25,8 +25,8 @@ import (
 // A node has to send from such an address. Its kernel chooses the source as for anything else
 // (inet_select_addr, RFC 6724), so on a node with one address more the choice may be one that no
 // Node has. At the hook output, before connection tracking, any such source is replaced by the
-// preferred one. This is a change of the header and no NAT: the peer answers to the new source, which
-// WireGuard sends from after that by itself.
+// preferred one. This is a change of the header and no NAT: the peer answers to the new source,
+// which WireGuard sends from after that by itself.
 
 // TunnelUnknownSource is the reason of bpf/reasons.go.
 const TunnelUnknownSource = "tunnel_unknown_source"
@@ -141,9 +141,9 @@ func bindDatagrams() chain {
 const headerChecksum4 = 10
 
 // writeSource writes register 1 to the source address and corrects the checksums. The library tells
-// the kernel of the transport header's only together with one of the network header, which IPv6 does not
-// have. The source address stands for it: nft_payload_set_eval (net/netfilter/nft_payload.c)
-// writes the address after the checksum.
+// the kernel of the transport header's only together with one of the network header, which IPv6
+// does not have. The source address stands for it: nft_payload_set_eval
+// (net/netfilter/nft_payload.c) writes the address after the checksum.
 func (f family) writeSource() expr.Any {
 	at := fields[f.saddr]
 	checksum := at.offset

@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // datagramEnds are a node's own address and a peer's, and those of theirs that no Node has.
@@ -47,6 +47,7 @@ func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
 		believed = append(believed, netip.MustParseAddr(e.peer))
 		others = append(others, netip.MustParseAddr(e.peerOther))
 	}
+
 	strict := &Datagrams{Port: udpPort, Sources: believed}
 	for _, step := range []struct {
 		situation     string
@@ -75,6 +76,7 @@ func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
 					}
 					continue
 				}
+
 				before := n.counters(t)[TunnelUnknownSource]
 				nettest.Until(t, patience, step.situation+": a datagram from "+from+" is counted", func() bool {
 					if err := send(); err != nil {
@@ -115,10 +117,12 @@ func TestDatagramsLeaveFromANodesAddress(t *testing.T) {
 								step.situation, from, mark, got, want)
 						}
 					}
+
 					want := e.ownOther
 					if step.bound {
 						want = e.own
 					}
+
 					check(e.ownOther, want, config.TunnelMark)
 					check(e.own, e.own, config.TunnelMark)
 					check(e.ownOther, e.ownOther, 0)

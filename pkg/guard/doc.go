@@ -17,9 +17,9 @@
 // not ours, and to mount anything. It does not know
 // the pods: the CNI plugin puts their addresses into the sets that are made here.
 //
-// Invariants: map entries are added before others are deleted; all changes of
-// an nftables table are one transaction, and one of the pods' rules leaves the pods' addresses; a link is ours to skip only by its
-// group (pod veths, tunnels), being lo or being an ifb.
+// Invariants: map entries are added before others are deleted; all changes of an nftables table are
+// one transaction, and one of the pods' rules leaves the pods' addresses; a link is ours to skip
+// only by its group (pod veths, tunnels), being lo or being an ifb.
 //
 // All calls work on the network namespace of the calling thread.
 //

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // TestRoutesThatEncapsulateCarryNothingOut: such a route takes a packet past netfilter's last hook,
@@ -37,6 +37,7 @@ func TestRoutesThatEncapsulateCarryNothingOut(t *testing.T) {
 				if strings.Contains(c.to, ".") {
 					to = "198.18.2.9"
 				}
+
 				n.loses(t, "a host's packet", c.reason, n, to, 0)
 				n.loses(t, "a pod's packet", "pod_to_node", n, to, config.PodMark)
 			})
@@ -50,7 +51,8 @@ func TestRoutesThatEncapsulateServeHosts(t *testing.T) {
 	n := newNode(t, clsact{})
 	n.encapsulate(t, "fd42:8::/64", "seg6 mode encap segs fd42:9::2")
 	in := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
-	// Again and again: the first may wait for a neighbour whose address is not yet known to be unique.
+	// Again and again: the first may wait for a neighbour whose address is not yet known to be
+	// unique.
 	nettest.Until(t, patience, "a host's packet leaves in a segment route", func() bool {
 		if err := udp(n, "", "fd42:8::1", 0); err != nil {
 			t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/bpf"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // Errors that callers may tell apart. Each comes wrapped in a message that says
@@ -35,17 +35,20 @@ type Settings struct {
 	// NodeAddrs are the addresses of all known nodes. A pod's packet to one of
 	// them does not leave by a guarded link.
 	NodeAddrs []netip.Addr
-	// VIPs are the addresses of services outside Ranges: of balancers, and external ones. What a pod sends to
-	// one of them and nothing translates does not leave by a guarded link, unless it answers a client there.
+	// VIPs are the addresses of services outside Ranges: of balancers, and external ones. What a
+	// pod sends to one of them and nothing translates does not leave by a guarded link, unless it
+	// answers a client there.
 	VIPs []netip.Addr
-	// PodPrefixes are this node's own. What others translate here, of other nodes' pods and to a node, is sent
-	// from the first address of each family's first (translate_self.go). With nil what is in force stays.
+	// PodPrefixes are this node's own. What others translate here, of other nodes' pods and to a
+	// node, is sent from the first address of each family's first (translate_self.go). With nil
+	// what is in force stays.
 	PodPrefixes []netip.Prefix
-	// SelfAddrs are this node's own addresses that peers take packets from, the preferred one of each family
-	// first. What the node itself sends into a tunnel has one of them as its source (translate_own.go). With
-	// nil what is in force stays.
+	// SelfAddrs are this node's own addresses that peers take packets from, the preferred one of
+	// each family first. What the node itself sends into a tunnel has one of them as its source
+	// (translate_own.go). With nil what is in force stays.
 	SelfAddrs []netip.Addr
-	// Datagrams says from where tunnel datagrams are taken (datagram.go). With nil what is in force stays.
+	// Datagrams says from where tunnel datagrams are taken (datagram.go). With nil what is in force
+	// stays.
 	Datagrams *Datagrams
 }
 
@@ -114,6 +117,7 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.settings = &s
@@ -126,6 +130,7 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	want := Plan(s, have.Links)
 	if s.PodPrefixes == nil {
 		want.Table.keep(have.Table, setSelf4, setSelf6)
@@ -133,6 +138,7 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if s.SelfAddrs == nil {
 		want.Table.keep(have.Table, setOwn4, setOwn6, setSource4, setSource6)
 	}
+
 	want.Table.keepDatagrams(have.Table, s.Datagrams)
 	done, odd, err := g.do(h, Diff(have, want))
 	g.unguarded = unguarded(have.Links, odd)
@@ -198,7 +204,7 @@ func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err er
 	return done, odd, errors.Join(errs...)
 }
 
-// Counters gives the packets dropped since the guard was first loaded, by the
+// Counters returns the packets dropped since the guard was first loaded, by the
 // name of the reason; every reason is there.
 func (g *Guard) Counters() (map[string]uint64, error) {
 	sums := make(map[string]uint64)

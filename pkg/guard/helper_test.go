@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func command(name string, args ...string) error {
@@ -54,7 +54,8 @@ func udp(ns namespace, from, to string, mark uint32) error {
 func (n *node) loses(t *testing.T, situation, reason string, ns namespace, to string, mark uint32) {
 	t.Helper()
 	before := n.counters(t)[reason]
-	// Again and again: the first may wait for a neighbour whose address is not yet known to be unique, and be given up.
+	// Again and again: the first may wait for a neighbour whose address is not yet known to be
+	// unique, and be given up.
 	nettest.Until(t, patience, situation+" is counted as "+reason, func() bool {
 		if err := udp(ns, "", to, mark); err != nil && !errors.Is(err, unix.EPERM) {
 			t.Fatalf("%s: %v", situation, err)

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 const (
@@ -187,6 +187,7 @@ func (c clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) e
 	if err != nil && !errors.Is(err, nl.ErrExists) {
 		return fmt.Errorf("add clsact: %w", linkError(err))
 	}
+
 	if p.Hook == Egress {
 		if kind, err := new(qdiscs).kind(h, p.Index); err != nil {
 			return err
@@ -194,15 +195,18 @@ func (c clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) e
 			return errNoEgress
 		}
 	}
+
 	filters, err := c.filters(h, p)
 	if err != nil {
 		return err
 	}
+
 	// A handle of its own: the newest filter of a priority runs first, beside the old one.
 	handle := uint32(config.TCHandle)
 	for slices.ContainsFunc(filters, func(f nl.Filter) bool { return f.Attrs().Handle == handle }) {
 		handle++
 	}
+
 	err = h.FilterAdd(&nl.BpfFilter{
 		FilterAttrs: nl.FilterAttrs{
 			LinkIndex: p.Index, Parent: p.Hook.parent(), Handle: handle, Priority: config.TCPriority, Protocol: unix.ETH_P_ALL,
@@ -213,6 +217,7 @@ func (c clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) e
 		return fmt.Errorf("add filter (priority %d must be free or a bpf filter's): %w",
 			config.TCPriority, linkError(err))
 	}
+
 	return nil
 }
 

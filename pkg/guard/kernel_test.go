@@ -21,10 +21,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 const pinDir = "/sys/fs/bpf/kubeveil"
@@ -72,7 +72,7 @@ func (n *node) read(t *testing.T) *State {
 	return s
 }
 
-// pins gives what is attached at a link, as "pin" or "pin of an earlier version".
+// pins returns what is attached at a link, as "pin" or "pin of an earlier version".
 func pins(s *State, name string, hook Hook) []string {
 	var out []string
 	for _, l := range s.Links {
@@ -165,6 +165,7 @@ func TestWhatIsFlushedByHandComesBack(t *testing.T) {
 				if err != nil {
 					return err
 				}
+
 				return hk.detach(nil, Point{u0.Index, Egress}, id)
 			}},
 		} {
@@ -237,11 +238,13 @@ func TestGuardOutlivesTheDaemonAndIsAdopted(t *testing.T) {
 			}
 			return nil
 		})
+
 		out := packetSocket(t, n, "u0", unix.SOCK_RAW)
 		frame := ether(ipPacket("198.18.1.1", "198.19.128.1", 1), unix.ETH_P_IP)
 		if _, err := unix.Write(out, frame); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			t.Fatal(err)
 		}
+
 		n.Run(t, func() (err error) {
 			n.g, err = open(hk)
 			return err
@@ -250,6 +253,7 @@ func TestGuardOutlivesTheDaemonAndIsAdopted(t *testing.T) {
 		if diff := cmp.Diff(ids, n.g.ids); diff != "" {
 			t.Errorf("programs were not adopted: %s", diff)
 		}
+
 		nettest.Until(t, patience, "the packet is counted", func() bool { return n.counters(t)["src_in_range"] == 1 })
 		if diff := cmp.Diff([]string{"write nftables table " + config.NFTPodTable, "write nftables table " + config.NFTGuardTable}, texts(n.apply(t))); diff != "" {
 			t.Error(diff)
@@ -274,6 +278,7 @@ func TestWatchGuardsLinksThatAppear(t *testing.T) {
 				t.Errorf("an ordinary end is a warning: %s", &log)
 			}
 		})
+
 		has := func(link string, hook Hook, want ...string) {
 			t.Helper()
 			nettest.Until(t, patience, fmt.Sprintf("%s %s has %v", link, hook, want), func() bool {
@@ -284,6 +289,7 @@ func TestWatchGuardsLinksThatAppear(t *testing.T) {
 		has("u1", Ingress, config.PinGuardIngress)
 		has("u1", Egress, config.PinGuardEgress)
 		nettest.TUN(t, n.NS, "tt1")
+
 		has("tt1", Egress, config.PinGuardEgressL3)
 		has("tt1", Ingress, config.PinGuardIngressL3)
 		n.Run(t, func() error { return setGroup("tt1", config.TunnelGroup) })
@@ -312,6 +318,7 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 			defer h.Close()
 			return hk.attach(h, Point{u0.Index, Egress}, "other", other)
 		})
+
 		defer other.Close()
 		if got, want := texts(n.apply(t)), []string{"move guard_egress of u0 egress to the front"}; !slices.Equal(got, want) {
 			t.Errorf("Apply did %v, want %v", got, want)
@@ -319,16 +326,19 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 		if ops := n.apply(t); len(ops) != 0 {
 			t.Errorf("second Apply did %v", ops)
 		}
+
 		out, in := packetSocket(t, n, "u0", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 		frame := ether(ipPacket("198.18.1.1", "198.19.128.1", 1), unix.ETH_P_IP)
 		if got := n.fate(t, func() error { _, err := unix.Write(out, frame); return err }, in, frame); got != "src_in_range" {
 			t.Errorf("the other program let it pass: %q", got)
 		}
+
 		n.Run(t, func() error { _, err := n.g.Remove(); return err })
 		id, err := bpfobj.ProgramID(other)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		n.Run(t, func() error {
 			u0, err := net.InterfaceByName("u0")
 			if err != nil {
@@ -356,15 +366,18 @@ func TestRemoveLeavesNothing(t *testing.T) {
 			taken, err = n.g.Remove()
 			return err
 		})
+
 		want := []string{"directory " + pinDir, "nftables table kubeveil_guard", "nftables table kubeveil_pods", "program guard_egress at u0 egress", "program guard_ingress at u0 ingress"}
 		for _, name := range append(slices.Clone(pinnedMaps), pinnedPrograms...) {
 			want = append(want, "pin "+filepath.Join(pinDir, name))
 		}
+
 		slices.Sort(want)
 		slices.Sort(taken)
 		if diff := cmp.Diff(want, taken); diff != "" {
 			t.Error(diff)
 		}
+
 		n.Run(t, func() error {
 			if _, err := os.Stat(pinDir); !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("%s is left: %w", pinDir, err)
@@ -409,6 +422,7 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 			t.Errorf("got %v, want %v", err, syscall.ENOTDIR)
 		}
 	})
+
 	t.Run("not permitted", func(t *testing.T) {
 		host.Run(t, func() error {
 			if err := dropCapabilities(); err != nil { // the thread ends with the test

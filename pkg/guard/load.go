@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 )
 
 // pinnedMaps and pinnedPrograms are everything that is pinned, in the order in which it is made.
@@ -29,7 +29,7 @@ var (
 	retiredPins = []string{"pod_ingress", "pod_addrs"}
 )
 
-// specs gives the compiled programs, with the settings in them.
+// specs returns the compiled programs, with the settings in them.
 func specs() ([]*ebpf.CollectionSpec, error) {
 	var all []*ebpf.CollectionSpec
 	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadGuardIngress, bpf.LoadGuardEgress} {
@@ -98,6 +98,7 @@ func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	if old != nil && spec.Compatible(old) == nil {
 		return old, nil
 	}
+
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
 		if old != nil {
@@ -105,6 +106,7 @@ func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 		}
 		return nil, err
 	}
+
 	if old != nil {
 		defer old.Close()
 		g.log.Warn("pinned map is of another version and is replaced", "map", name)
@@ -113,10 +115,12 @@ func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 			return nil, err
 		}
 	}
+
 	if err := bpfobj.Repin(m, path); err != nil {
 		m.Close()
 		return nil, err
 	}
+
 	return m, nil
 }
 
@@ -127,10 +131,12 @@ func copyMap(to, from *ebpf.Map) error {
 		to.Type() != from.Type() || to.Type() == ebpf.ProgramArray {
 		return nil
 	}
+
 	const counter = 8 // bytes; another array is work that no packet left behind
 	if to.Type() == ebpf.PerCPUArray && to.ValueSize() != counter {
 		return nil
 	}
+
 	if to.Type() == ebpf.PerCPUArray {
 		for i := range min(to.MaxEntries(), from.MaxEntries()) {
 			var perCPU []uint64
@@ -143,6 +149,7 @@ func copyMap(to, from *ebpf.Map) error {
 		}
 		return nil
 	}
+
 	var key, value []byte
 	it := from.Iterate()
 	for it.Next(&key, &value) {
@@ -150,6 +157,7 @@ func copyMap(to, from *ebpf.Map) error {
 			return fmt.Errorf("copy old entry: %w", err)
 		}
 	}
+
 	return it.Err()
 }
 

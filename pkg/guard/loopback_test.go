@@ -7,11 +7,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// Pods and other nodes do not reach what listens on the node's loopback, be it routed to them or not.
+// Pods and other nodes do not reach what listens on the node's loopback, be it routed to them or
+// not.
 func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 	n := newLeaving(t)
 	var c *net.UDPConn
@@ -27,6 +28,7 @@ func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 		_, _, err := c.ReadFromUDPAddrPort(make([]byte, 64))
 		return err == nil
 	}
+
 	for link, from := range map[string]struct {
 		ns   *nettest.NS
 		addr string
@@ -42,6 +44,7 @@ func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 				}
 				return err
 			})
+
 			send := func() {
 				t.Helper()
 				if _, err := unix.Write(out, frame); err != nil {
@@ -54,12 +57,14 @@ func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 			if arrives(100 * time.Millisecond) {
 				t.Error("it arrived all the same")
 			}
+
 			// The control: without the rule it arrives.
 			n.Run(t, func() error { return nft("flush chain inet " + config.NFTGuardTable + " prerouting") })
 			send()
 			if !arrives(patience) {
 				t.Error("a packet does not arrive without the rule either: the case shows nothing")
 			}
+
 			n.apply(t)
 		})
 	}

@@ -11,30 +11,38 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// What a pod sends to the address of a service is translated, by others, by what connection tracking knows of the connection. When that is
-// forgotten (in time, by hand, with a link that masquerading used), it takes the connection up again from any segment
-// (nf_conntrack_tcp_loose), as one to that address itself; and where no service has it any more, the pod's next segment would leave in clear:
+// What a pod sends to the address of a service is translated, by others, by what connection
+// tracking knows of the connection. When that is forgotten (in time, by hand, with a link that
+// masquerading used), it takes the connection up again from any segment (nf_conntrack_tcp_loose),
+// as one to that address itself; and where no service has it any more, the pod's next segment would
+// leave in clear:
 //
 //	before   pod ─► service, becomes backend ─► veil0 ═►
 //	after    pod ─► service, nobody's now ────► NIC, masqueraded
 //
-// So what pods send out of the cluster by TCP begins with a SYN that connection tracking has seen, or it does not leave. Both chains are for
-// NAT: the kernel asks them for the first packet of a connection that it knows, and for no other (nf_nat_inet_fn), so an
-// established connection does not pay for them. A packet that is dropped here leaves nothing that is known, so the next one is a first one again.
+// So what pods send out of the cluster by TCP begins with a SYN that connection tracking has seen,
+// or it does not leave. Both chains are for NAT: the kernel asks them for the first packet of a
+// connection that it knows, and for no other (nf_nat_inet_fn), so an established connection does
+// not pay for them. A packet that is dropped here leaves nothing that is known, so the next one is
+// a first one again.
 //
-// A dropped segment would be sent again for a quarter of an hour, in vain: connection tracking knows no way back for what answers it. So
-// the pod gets a reset, where it is clear before routing that the packet leaves.
+// A dropped segment would be sent again for a quarter of an hour, in vain: connection tracking
+// knows no way back for what answers it. So the pod gets a reset, where it is clear before routing
+// that the packet leaves.
 //
-// What is of a flow of the programs at links (ServiceMark) they know from its SYN on, whatever connection tracking made of its addresses.
+// What is of a flow of the programs at links (ServiceMark) they know from its SYN on, whatever
+// connection tracking made of its addresses.
 
 // midstream is the reason of bpf/reasons.go.
 const midstream = "pod_midstream"
 
-// beforeAllNAT is before whoever translates: he ends the walk. The kernel takes chains for NAT behind connection tracking (-200) only.
+// beforeAllNAT is before whoever translates: he ends the walk. The kernel takes chains for NAT
+// behind connection tracking (-200) only.
 const beforeAllNAT = -199
 
-// midstreamChain drops what leaves the cluster and takes a connection up in its midst, of this node's pods and of others' that came out of a tunnel.
-// What this node itself answers to a marked packet came in by no link, and a client outside by another.
+// midstreamChain drops what leaves the cluster and takes a connection up in its midst, of this
+// node's pods and of others' that came out of a tunnel. What this node itself answers to a marked
+// packet came in by no link, and a client outside by another.
 func midstreamChain() chain {
 	rules := []rule{
 		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.PodGroup), expr.VerdictReturn, ""),
@@ -52,8 +60,8 @@ func midstreamChain() chain {
 	return chain{"midstream", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(beforeAllNAT), rules}
 }
 
-// refuseMidstreamChain answers what a pod sends there and nobody translates by a reset. It is behind dstnat (-100): what others
-// do translate ends the walk before it, and goes where they say.
+// refuseMidstreamChain answers what a pod sends there and nobody translates by a reset. It is
+// behind dstnat (-100): what others do translate ends the walk before it, and goes where they say.
 func refuseMidstreamChain() chain {
 	rules := []rule{ruleOf(notFromPod(), expr.VerdictReturn, ""), ruleOf(notTCP(), expr.VerdictReturn, ""), ruleOf(opening(expr.CmpOpEq), expr.VerdictReturn, ""), passServed()}
 	for _, f := range families {

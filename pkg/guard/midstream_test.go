@@ -14,12 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// A pod goes on with a connection that others had translated to another node's pod, after connection tracking forgot it and the address is no
-// service's any more.
+// A pod goes on with a connection that others had translated to another node's pod, after
+// connection tracking forgot it and the address is no service's any more.
 func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 	n := newLeaving(t)
 	onWire := n.wire(t)
@@ -30,6 +30,7 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 		n.forget(t)
 		return c
 	}
+
 	for _, e := range leavingEnds {
 		t.Run(e.name, func(t *testing.T) {
 			c := forgotten(e)
@@ -41,6 +42,7 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 			if onWire(secret) {
 				t.Error("the segment left in clear")
 			}
+
 			// Without the two chains it leaves: the capture shows what there is.
 			n.Run(t, func() error {
 				return nft("flush chain inet kubeveil_guard midstream; flush chain inet kubeveil_guard refuse_midstream")
@@ -53,7 +55,8 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 	}
 }
 
-// The same where others still translate the address, but to outside now: whoever is there is not who the pod spoke to.
+// The same where others still translate the address, but to outside now: whoever is there is not
+// who the pod spoke to.
 func TestForgottenConnectionsAreNotTranslatedToOutside(t *testing.T) {
 	n := newLeaving(t)
 	onWire := n.wire(t)
@@ -96,7 +99,8 @@ func abort(t *testing.T, c *net.TCPConn) {
 	}
 }
 
-// Connections that connection tracking knows from their beginning are as before, and so are those that stay inside.
+// Connections that connection tracking knows from their beginning are as before, and so are those
+// that stay inside.
 func TestConnectionsOfPodsThatAreKnownLeave(t *testing.T) {
 	n := newLeaving(t)
 	for _, e := range leavingEnds {
@@ -183,6 +187,7 @@ func TestLostSYNsAreSentAgain(t *testing.T) {
 					return err
 				})
 			}()
+
 			port := binary.BigEndian.AppendUint16(nil, 7780)
 			nettest.Until(t, patience, "the first SYN arrives", func() bool {
 				return slices.ContainsFunc(syns.Frames(), func(f nettest.Frame) bool { return bytes.Contains(f.Data, port) })
@@ -194,12 +199,14 @@ func TestLostSYNsAreSentAgain(t *testing.T) {
 			} else {
 				(<-n.accepted).Close()
 			}
+
 			n.wantNone(t, "a SYN that is sent again")
 		})
 	}
 }
 
-// What ends a connection that was forgotten is of none that connection tracking would take up: it was dropped before, and is, without another reset.
+// What ends a connection that was forgotten is of none that connection tracking would take up: it
+// was dropped before, and is, without another reset.
 func TestEndsOfForgottenConnectionsAreAsBefore(t *testing.T) {
 	n := newLeaving(t)
 	for _, e := range leavingEnds {

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // leaving is a node with a pod, a tunnel to another node's pod, and the network outside:
@@ -51,6 +51,7 @@ func newLeaving(t *testing.T) leaving {
 	n.pod = n.addPod(t)
 	nettest.Veth(t, nettest.End{NS: n.NS, Name: "t0", Addrs: prefixes("198.19.9.1/24", "fd42:99::1/64")},
 		nettest.End{NS: n.far, Name: "t0", Addrs: prefixes("198.19.9.2/24", "fd42:99::2/64", "198.18.9.9/32", "fd42:1:0:9::9/128")})
+
 	for i, e := range leavingEnds {
 		gw := addrs("198.19.9.1", "fd42:99::1")[i]
 		nettest.AddRoute(t, n.NS, host(e.far), addrs("198.19.9.2", "fd42:99::2")[i], "t0")
@@ -59,6 +60,7 @@ func newLeaving(t *testing.T) leaving {
 		nettest.AddRoute(t, n.far, host(e.service), gw, "t0")
 		nettest.AddAddr(t, n.peer, "u0", host(e.outside), host(e.service))
 	}
+
 	n.Run(t, func() error {
 		if err := setGroup("t0", config.TunnelGroup); err != nil {
 			return err
@@ -66,6 +68,7 @@ func newLeaving(t *testing.T) leaving {
 		return nft(masqueradePods)
 	})
 	n.apply(t)
+
 	for _, ns := range []*nettest.NS{n.peer, n.far} {
 		n.listen(t, ns)
 	}
@@ -98,7 +101,8 @@ func (n leaving) listen(t *testing.T, ns *nettest.NS) {
 	})
 }
 
-// connect gives both ends of a connection over which something was said, from an address if there is one.
+// connect returns both ends of a connection over which something was said, from an address if there
+// is one.
 func (n leaving) connect(t *testing.T, ns namespace, from, to string) (client, server *net.TCPConn) {
 	t.Helper()
 	d := net.Dialer{Timeout: patience}
@@ -148,7 +152,8 @@ func say(t *testing.T, from, to *net.TCPConn, text string) {
 	if got, err := read(to, len(text)); err != nil || got != text {
 		t.Fatalf("said %q, heard %q, %v", text, got, err)
 	}
-	// What is not acknowledged yet would be at any time, when the connection has been forgotten, or nothing is translated.
+	// What is not acknowledged yet would be at any time, when the connection has been forgotten, or
+	// nothing is translated.
 	nettest.Until(t, patience, "it is acknowledged", func() bool { return unacked(t, from) == 0 })
 }
 
@@ -182,7 +187,7 @@ func (n leaving) forget(t *testing.T) {
 	n.Run(t, nettest.ForgetConnections)
 }
 
-// wire captures what is outside, and gives whether a text was there.
+// wire captures what is outside, and returns whether a text was there.
 func (n leaving) wire(t *testing.T) func(text string) bool {
 	t.Helper()
 	c := nettest.NewCapture(t, n.peer, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})

@@ -15,8 +15,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // chunk bounds the elements of one message, which is at most 64 KiB.
@@ -25,8 +25,9 @@ const chunk = 500
 // tableNames are our tables.
 var tableNames = []string{config.NFTPodTable, config.NFTGuardTable}
 
-// transactionSize bounds a transaction, bytes: the kernel takes one whole or not at all, and refuses
-// one that is larger than the socket's send buffer (netlink_sendmsg). It allocates what is used.
+// transactionSize bounds a transaction, bytes: the kernel takes one whole or not at all, and
+// refuses one that is larger than the socket's send buffer (netlink_sendmsg). It allocates what is
+// used.
 const transactionSize = 64 << 20
 
 // transaction returns a connection that sends changes of any size at once, and has room for the
@@ -37,7 +38,7 @@ func transaction() (*nftables.Conn, error) {
 	}))
 }
 
-// findTable gives a table of ours, nil when there is none.
+// findTable returns a table of ours, nil when there is none.
 func findTable(c *nftables.Conn, name string) (*nftables.Table, error) {
 	t, err := c.ListTableOfFamily(name, nftables.TableFamilyINet)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOENT) {
@@ -59,6 +60,7 @@ func readTable() (table, error) {
 	if err != nil || t == nil {
 		return table{}, err
 	}
+
 	got := table{sets: make(map[string][]element)}
 	var lines shapeLines
 	if err := readChains(c, t, &lines); err != nil {
@@ -68,6 +70,7 @@ func readTable() (table, error) {
 	if err != nil {
 		return table{}, fmt.Errorf("list sets: %w", err)
 	}
+
 	for _, s := range sets {
 		lines.add("set %s", s.Name)
 		elements, err := c.GetSetElements(s)
@@ -76,9 +79,11 @@ func readTable() (table, error) {
 		}
 		got.sets[s.Name] = fromKernel(s, elements)
 	}
+
 	if err := readCounterNames(c, t, &lines); err != nil {
 		return table{}, err
 	}
+
 	got.shape = lines.String()
 	got.sort()
 	return got, nil
@@ -147,6 +152,7 @@ func fromKernel(s *nftables.Set, elements []nftables.SetElement) []element {
 			starts = append(starts, a)
 		}
 	}
+
 	for _, start := range starts {
 		e := element{first: start}
 		for _, end := range ends {
@@ -156,6 +162,7 @@ func fromKernel(s *nftables.Set, elements []nftables.SetElement) []element {
 		}
 		out = append(out, e)
 	}
+
 	return out
 }
 
@@ -210,12 +217,15 @@ func opTable(want table) Op {
 		if err != nil {
 			return err
 		}
+
 		t := c.AddTable(ourTable()) // so that there is one to delete
 		c.DelTable(t)
 		c.AddTable(t)
+
 		for _, name := range tableCounters {
 			c.AddObj(&nftables.CounterObj{Table: t, Name: name, Packets: counts[name]})
 		}
+
 		for _, name := range setNames {
 			s := ourSet(t, name)
 			if err := c.AddSet(s, nil); err != nil {
@@ -225,6 +235,7 @@ func opTable(want table) Op {
 				return err
 			}
 		}
+
 		for _, ch := range chains() {
 			addChain(c, t, ch)
 		}
@@ -279,7 +290,7 @@ func addChain(c *nftables.Conn, t *nftables.Table, ch chain) {
 	}
 }
 
-// readTableCounters gives packets by counter; none when there is no table.
+// readTableCounters returns packets by counter; none when there is no table.
 func readTableCounters(name string) (map[string]uint64, error) {
 	counts := make(map[string]uint64)
 	c, err := nftables.New()

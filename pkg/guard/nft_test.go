@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // TestTableOfAnySizeIsWrittenAtOnce writes, changes and writes again the sets of a large cluster.
@@ -19,6 +19,7 @@ func TestTableOfAnySizeIsWrittenAtOnce(t *testing.T) {
 		binary.BigEndian.PutUint32(six[12:], i)
 		all = append(all, netip.AddrFrom4(four), netip.AddrFrom16(six))
 	}
+
 	ns := nettest.NewNS(t)
 	ns.Run(t, func() error {
 		for _, s := range []Settings{{}, {NodeAddrs: all}, {}} {
@@ -39,6 +40,7 @@ func TestTableOfAnySizeIsWrittenAtOnce(t *testing.T) {
 				t.Errorf("with %d node addresses the table still wants %v", len(s.NodeAddrs), ops)
 			}
 		}
+
 		// The whole table at once, as after a flush.
 		return opTable(Plan(Settings{NodeAddrs: all}, nil).Table).do(nil, nil)
 	})

@@ -20,7 +20,8 @@ import (
 //	    ─► another's rule: mark lost ─► postrouting: judged by iifgroup
 //
 // A packet that this node itself sends has no input link, with one exception: the encrypted packets
-// of the kernel's WireGuard have the tunnel device as theirs (send4 in drivers/net/wireguard/socket.c).
+// of the kernel's WireGuard have the tunnel device as theirs (send4 in
+// drivers/net/wireguard/socket.c).
 
 // MarksRestored is the name of the counter of packets whose mark another program had overwritten.
 const MarksRestored = "marks_restored"

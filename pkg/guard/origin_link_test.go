@@ -5,8 +5,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // alone leaves the programs at links alone, with another's masquerade.
@@ -30,8 +30,8 @@ func TestPodIsKnownByItsLink(t *testing.T) {
 	})
 }
 
-// TestLinkIsAPodsUntilItHasTheGuard adds links while nobody looks: what comes in by one of them goes
-// to no node in clear. Once the link has the guard it is a router's like any other.
+// TestLinkIsAPodsUntilItHasTheGuard adds links while nobody looks: what comes in by one of them
+// goes to no node in clear. Once the link has the guard it is a router's like any other.
 func TestLinkIsAPodsUntilItHasTheGuard(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // marking are rules of other programs that overwrite marks, before and after routing.
@@ -108,6 +108,7 @@ func TestKernelTunnelSendsToNodes(t *testing.T) {
 			})
 			nettest.AddAddr(t, end.ns, "t0", netip.MustParsePrefix(end.inner))
 		}
+
 		to := netip.MustParsePrefix(inner[1]).Addr().String()
 		send := func() error { return udp(n, "", to, config.TunnelMark) }
 		source(t, n.peer, to, send) // asks for the neighbour, by packets without a mark
@@ -118,6 +119,7 @@ func TestKernelTunnelSendsToNodes(t *testing.T) {
 		if err := udp(n, "", to, 0); err != nil {
 			t.Fatal(err)
 		}
+
 		nettest.Until(t, patience, "an outer packet without the mark is dropped", func() bool {
 			return n.counters(t)["pod_to_node"] > before
 		})

@@ -9,9 +9,9 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // Hook is where a program sits at a link.
@@ -27,9 +27,9 @@ const (
 type Link struct {
 	Index int
 	Name  string
-	// Guarded is whether it must have the guard's programs.
+	// Guarded reports whether it must have the guard's programs.
 	Guarded bool
-	// Ethernet is whether its packets begin with an Ethernet header.
+	// Ethernet reports whether its packets begin with an Ethernet header.
 	Ethernet bool
 	// Err is why it is not known what is attached to the link; nothing is changed there then.
 	Err error
@@ -45,7 +45,7 @@ type Point struct {
 type Attached struct {
 	// Ours are our programs in the order in which they run.
 	Ours []Program
-	// First is whether one of ours runs before all programs of others.
+	// First reports whether one of ours runs before all programs of others.
 	First bool
 }
 
@@ -54,7 +54,7 @@ type Program struct {
 	ID ebpf.ProgramID
 	// Pin is the name under which it is, or once was, pinned.
 	Pin string
-	// Current is whether it is the one that is pinned now.
+	// Current reports whether it is the one that is pinned now.
 	Current bool
 }
 
@@ -96,7 +96,7 @@ func Plan(s Settings, links []Link) *State {
 	return want
 }
 
-// distinct gives each address once, sorted.
+// distinct returns each address once, sorted.
 func distinct(addrs []netip.Addr) []netip.Addr {
 	all := slices.Clone(addrs)
 	slices.SortFunc(all, netip.Addr.Compare)
@@ -166,7 +166,7 @@ type linkScope int
 // String says what is changed, for people and logs.
 func (o Op) String() string { return o.text }
 
-// Diff gives what makes have into want: protection is added before any is
+// Diff returns what makes have into want: protection is added before any is
 // taken away. Pure.
 func Diff(have, want *State) []Op {
 	var add, remove []Op
@@ -213,8 +213,8 @@ func minus[T comparable](a, b []T) []T {
 	return out
 }
 
-// diffLinks marks links that have programs, of whatever version, before any program changes: the next
-// version's may ask for marks that the last one's did not.
+// diffLinks marks links that have programs, of whatever version, before any program changes: the
+// next version's may ask for marks that the last one's did not.
 func diffLinks(have *State, want map[Point]Attached) []Op {
 	var before, after []Op
 	for _, l := range have.Links {

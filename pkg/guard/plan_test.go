@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 func TestWhichLinksAreGuarded(t *testing.T) {
@@ -86,6 +86,7 @@ func TestDiffAddsBeforeItRemoves(t *testing.T) {
 			}
 		})
 	}
+
 	have := Plan(Settings{Ranges: prefixes("198.18.0.0/24", "198.18.1.0/24"), NodeAddrs: addrs("198.19.0.1")}, nil)
 	want := Plan(Settings{Ranges: prefixes("198.18.0.0/16", "198.18.1.0/24"), NodeAddrs: addrs("198.19.0.2")}, nil)
 	ops := texts(Diff(have, want))
@@ -97,6 +98,7 @@ func TestDiffAddsBeforeItRemoves(t *testing.T) {
 	if diff := cmp.Diff(wantOps, ops); diff != "" {
 		t.Error(diff)
 	}
+
 	if ops := Diff(want, want); len(ops) != 0 {
 		t.Errorf("equal states differ: %v", ops)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // What a pod sends is known by the group of its link, from the moment the link
@@ -77,7 +77,8 @@ func dropForged(saddr, set string) rule {
 	}}
 }
 
-// passMarked leaves alone what pods send with their mark, and drops what they send while the table above is not there.
+// passMarked leaves alone what pods send with their mark, and drops what they send while the table
+// above is not there.
 func passMarked() []rule {
 	pods := ofGroup("iif", expr.MetaKeyIIFGROUP, config.PodGroup)
 	pass := &match{fmt.Sprintf("%s mark %#x", pods.text, config.PodMark), append(slices.Clone(pods.exprs), marked()...)}
@@ -140,6 +141,7 @@ func opPods(have string) Op {
 		if err != nil {
 			return err
 		}
+
 		t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPodTable})
 		_, counted := counts[spoofed]
 		if foreignToPods(have) {
@@ -147,12 +149,14 @@ func opPods(have string) Op {
 			c.AddTable(t)
 			counted = false
 		}
+
 		if !counted {
 			c.AddObj(&nftables.CounterObj{Table: t, Name: spoofed, Packets: counts[spoofed]})
 		}
 		if err := addPodSets(c, t); err != nil {
 			return err
 		}
+
 		// Whatever hook an old one has, it can be deleted once there is one.
 		ch := podChain()
 		c.DelChain(c.AddChain(&nftables.Chain{Name: ch.name, Table: t}))
@@ -174,7 +178,7 @@ func addPodSets(c *nftables.Conn, t *nftables.Table) error {
 	return nil
 }
 
-// foreignToPods is whether a shape has what could not be, or stay, beside ours:
+// foreignToPods reports whether a shape has what could not be, or stay, beside ours:
 // a set or a counter that is none of ours, a chain of another name.
 func foreignToPods(have string) bool {
 	ours := make(map[string]bool)

@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
-// addPod gives the node a pod behind p0, of which the sets know the addresses:
+// addPod returns the node a pod behind p0, of which the sets know the addresses:
 //
 //	pod p0 198.18.5.5 fd42:1::5 ── p0 host
 func (n *node) addPod(t *testing.T) *nettest.NS {
@@ -48,7 +48,7 @@ func admit() error {
 }
 
 // seen adds a table that counts, behind ours, what came from the pod to port 7777
-// with this mark, and gives what reads the count.
+// with this mark, and returns what reads the count.
 func (n *node) seen(t *testing.T, mark uint32) func() int {
 	t.Helper()
 	n.Run(t, func() error {
@@ -69,13 +69,15 @@ func countOf(table, name string) (packets int, err error) {
 	return packets, err
 }
 
-// forged are sources that are not the pod's, by destination. (IPv6 ones that claim to be IPv4 end before every hook, in ipv6_rcv.)
+// forged are sources that are not the pod's, by destination. (IPv6 ones that claim to be IPv4 end
+// before every hook, in ipv6_rcv.)
 var forged = map[string][]string{
 	"198.19.0.2": {"198.18.5.6", "198.19.0.1", "198.19.77.1", "169.254.1.9", "0.0.0.0"},
 	"fd42:9::2":  {"fd42:1::6", "fd42:9::1", "fd42:77::1", "fe80::9", "::"},
 }
 
-// forge sends each forged packet by a packet socket of the pod, and wants it dropped for the reason.
+// forge sends each forged packet by a packet socket of the pod, and wants it dropped for the
+// reason.
 func (n *node) forge(t *testing.T, pod *nettest.NS, reason string) {
 	t.Helper()
 	out := packetSocket(t, pod, "p0", unix.SOCK_RAW)
@@ -133,6 +135,7 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 					}
 					return nft(fmt.Sprintf("table inet before { chain c { type filter hook prerouting priority -320; iifname p0 meta mark set %#x; }; }", config.TunnelMark|1))
 				})
+
 				seen := n.seen(t, config.PodMark|1)
 				for i, to := range []string{"198.19.0.1", "fd42:9::1"} {
 					if err := udp(pod, "", to, 0); err != nil {
@@ -140,6 +143,7 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 					}
 					nettest.Until(t, patience, "packet to "+to+" is marked", func() bool { return seen() == i+1 })
 				}
+
 				n.forge(t, pod, spoofed)
 				if got := seen(); got != 2 {
 					t.Errorf("%d packets passed, want 2", got)
@@ -219,8 +223,9 @@ func TestWithoutTheirTablePodsAreMute(t *testing.T) {
 	n.loses(t, "a packet before the addresses are back", spoofed, pod, "198.19.0.1", 0)
 }
 
-// While all of nftables is flushed, what pods send to nodes is dropped by the link that it came
-// by, what they send out of the cluster by its source, and what is for another node's pods enters the tunnel.
+// While all of nftables is flushed, what pods send to nodes is dropped by the link that it came by,
+// what they send out of the cluster by its source, and what is for another node's pods enters the
+// tunnel.
 //
 //	pod ── p0 host u0 ── peer (another node, and the way out)
 //	            host v0 (tunnel) ── peer 198.18.9.9 fd42:1:0:9::9
@@ -230,6 +235,7 @@ func TestWithoutAnyTableNothingOfPodsIsInClear(t *testing.T) {
 		pod := n.addPod(t)
 		n.cable(t, "v0", "198.18.9.1/24", "198.18.9.9/24", "fd42:1:0:9::1/64", "fd42:1:0:9::9/64")
 		n.Run(t, func() error { return setGroup("v0", config.TunnelGroup) })
+
 		for _, to := range prefixes("198.19.77.0/24", "fd42:77::/64") {
 			gw := addrs("198.19.0.2")[0]
 			if to.Addr().Is6() {
@@ -237,22 +243,27 @@ func TestWithoutAnyTableNothingOfPodsIsInClear(t *testing.T) {
 			}
 			nettest.AddRoute(t, n.NS, to, gw, "u0")
 		}
+
 		nettest.AddRoute(t, pod, prefixes("fd42:77::/64")[0], addrs("fd42:1::1")[0], "p0")
 		n.apply(t)
 		n.Run(t, func() error { return nft("flush ruleset") })
 		sniffer := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
+
 		for to, reason := range map[string]string{
 			"198.19.0.2": "pod_mark_lost", "fd42:9::2": "pod_mark_lost",
 			"198.19.77.1": "src_in_range", "fd42:77::1": "src_in_range",
 		} {
 			n.loses(t, "a packet to "+to, reason, pod, to, 0)
 		}
+
 		if received(sniffer, []byte("kubeveil")) {
 			t.Error("a packet of the pod left in clear")
 		}
+
 		for _, to := range []string{"198.18.9.9", "fd42:1:0:9::9"} {
 			wantReceived(t, n, pod, to)
 		}
+
 		if received(sniffer, []byte("kubeveil")) {
 			t.Error("a packet for another node's pod left in clear")
 		}

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // icmpMessage is an ICMP message of a type that carries a UDP packet; its
@@ -45,6 +45,7 @@ func TestTableDropsErrorsThatQuoteThePacketsOfTunnels(t *testing.T) {
 	needTCX(t)
 	n := newNode(t, tcx{})
 	n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
+
 	for _, f := range []struct {
 		name, to, pod, host, other string
 		unreachable, echo          byte

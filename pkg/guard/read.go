@@ -10,9 +10,9 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 func (g *Guard) read(h *nl.Handle) (*State, error) {
@@ -41,8 +41,8 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 	return s, nil
 }
 
-// readLinks reads what is attached to these links; those that are gone are left out, and of one that
-// cannot be read its Err is set.
+// readLinks reads what is attached to these links; those that are gone are left out, and of one
+// that cannot be read its Err is set.
 func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 	marked, err := readMarked(g.maps[config.PinLinks])
 	if err != nil {
@@ -98,7 +98,7 @@ func (f *finder) link(h *nl.Handle, hooks hooks, l Link) (map[Point]Attached, er
 	return points, nil
 }
 
-// find gives the program; its Pin is "" when it is none of ours.
+// find returns the program; its Pin is "" when it is none of ours.
 func (f *finder) find(id ebpf.ProgramID) (Program, error) {
 	if pin, ok := f.current[id]; ok {
 		return Program{ID: id, Pin: pin, Current: true}, nil
@@ -117,13 +117,14 @@ func (f *finder) find(id ebpf.ProgramID) (Program, error) {
 	return f.seen[id], nil
 }
 
-// pinOf gives the pin that a program of an earlier version had: it has that
+// pinOf returns the pin that a program of an earlier version had: it has that
 // name, and our map of drops. "" is a program of others, or one that is gone.
 func pinOf(id ebpf.ProgramID) (string, error) {
 	prog, err := ebpf.NewProgramFromID(id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
+
 	if err != nil {
 		return "", err
 	}
@@ -136,6 +137,7 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 	if i < 0 || info.Type != ebpf.SchedCLS {
 		return "", nil
 	}
+
 	maps, _ := info.MapIDs()
 	for _, mapID := range maps {
 		m, err := ebpf.NewMapFromID(mapID)
@@ -148,6 +150,7 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 			return pinnedPrograms[i], nil
 		}
 	}
+
 	return "", nil
 }
 
@@ -175,7 +178,7 @@ func (k rangeKey) prefix() netip.Prefix {
 	return netip.PrefixFrom(addr, int(k.PrefixLen))
 }
 
-// Ranges gives the ranges of the guard that is pinned in dir, none where there is no guard.
+// Ranges returns the ranges of the guard that is pinned in dir, none where there is no guard.
 func Ranges(dir string) ([]netip.Prefix, error) {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, config.PinRanges), &ebpf.LoadPinOptions{ReadOnly: true})
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // Applications of a pod learn at once that they may not go somewhere, each time they try. By
@@ -27,6 +27,7 @@ func TestConnectionsOfPodsAreRefused(t *testing.T) {
 			ip -4 route add unreachable 198.18.9.0/24 table %[4]d; ip -6 route add unreachable fd42:1:0:9::/64 table %[4]d`,
 			config.RulePrefPod, config.PodMark, config.PodMark, config.TablePod))
 	})
+
 	const port = "7780"
 	listen := func(ns interface{ Do(func() error) error }, addr string) {
 		err := ns.Do(func() error {
@@ -40,6 +41,7 @@ func TestConnectionsOfPodsAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	dial := func(addr string) (err error) {
 		t.Helper()
 		pod.Do(func() error {
@@ -51,6 +53,7 @@ func TestConnectionsOfPodsAreRefused(t *testing.T) {
 		})
 		return err
 	}
+
 	for _, f := range []struct{ name, nowhere, node string }{
 		{"ipv4", "198.18.9.", "198.18.5.1"},
 		{"ipv6", "fd42:1:0:9::", "fd42:1::1"},

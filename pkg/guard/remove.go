@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // Remove takes away everything of the guard: what is attached to links, pods'
@@ -71,6 +71,7 @@ func detachAll(hooks hooks) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
+
 	var taken []string
 	var errs []error
 	finder := finder{}
@@ -90,5 +91,6 @@ func detachAll(hooks hooks) ([]string, error) {
 			errs = append(errs, fmt.Errorf("list programs of %s: %w", view.Name, err))
 		}
 	}
+
 	return taken, errors.Join(errs...)
 }

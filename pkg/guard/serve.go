@@ -16,22 +16,24 @@ import (
 //	client > service ─► NIC: guard, then translated and marked ─► here: client > backend ─► pod or tunnel
 //	client < service ◄─ NIC: translated, then guard ◄──────────── here: client < backend, marked ◄─ pod or tunnel
 //
-// So with that mark a backend's address is no reason to drop what comes in by a link, nor one as source of what
-// goes out: the program at the link judges what the network sees. No other host can set a mark, and
-// what crosses from a pod's network namespace loses it. A pod's packet still goes to no backend but by a tunnel.
+// So with that mark a backend's address is no reason to drop what comes in by a link, nor one as
+// source of what goes out: the program at the link judges what the network sees. No other host can
+// set a mark, and what crosses from a pod's network namespace loses it. A pod's packet still goes
+// to no backend but by a tunnel.
 
-// A pod's packet to a service that was not translated is another thing: a segment of a flow that was forgotten, a fragment, a
-// table that is no more. One to a service address dies with the ranges; one to the address of a balancer would go
-// outside, to a peer that is a backend inside. So what a pod sends there is dropped, but for answers: a balancer that does not keep
-// its clients' addresses comes from its own, which is the service's. Connection tracking knows them, and gives them the mark
-// for the programs at links, which do not. Routes could not tell the two apart. What opens a
-// connection there is refused before, by a reset.
+// A pod's packet to a service that was not translated is another thing: a segment of a flow that
+// was forgotten, a fragment, a table that is no more. One to a service address dies with the
+// ranges; one to the address of a balancer would go outside, to a peer that is a backend inside. So
+// what a pod sends there is dropped, but for answers: a balancer that does not keep its clients'
+// addresses comes from its own, which is the service's. Connection tracking knows them, and gives
+// them the mark for the programs at links, which do not. Routes could not tell the two apart. What
+// opens a connection there is refused before, by a reset.
 
 // untranslated is the reason of bpf/reasons.go.
 const untranslated = "pod_to_vip"
 
-// markAnswers marks pods' answers to addresses of services, and leaves them alone. What has no connection, and what none is known of, goes on to
-// the next rule.
+// markAnswers marks pods' answers to addresses of services, and leaves them alone. What has no
+// connection, and what none is known of, goes on to the next rule.
 func markAnswers() (rules []rule) {
 	for _, f := range families {
 		text := fmt.Sprintf("ct direction reply %s @%s mark set mark | %#x return", f.daddr, f.vips, config.ServiceMark)
@@ -46,7 +48,8 @@ func markAnswers() (rules []rule) {
 	return rules
 }
 
-// dropUntranslated drops pods' packets to addresses of services; served ones and answers have passed before.
+// dropUntranslated drops pods' packets to addresses of services; served ones and answers have
+// passed before.
 func dropUntranslated() (rules []rule) {
 	for _, f := range families {
 		rules = append(rules, drop(f.daddr, f.vips, untranslated, nil))

@@ -11,14 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // balancers are addresses of the peer that a service has, and are no node's.
 var balancers = []string{"198.19.0.99", "fd42:9::99"}
 
-// newBalanced is a node with a pod, and a balancer behind its cable whose addresses are closed; others masquerade what leaves there, and have the pod
-// behind port 7780 of the node.
+// newBalanced is a node with a pod, and a balancer behind its cable whose addresses are closed;
+// others masquerade what leaves there, and have the pod behind port 7780 of the node.
 func newBalanced(t *testing.T) (*node, *nettest.NS) {
 	t.Helper()
 	needTCX(t)
@@ -46,7 +46,8 @@ func withVIPs(addrs ...string) Settings {
 	return s
 }
 
-// What a pod sends to a balancer's address and nobody translates does not leave, masqueraded or not.
+// What a pod sends to a balancer's address and nobody translates does not leave, masqueraded or
+// not.
 func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
 	n, pod := newBalanced(t)
 	for _, to := range balancers {
@@ -75,7 +76,8 @@ func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
 	}
 }
 
-// A balancer that comes from its own address is answered, whoever translates: nothing but its connection says that these are answers.
+// A balancer that comes from its own address is answered, whoever translates: nothing but its
+// connection says that these are answers.
 func TestPodsAnswerBalancers(t *testing.T) {
 	n, pod := newBalanced(t)
 	for i, from := range balancers {

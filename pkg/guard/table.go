@@ -89,9 +89,9 @@ const afterSourceNAT = 110
 // chains are all chains, those that others go to first. They depend on nothing but the version.
 //
 // Every packet of the host pays for each condition before the one that is its own. So the most
-// frequent are asked first: packets to pods and into tunnels, packets from them, encrypted ones. What
-// concerns few is in a chain of its own. What came from a pod or a tunnel is judged by that link
-// (origin.go), before a mark is asked that another program may have set.
+// frequent are asked first: packets to pods and into tunnels, packets from them, encrypted ones.
+// What concerns few is in a chain of its own. What came from a pod or a tunnel is judged by that
+// link (origin.go), before a mark is asked that another program may have set.
 func chains() []chain {
 	in := append(append([]rule{dropLoopback()}, passMarked()...), skipTunnelled(), ruleOf(onLo("iif", expr.MetaKeyIIF), expr.VerdictReturn, ""))
 	in = append(append(in, dropSources(nil)...), dropDestinations(unserved())...)
@@ -105,14 +105,17 @@ func chains() []chain {
 		ruleOf(onLo("oif", expr.MetaKeyOIF), expr.VerdictReturn, ""),
 		ruleOf(pods, expr.VerdictJump, chainMarked),
 	}
+
 	out = append(append(out, dropSources(unserved())...), dropDestinations(nil)...)
 	out = append(out, passServed())
 	var all []chain
+
 	var quotes []rule
 	for _, i := range icmps {
 		quotes = append(quotes, ruleOf(i.match(), expr.VerdictJump, i.chain))
 		all = append(all, chain{name: i.chain, rules: i.dropQuotes()})
 	}
+
 	out = append(append(out, quotes...), ruleOf(pods, expr.VerdictGoto, chainAnswers))
 	return append(all,
 		chain{name: chainTunnel, rules: enterTunnel()},
@@ -155,8 +158,9 @@ func onLo(name string, key expr.MetaKey) *match {
 	}}
 }
 
-// encrypted matches what a tunnel sends to its peer: it has the tunnels' mark, which pods' packets lose before all else (pods.go). Should
-// another process of this host give itself that mark, the programs at links judge its packets all the same.
+// encrypted matches what a tunnel sends to its peer: it has the tunnels' mark, which pods' packets
+// lose before all else (pods.go). Should another process of this host give itself that mark, the
+// programs at links judge its packets all the same.
 func encrypted() *match {
 	return &match{fmt.Sprintf("mark %#x meta l4proto udp", config.TunnelMark), append(hasMark(config.TunnelMark),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},

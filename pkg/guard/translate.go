@@ -19,10 +19,10 @@ import (
 //
 //	pod ─► source becomes node-1's ─► veil0 ═► node-2: answers node-1 ─► NIC, in clear
 //
-// So a pod keeps its source towards nodes, and a packet that has lost it all
-// the same (its connection is older than the rule) does not enter the tunnel.
-// What another node's pods send through this one, to a NodePort say, is theirs
-// as well: it is routed, and judged, as that of this node's pods; its source is another matter (translate_self.go).
+// So a pod keeps its source towards nodes, and a packet that has lost it all the same (its
+// connection is older than the rule) does not enter the tunnel. What another node's pods send
+// through this one, to a NodePort say, is theirs as well: it is routed, and judged, as that of this
+// node's pods; its source is another matter (translate_self.go).
 
 // translated is the reason of bpf/reasons.go.
 const translated = "source_translated"
@@ -43,8 +43,8 @@ var families = []family{
 	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6, setVIPs6, setSelf6, setOwn6, setSource6, setEndpoints6, setOuter6},
 }
 
-// skipTunnelled leaves alone what comes out of a tunnel, and marks it as what pods send, so that it is
-// routed by the same table, which sends nothing to a node but through a tunnel.
+// skipTunnelled leaves alone what comes out of a tunnel, and marks it as what pods send, so that it
+// is routed by the same table, which sends nothing to a node but through a tunnel.
 func skipTunnelled() rule {
 	tunnelled := inGroup(config.TunnelGroup)
 	exprs := append(tunnelled.exprs, setMark(config.PodMark)...)
@@ -90,8 +90,8 @@ func (f family) sourceKept() expr.Any {
 	}
 }
 
-// enterTunnel judges what is about to enter a tunnel. Most goes to pods, and has passed with the first condition of its family;
-// what pods send to nodes is left.
+// enterTunnel judges what is about to enter a tunnel. Most goes to pods, and has passed with the
+// first condition of its family; what pods send to nodes is left.
 func enterTunnel() (rules []rule) {
 	for _, f := range families {
 		notNode := &match{fmt.Sprintf("%s not @%s", f.daddr, f.nodes), append(load(f.daddr), &expr.Lookup{SourceRegister: 1, SetName: f.nodes, Invert: true})}
@@ -102,10 +102,10 @@ func enterTunnel() (rules []rule) {
 	return append(append(rules, ruleOf(hosts, expr.VerdictReturn, "")), dropTranslated(unserved())...)
 }
 
-// dropTranslated drops what opens or goes on with such a connection. Answers to
-// it have a translated source rightly, and what this node itself sends with the
-// mark, its probes, comes in by no link. A client of a service has a source of its own too, if it came in
-// by a guarded link: what came from a pod or out of a tunnel, of a flow to a service or not, has its own from the ranges.
+// dropTranslated drops what opens or goes on with such a connection. Answers to it have a
+// translated source rightly, and what this node itself sends with the mark, its probes, comes in by
+// no link. A client of a service has a source of its own too, if it came in by a guarded link: what
+// came from a pod or out of a tunnel, of a flow to a service or not, has its own from the ranges.
 func dropTranslated(of *match) (rules []rule) {
 	for _, f := range families {
 		rules = append(rules, dropTranslatedOf(f, of))

@@ -34,8 +34,8 @@ func sourceAddrs(self []netip.Addr) (first []netip.Addr) {
 	return first
 }
 
-// sendFromOwn binds the source of what this node itself sends into a tunnel, or forwards there for a
-// client outside: an own address stays, any other becomes the preferred one.
+// sendFromOwn binds the source of what this node itself sends into a tunnel, or forwards there for
+// a client outside: an own address stays, any other becomes the preferred one.
 func sendFromOwn() []rule {
 	out := ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup)
 	rules := []rule{ruleOf(fromInside(), expr.VerdictReturn, ""), passServed()}

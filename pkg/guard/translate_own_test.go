@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // ownSources are two addresses that peers take packets of the host from, and one at the tunnel that
@@ -21,6 +21,7 @@ func TestHostsPacketsHaveAnOwnSource(t *testing.T) {
 	nettest.Veth(t,
 		nettest.End{NS: n.NS, Name: "c0", Addrs: prefixes("198.19.77.1/24", "fd42:77::1/64")},
 		nettest.End{NS: client, Name: "c0", Addrs: prefixes("198.19.77.2/24", "fd42:77::2/64")})
+
 	s := lab()
 	for i, o := range ownSources {
 		for _, a := range addrs(o.preferred, o.second) {
@@ -32,6 +33,7 @@ func TestHostsPacketsHaveAnOwnSource(t *testing.T) {
 		gw := addrs([]string{"198.19.77.1", "fd42:77::1"}[i])[0]
 		nettest.AddRoute(t, client, netip.PrefixFrom(peer, peer.BitLen()), gw, "c0")
 	}
+
 	apply := func(s Settings) {
 		t.Helper()
 		n.Run(t, func() error {
@@ -47,6 +49,7 @@ func TestHostsPacketsHaveAnOwnSource(t *testing.T) {
 			t.Errorf("%s: the peer sees %s, want %s", situation, got, want)
 		}
 	}
+
 	for i, o := range ownSources {
 		check("the preferred source", n, o.preferred, o.peer, o.preferred)
 		check("another own source", n, o.second, o.peer, o.second)
@@ -54,12 +57,15 @@ func TestHostsPacketsHaveAnOwnSource(t *testing.T) {
 		check("a client outside", client, "", o.peer, o.preferred)
 		check("a pod to a node", n.pod, "", podAndNode[i].node, podAndNode[i].pod)
 	}
+
 	unknown := s
 	unknown.SelfAddrs = nil
 	apply(unknown)
+
 	for _, o := range ownSources {
 		check("not known any more", n, o.other, o.peer, o.preferred)
 	}
+
 	unknown.SelfAddrs = []netip.Addr{}
 	apply(unknown)
 	for _, o := range ownSources {

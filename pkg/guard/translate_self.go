@@ -41,7 +41,8 @@ func selfAddrs(podPrefixes []netip.Prefix) (self []netip.Addr) {
 	return self
 }
 
-// sendFromSelf translates the source of what came out of a tunnel, was translated to a node and enters a tunnel again.
+// sendFromSelf translates the source of what came out of a tunnel, was translated to a node and
+// enters a tunnel again.
 func sendFromSelf() (rules []rule) {
 	for _, f := range families {
 		text := fmt.Sprintf("iifgroup %#x oifgroup %#x %s @%s ct status dnat snat to oifgroup map @%s",

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 func TestSelfAddrs(t *testing.T) {
@@ -40,7 +40,8 @@ func TestSelfAddrs(t *testing.T) {
 //	peer u0 ── u0 (tunnel) host u1 (tunnel) ── u1 third
 //	198.19.0.2 fd42:9::2                       198.19.0.65 fd42:9:1::2
 //
-// On the peer is a pod, 198.18.9.9 fd42:1:0:9::9. Others translate the host's own addresses to third's, and masquerade.
+// On the peer is a pod, 198.18.9.9 fd42:1:0:9::9. Others translate the host's own addresses to
+// third's, and masquerade.
 type relay struct {
 	tunnelled
 	third *nettest.NS
@@ -59,10 +60,12 @@ func newRelay(t *testing.T) relay {
 	for _, ns := range []*nettest.NS{n.NS, n.third} {
 		nettest.Sysctl(t, ns, "ipv6/conf/default/accept_dad", "0") // who forwards asks for neighbours from the link-local address
 	}
+
 	nettest.Veth(t, nettest.End{NS: n.NS, Name: "u1", Addrs: prefixes("198.19.0.64/31", "fd42:9:1::1/64")},
 		nettest.End{NS: n.third, Name: "u1", Addrs: prefixes("198.19.0.65/31", "fd42:9:1::2/64")})
 	nettest.AddAddr(t, n.third, "u1", prefixes("198.19.0.77/32", "fd42:9:1::77/128")...)
 	nettest.AddAddr(t, n.peer, "u0", prefixes("198.18.9.9/32", "fd42:1:0:9::9/128")...)
+
 	for _, r := range []struct {
 		ns            *nettest.NS
 		dst, gw, link string
@@ -73,9 +76,11 @@ func newRelay(t *testing.T) relay {
 	} {
 		nettest.AddRoute(t, r.ns, netip.MustParsePrefix(r.dst), netip.MustParseAddr(r.gw), r.link)
 	}
+
 	for _, name := range []string{"ipv4/conf/all/rp_filter", "ipv4/conf/u1/rp_filter"} {
 		nettest.Sysctl(t, n.third, name, "0")
 	}
+
 	n.Run(t, func() error {
 		if err := setGroup("u1", config.TunnelGroup); err != nil {
 			return err
@@ -84,6 +89,7 @@ func newRelay(t *testing.T) relay {
 			"chain pre { type nat hook prerouting priority -100; ip daddr 198.19.0.1 dnat ip to 198.19.0.65; ip6 daddr fd42:9::1 dnat ip6 to fd42:9:1::2; }; }")
 	})
 	n.set(t, n.settings())
+
 	return n
 }
 
@@ -101,7 +107,8 @@ var relayed = []struct{ pod, own, host, third, elsewhere, self, hostThere string
 	{"fd42:1:0:9::9", "fd42:1::5", "fd42:9::1", "fd42:9:1::2", "fd42:9:1::77", "fd42:1:0:7::1", "fd42:9:1::1"},
 }
 
-// What others translate to a node is sent from self if another node's pod sent it, so that the answer comes back by the tunnel. Nothing else is.
+// What others translate to a node is sent from self if another node's pod sent it, so that the
+// answer comes back by the tunnel. Nothing else is.
 func TestWhatIsTranslatedToANodeIsSentFromSelf(t *testing.T) {
 	n := newRelay(t)
 	for _, f := range relayed {
@@ -126,7 +133,8 @@ func TestWhatIsTranslatedToANodeIsSentFromSelf(t *testing.T) {
 	}
 }
 
-// Settings without pod prefixes leave self as it is, and others change it. Without any the source is kept: peers refuse it.
+// Settings without pod prefixes leave self as it is, and others change it. Without any the source
+// is kept: peers refuse it.
 func TestSelfStaysUntilItIsKnown(t *testing.T) {
 	n := newRelay(t)
 	unknown, moved, none := n.settings(), n.settings(), n.settings()

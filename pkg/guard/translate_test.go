@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // tunnelled is a node whose cable u0 is its tunnel to another node, with a pod:
@@ -44,13 +44,13 @@ func (n tunnelled) masquerade(t *testing.T, priority string) {
 	})
 }
 
-// arrives sends from the pod to the peer and gives the source that the peer sees.
+// arrives sends from the pod to the peer and returns the source that the peer sees.
 func (n tunnelled) arrives(t *testing.T, to string) string {
 	t.Helper()
 	return source(t, n.peer, to, func() error { return udp(n.pod, "", to, 0) })
 }
 
-// source gives the source that a receiver sees of what is sent.
+// source returns the source that a receiver sees of what is sent.
 func source(t *testing.T, ns *nettest.NS, to string, send func() error) string {
 	t.Helper()
 	var c *net.UDPConn
@@ -109,7 +109,8 @@ func TestTranslatedSourceDoesNotReachANode(t *testing.T) {
 	}
 }
 
-// What came from a pod has its own source, of a flow to a service or not; a client outside has its own too.
+// What came from a pod has its own source, of a flow to a service or not; a client outside has its
+// own too.
 func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 	n := newTunnelled(t)
 	client := nettest.NewNS(t)

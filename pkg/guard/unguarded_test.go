@@ -14,16 +14,17 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // mprogMax is how many programs a hook of tcx can have (bpf_mprog_max, include/linux/bpf_mprog.h).
 const mprogMax = 63
 
-// crowd leaves no room for the guard at egress of a link: tcx has all the programs that it can have,
-// and clsact a filter of another kind at the guard's priority. The func it returns makes room again.
+// crowd leaves no room for the guard at egress of a link: tcx has all the programs that it can
+// have, and clsact a filter of another kind at the guard's priority. The func it returns makes room
+// again.
 func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
 	t.Helper()
 	if _, ok := hk.(clsact); ok {
@@ -36,6 +37,7 @@ func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
 			n.Run(t, func() error { return command(tc, "filter", "del", "dev", link, "egress", "prio", "1") })
 		}
 	}
+
 	n.Run(t, func() error {
 		ifi, err := net.InterfaceByName(link)
 		if err != nil {
@@ -54,6 +56,7 @@ func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
 		}
 		return nil
 	})
+
 	return func() {
 		n.Run(t, func() error {
 			ifi, err := net.InterfaceByName(link)
@@ -186,6 +189,7 @@ func TestWatchTellsOfLinksWithoutAGuard(t *testing.T) {
 				t.Error(err)
 			}
 		})
+
 		tells := func(what string, links int) {
 			t.Helper()
 			nettest.Until(t, patience, what, func() bool { return len(n.g.Unguarded()) == links })
@@ -195,6 +199,7 @@ func TestWatchTellsOfLinksWithoutAGuard(t *testing.T) {
 				t.Errorf("%s is told again", what)
 			}
 		}
+
 		n.Run(t, func() error { return setGroup("u1", 0) })
 		tells("a link without room", 1)
 		n.expectUnguarded(t, "u1")
@@ -205,8 +210,8 @@ func TestWatchTellsOfLinksWithoutAGuard(t *testing.T) {
 	})
 }
 
-// TestQdiscIngressHasNoEgress: before Linux 6.6 a link with that qdisc can be guarded for what comes in
-// alone. An earlier version attached both programs, which both judged what came in.
+// TestQdiscIngressHasNoEgress: before Linux 6.6 a link with that qdisc can be guarded for what
+// comes in alone. An earlier version attached both programs, which both judged what came in.
 func TestQdiscIngressHasNoEgress(t *testing.T) {
 	nettest.NeedBPF(t)
 	tc := nettest.NeedProgram(t, "tc")

@@ -13,10 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // watchful checks after each change that no hook that had a program of ours is
@@ -142,6 +142,7 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 		n := newNode(t, hk)
 		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
 		n.apply(t)
+
 		for failAt := 1; ; failAt++ {
 			all := nextVersion(t)
 			for _, spec := range all {
@@ -149,6 +150,7 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			w := n.upgrade(t, hk, all, failAt)
 			n.Run(t, func() error {
 				_, err := n.g.Apply(lab())
@@ -158,10 +160,12 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 			if odd := n.g.Unguarded(); len(odd) > 0 != injected {
 				t.Fatalf("failed at change %d of %d: unguarded are %q", failAt, w.changes, odd)
 			}
+
 			n.apply(t)
 			if ops := n.apply(t); len(ops) != 0 || len(w.gaps) > 0 {
 				t.Fatalf("failed at change %d: afterwards %v, gaps %v", failAt, ops, w.gaps)
 			}
+
 			if !injected {
 				if failAt < 5 { // the setting is only in the program for egress
 					t.Fatalf("an upgrade of two links has only %d changes", failAt-1)
@@ -172,7 +176,8 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 	})
 }
 
-// TestOpenDeletesPinsOfEarlierVersions: they also go with Remove, of a node whose daemon was not upgraded.
+// TestOpenDeletesPinsOfEarlierVersions: they also go with Remove, of a node whose daemon was not
+// upgraded.
 func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 	n := newNode(t, clsact{})
 	n.Run(t, func() error {

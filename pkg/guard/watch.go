@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// Watch gives a link its programs as soon as it appears or changes, with the
+// Watch attaches a link's programs as soon as it appears or changes, with the
 // settings last given to Apply, until ctx is done; it then returns nil. It must
 // run on a thread in the namespace that is guarded. When the kernel lost
 // changes it looks at all links again. It calls changed when Unguarded says something else.

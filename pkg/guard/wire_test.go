@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 const patience = 5 * time.Second
@@ -96,7 +96,7 @@ func htons(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// fate sends a packet and waits until it arrives or is counted: it gives the
+// fate sends a packet and waits until it arrives or is counted: it returns the
 // reason, "" for one that arrived whole on the descriptor in.
 func (n *node) fate(t *testing.T, send func() error, in int, body []byte) string {
 	t.Helper()
@@ -208,6 +208,7 @@ func TestWireTagBesideThePacket(t *testing.T) {
 		n := newNode(t, hk)
 		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
 		n.Run(t, func() error { return redirect(hk, "u1", "u0") })
+
 		out, in := packetSocket(t, n.peer, "u1", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 		for _, f := range wireFamilies {
 			for _, c := range []struct {
@@ -272,6 +273,7 @@ func TestWireLinkWithoutEthernet(t *testing.T) {
 		if ops := n.apply(t); len(ops) != 3 {
 			t.Fatalf("Apply did %v, want both programs attached to the new link, and its mark", ops)
 		}
+
 		raw := packetSocket(t, n, "tt0", unix.SOCK_RAW)
 		for _, f := range wireFamilies {
 			both := func(situation string, packet []byte, want string) {
@@ -296,7 +298,7 @@ func TestWireLinkWithoutEthernet(t *testing.T) {
 	})
 }
 
-// openTUN makes a TUN, up, and gives its descriptor.
+// openTUN makes a TUN, up, and returns its descriptor.
 func openTUN(name string) (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -330,11 +332,13 @@ func TestWireHeaderInAFragment(t *testing.T) {
 	for _, ns := range []*nettest.NS{n.NS, n.peer} {
 		ns.Run(t, func() error { return setMTU("u0", 9000) })
 	}
+
 	n.Run(t, func() error { return refuseOnePiece("u0") })
 	out, in := packetSocket(t, n, "u0", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 	if err := unix.SetsockoptInt(out, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, f := range wireFamilies {
 		for _, c := range []struct{ situation, src, dst, want string }{
 			{"outside", f.out, f.out, ""},

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 )
 
 // ErrForeign matches the error of Apply for a place in which there is a route or
@@ -39,7 +39,7 @@ func (h *Host) Apply(ops []Op) error {
 	return errors.Join(errs...)
 }
 
-// Sync makes the kernel match want, and gives what it did. It reads the kernel
+// Sync makes the kernel match want, and returns what it did. It reads the kernel
 // first, unless the last Sync succeeded and Forget was not called since: with a
 // thousand peers reading takes longer than changing one. Call Forget when Watch tells.
 func (h *Host) Sync(want State) ([]Op, error) {
@@ -52,32 +52,38 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	} else if err := h.refreshFlows(); err != nil {
 		return nil, err
 	}
+
 	h.podLinksChanged = false
 	have := *h.have
 	if h.noFlows != nil {
 		want.Flows = nil
 	}
+
 	ops := Diff(have, want)
 	h.have = nil
 	if err := h.Apply(ops); err != nil {
 		return ops, err
 	}
+
 	if h.noFlows != nil { // It was found out by trying, which changed nothing.
 		want.Flows = nil
 		ops = slices.DeleteFunc(ops, func(op Op) bool { _, flows := op.(flowsOp); return flows })
 	}
+
 	h.have = &State{
 		Rules: want.Rules, Routes: want.Routes, NAT: want.NAT, Outer: want.Outer, Devices: slices.Clone(have.Devices),
 		Flows: want.Flows, Joins: have.Joins, Joined: have.Joins,
 		Forward4: have.Forward4 || want.Forward4, Forward6: have.Forward6 || want.Forward6,
 		Reflect4: reflectAfter(have.Reflect4, want.Reflect4), Reflect6: reflectAfter(have.Reflect6, want.Reflect6),
 	}
+
 	for _, op := range ops {
 		if d, ok := op.(deviceOp); ok {
 			i := slices.Index(h.have.Devices, d.have)
 			h.have.Devices[i] = d.want
 		}
 	}
+
 	return ops, nil
 }
 
@@ -136,7 +142,7 @@ func (h *Host) do(op Op) error {
 }
 
 // Remove takes away everything that is ours but the settings of devices and
-// forwarding, and gives a line for each thing that it took. It finishes as much as it can.
+// forwarding, and returns a line for each thing that it took. It finishes as much as it can.
 func (h *Host) Remove() ([]string, error) {
 	h.Forget()
 	have, err := h.Read()
@@ -164,6 +170,7 @@ func (o routeOp) apply(h *Host) error {
 		}
 		return err
 	}
+
 	switch o.verb {
 	case verbAdd:
 		err = nl.Err(h.nl.RouteAdd(r))
@@ -176,12 +183,14 @@ func (o routeOp) apply(h *Host) error {
 		}
 		return err
 	}
+
 	switch {
 	case errors.Is(err, nl.ErrExists):
 		return fmt.Errorf("%w: delete it, or give it another metric", ErrForeign)
 	case errors.Is(err, unix.EINVAL) && o.route.Source.IsValid():
 		return fmt.Errorf("%w: is %s assigned to a link of this node, and no longer tentative?", err, o.route.Source)
 	}
+
 	return err
 }
 
@@ -275,35 +284,42 @@ func (o deviceOp) apply(h *Host) error {
 	if err != nil {
 		return err
 	}
+
 	if o.have.Group != o.want.Group {
 		if err := h.nl.LinkSetGroup(link, int(o.want.Group)); err != nil {
 			return fmt.Errorf("set group: %w", err)
 		}
 	}
+
 	if o.have.RPFilter != o.want.RPFilter {
 		if err := sysctl.Write(sysctl.RPFilter(o.want.Name), fmt.Sprint(o.want.RPFilter)); err != nil {
 			return err
 		}
 	}
+
 	if o.want.Addr4 && !o.have.Addr4 {
 		if err := h.nl.AddrReplace(link, &nl.Addr{IPNet: tunnelAddr(), Scope: unix.RT_SCOPE_HOST}); err != nil {
 			return fmt.Errorf("add address %s: %w", tunnelAddr(), err)
 		}
 	}
+
 	if o.have.QueueLen != o.want.QueueLen {
 		if err := h.nl.LinkSetTxQLen(link, o.want.QueueLen); err != nil {
 			return fmt.Errorf("set queue length: %w", err)
 		}
 	}
+
 	if o.have.MTU != o.want.MTU {
 		if err := h.nl.LinkSetMTU(link, o.want.MTU); err != nil {
 			return fmt.Errorf("set mtu: %w", err)
 		}
 	}
+
 	if !o.have.Up {
 		if err := h.nl.LinkSetUp(link); err != nil {
 			return fmt.Errorf("set up: %w", err)
 		}
 	}
+
 	return nil
 }

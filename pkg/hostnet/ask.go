@@ -22,9 +22,11 @@ type asker struct {
 }
 
 const (
-	// askedAtOnce bounds the questions of one datagram, so that the answers fit into the socket's buffer.
+	// askedAtOnce bounds the questions of one datagram, so that the answers fit into the socket's
+	// buffer.
 	askedAtOnce = 128
-	// answerBytes is at least what the kernel puts into one datagram (NLMSG_GOODSIZE, netlink_dump).
+	// answerBytes is at least what the kernel puts into one datagram (NLMSG_GOODSIZE,
+	// netlink_dump).
 	answerBytes = 1 << 16
 	// answerSeconds bounds the wait for an answer.
 	answerSeconds = 10
@@ -65,9 +67,11 @@ func (a *asker) lookUp(dsts []netip.Addr, found func(body []byte)) error {
 		for _, dst := range some {
 			b = a.appendLookUp(b, dst.Unmap())
 		}
+
 		if err := a.send(b); err != nil {
 			return fmt.Errorf("look up routes to nodes: %w", err)
 		}
+
 		for left := len(some); left > 0; {
 			err := a.receive(func(kind uint16, seq uint32, body []byte) error {
 				if seq-first >= uint32(len(some)) {
@@ -88,6 +92,7 @@ func (a *asker) lookUp(dsts []netip.Addr, found func(body []byte)) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -127,6 +132,7 @@ func (a *asker) dumpOnce(family byte, table int, proto, kind byte, each func(bod
 	if err := a.send(b); err != nil {
 		return err
 	}
+
 	asked, done, interrupted := a.seq, false, false
 	for !done {
 		err := a.receive(func(kind uint16, seq uint32, body []byte) error {
@@ -148,6 +154,7 @@ func (a *asker) dumpOnce(family byte, table int, proto, kind byte, each func(bod
 			return err
 		}
 	}
+
 	if interrupted {
 		return errInterrupted
 	}

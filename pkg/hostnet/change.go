@@ -71,9 +71,9 @@ func (c *Change) Add(later Change) {
 // routeEvent is a message about a route.
 type routeEvent struct {
 	route Route
-	// ours is whether it has RouteProtoNode.
+	// ours reports whether it has RouteProtoNode.
 	ours bool
-	// gone is whether it was deleted.
+	// gone reports whether it was deleted.
 	gone bool
 }
 
@@ -87,6 +87,7 @@ func (h *Host) Differs(c Change) bool {
 	if h.have == nil {
 		return true
 	}
+
 	for name, d := range c.devices {
 		i := slices.IndexFunc(h.have.Devices, func(have Device) bool { return have.Name == name })
 		if i < 0 {
@@ -96,6 +97,7 @@ func (h *Host) Differs(c Change) bool {
 			return true
 		}
 	}
+
 	there := map[Route]bool{}
 	for _, e := range c.routes {
 		if e.ours {
@@ -107,10 +109,12 @@ func (h *Host) Differs(c Change) bool {
 			return true
 		}
 	}
+
 	for r, is := range there {
 		if _, was := slices.BinarySearchFunc(h.have.Routes, r, compareRoutes); was != is {
 			return true
 		}
 	}
+
 	return false
 }

@@ -29,8 +29,8 @@ const (
 	phaseUnclose
 )
 
-// Diff gives what must be done, in this order, for have to become want. Settings
-// of links that want does not name stay, as do forwarding that is on and marks that somebody else reflects. Both
+// Diff returns what must be done, in this order, for have to become want. Settings of links that
+// want does not name stay, as do forwarding that is on and marks that somebody else reflects. Both
 // States are in canonical order, as Read and Plan give them.
 func Diff(have, want State) []Op {
 	devices := diffDevices(have.Devices, want.Devices)
@@ -108,7 +108,7 @@ func diffSame(have, want []Route) []Op {
 	return ops
 }
 
-// afterMTU gives routes as the kernel will have them after the devices were set:
+// afterMTU returns routes as the kernel will have them after the devices were set:
 // a new MTU of a device becomes that of an IPv6 route over it whose own is no
 // smaller, or was the device's (rt6_mtu_change_route in net/ipv6/route.c).
 func afterMTU(routes []Route, devices []deviceOp) []Route {

@@ -13,10 +13,10 @@
 //   - Outer packets (TunnelMark) never enter a tunnel, even when a peer's
 //     endpoint lies inside a pod prefix.
 //   - Outer packets are never fragmented, by nobody (outer.go).
-//   - Nothing of others is changed or deleted. Ours are routes of protocol
-//     RouteProtoNode in main and in TablePod, rules with our preference and
-//     mark, and the nft tables NFTNatTable, NFTOuterTable, NFTFlowTableTCP and NFTFlowTableUDP. A route of another owner in a place
-//     that we need is an error, not replaced.
+//   - Nothing of others is changed or deleted. Ours are routes of protocol RouteProtoNode in main
+//     and in TablePod, rules with our preference and mark, and the nft tables NFTNatTable,
+//     NFTOuterTable, NFTFlowTableTCP and NFTFlowTableUDP. A route of another owner in a place that
+//     we need is an error, not replaced.
 //   - Applying twice changes nothing, and one changed peer touches only that
 //     peer's routes.
 //
@@ -52,10 +52,11 @@
 //
 // # Reflected marks
 //
-// With Want.ReflectMarks net.ipv4.fwmark_reflect and net.ipv6.fwmark_reflect are on, for the same families: to
-// a packet with PodMark the kernel's own answers go by TablePod, like the packets of pods. Routes into tunnels there then
-// prefer this node's address as source, or the answer might have another, which peers do not take from the tunnel. Where a setting is 0 it
-// becomes reflectOurs, and 0 again when it is not wanted, and on Remove; another value stays as it is.
+// With Want.ReflectMarks net.ipv4.fwmark_reflect and net.ipv6.fwmark_reflect are on, for the same
+// families: to a packet with PodMark the kernel's own answers go by TablePod, like the packets of
+// pods. Routes into tunnels there then prefer this node's address as source, or the answer might
+// have another, which peers do not take from the tunnel. Where a setting is 0 it becomes
+// reflectOurs, and 0 again when it is not wanted, and on Remove; another value stays as it is.
 //
 // Start reading at Plan, then Diff; Host is the kernel, and Host.Sync does all of it.
 package hostnet

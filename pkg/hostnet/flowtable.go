@@ -12,30 +12,35 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
-// A flow between a pod's link and a tunnel that has passed all rules is put into a flow table of the kernel
-// (Documentation/networking/nf_flowtable.rst). Its packets go from the one link to the other then, past routing and
-// the other hooks:
+// A flow between a pod's link and a tunnel that has passed all rules is put into a flow table of
+// the kernel (Documentation/networking/nf_flowtable.rst). Its packets go from the one link to the
+// other then, past routing and the other hooks:
 //
 //	vpod… ─► flow table: known? ─► veil0 ═►
 //	             └ no ─► prerouting, routing, forward: one packet in flowOdds adds its flow ─► postrouting ─► veil0 ═►
 //
-// What the guard holds packet by packet, the table holds flow by flow. An entry is the link by which the packet comes in, both
-// addresses, both ports and the protocol: so the source is the one that was judged, from the link it was judged for. The way out is
-// the route that was found, a tunnel's or a pod's; it is asked anew, by the whole way, once that route has changed since (dst_check
-// in nf_flow_table_ip.c). Fragments, IP options and what is larger than the route's MTU go the whole way.
+// What the guard holds packet by packet, the table holds flow by flow. An entry is the link by
+// which the packet comes in, both addresses, both ports and the protocol: so the source is the one
+// that was judged, from the link it was judged for. The way out is the route that was found, a
+// tunnel's or a pod's; it is asked anew, by the whole way, once that route has changed since
+// (dst_check in nf_flow_table_ip.c). Fragments, IP options and what is larger than the route's MTU
+// go the whole way.
 //
-// A flow whose source is translated stays on the whole way: the guard judges that behind the hook at which flows are added (source_translated).
-// So does one without PodMark: the tables that set it are away. And one of which only the answers are forwarded: IPVS takes what
-// opened it at another hook, and its translation is not in the entry.
+// A flow whose source is translated stays on the whole way: the guard judges that behind the hook
+// at which flows are added (source_translated). So does one without PodMark: the tables that set it
+// are away. And one of which only the answers are forwarded: IPVS takes what opened it at another
+// hook, and its translation is not in the entry.
 //
-// TCP from pods goes the whole way: the pod's sender waits for what it has sent to be freed (TCP small queues), which the whole way
-// does early (skb_orphan in ip_rcv_core) and the short one after encryption, so it sends in small pieces. What comes out of a tunnel goes the short way with both.
+// TCP from pods goes the whole way: the pod's sender waits for what it has sent to be freed (TCP
+// small queues), which the whole way does early (skb_orphan in ip_rcv_core) and the short one after
+// encryption, so it sends in small pieces. What comes out of a tunnel goes the short way with both.
 
-// What is in an nft table of flows. There is one for each protocol, since a link joins one flow table of an nft table only.
+// What is in an nft table of flows. There is one for each protocol, since a link joins one flow
+// table of an nft table only.
 const (
 	flowtableName = "flows"
 	flowChain     = "forward"
@@ -46,25 +51,30 @@ var flowTableNames = []string{config.NFTFlowTableTCP, config.NFTFlowTableUDP}
 // afterAll is behind whatever else is at forward: a packet that others drop there adds nothing.
 const afterAll = 300
 
-// flowOdds is one packet in how many adds its flow. Short connections, for which adding costs more than it saves, mostly end before it.
+// flowOdds is one packet in how many adds its flow. Short connections, for which adding costs more
+// than it saves, mostly end before it.
 const flowOdds = 16
 
 // sourceTranslated is IPS_SRC_NAT (include/uapi/linux/netfilter/nf_conntrack_common.h).
 const sourceTranslated = 1 << 4
 
-// maxFlowPods bounds the pods' links that join. The kernel lists a flow table in one message of less than 4 KiB, 20 bytes a link, and takes
-// 255 links at most (NFT_NETDEVICE_MAX); packets of the pods beyond go the whole way.
+// maxFlowPods bounds the pods' links that join. The kernel lists a flow table in one message of
+// less than 4 KiB, 20 bytes a link, and takes 255 links at most (NFT_NETDEVICE_MAX); packets of the
+// pods beyond go the whole way.
 const maxFlowPods = 150
 
-// errNoFlowtable is what a kernel without flow tables gives (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD, CONFIG_NFT_NUMGEN).
+// errNoFlowtable is what a kernel without flow tables gives (CONFIG_NF_FLOW_TABLE_INET,
+// CONFIG_NFT_FLOW_OFFLOAD, CONFIG_NFT_NUMGEN).
 var errNoFlowtable = errors.New("the kernel has no flow tables (modules nf_flow_table_inet, nft_flow_offload and nft_numgen): each packet goes the whole way")
 
 // stableOf61 finds the stable release where a distribution's own has 6.1.0.
 var stableOf61 = regexp.MustCompile(`\b6\.1\.(\d+)\b`)
 
-// tooOldForFlows is why the flow tables of a kernel (release and version as in uname -rv) are not used; nil is that they are. Linux 5.15 sends on
-// a known flow without asking whether its route still holds, so a peer that goes would be sent to until the flow ends; and before 6.4, 6.3.6 and 6.1.32 a
-// connection that is in a flow table cannot be deleted (ctnetlink_del_conntrack), so nobody can move UDP from a backend that is gone.
+// tooOldForFlows is why the flow tables of a kernel (release and version as in uname -rv) are not
+// used; nil is that they are. Linux 5.15 sends on a known flow without asking whether its route
+// still holds, so a peer that goes would be sent to until the flow ends; and before 6.4, 6.3.6 and
+// 6.1.32 a connection that is in a flow table cannot be deleted (ctnetlink_del_conntrack), so
+// nobody can move UDP from a backend that is gone.
 func tooOldForFlows(release, version string) error {
 	var major, minor, patch int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
@@ -93,7 +103,7 @@ func compareJoins(a, b Join) int {
 	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Link, b.Link))
 }
 
-// readFlows gives s the nft tables of flows, and the links.
+// readFlows reads the nftables flow tables and the links into s.
 func (h *Host) readFlows(s *State, links []nl.Link) error {
 	for _, name := range flowTableNames {
 		lines, joined, err := readNFT(name)
@@ -109,12 +119,13 @@ func (h *Host) readFlows(s *State, links []nl.Link) error {
 	return nil
 }
 
-// readJoins gives s what belongs into the flow tables, and what is in them their MTU.
+// readJoins reads into s what belongs into the flow tables, and what is in them their MTU.
 func (h *Host) readJoins(s *State, links []nl.Link) {
 	mtus := map[string]int{}
 	for _, j := range s.Joined {
 		mtus[j.Link] = h.joinedMTU[j.Link]
 	}
+
 	var pods []Join
 	for _, l := range links {
 		a := l.Attrs()
@@ -128,9 +139,11 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 			pods = append(pods, Join{config.NFTFlowTableUDP, a.Name, a.MTU})
 		}
 	}
+
 	for i, j := range s.Joined {
 		s.Joined[i].MTU = mtus[j.Link]
 	}
+
 	h.joinedMTU = mtus
 	// Those that are in it stay in it: nobody has to leave for a new one.
 	slices.SortStableFunc(pods, func(a, b Join) int {
@@ -141,7 +154,8 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 	s.Joins = append(s.Joins, pods[:min(len(pods), maxFlowPods)]...)
 }
 
-// flowTables are the nft tables, one for each protocol, with flow tables for packets that come in by links.
+// flowTables are the nft tables, one for each protocol, with flow tables for packets that come in
+// by links.
 func flowTables(joins []Join) []nftTable {
 	tables := []nftTable{flowTable(config.NFTFlowTableTCP, unix.IPPROTO_TCP), flowTable(config.NFTFlowTableUDP, unix.IPPROTO_UDP)}
 	for i, t := range tables {
@@ -200,6 +214,7 @@ func flowTable(name string, proto byte) nftTable {
 			back,
 		},
 	}
+
 	for _, g := range [][2]uint32{{config.PodGroup, config.TunnelGroup}, {config.TunnelGroup, config.PodGroup}} {
 		rules = append(rules, slices.Concat(group(expr.MetaKeyIIFGROUP, g[0]), group(expr.MetaKeyOIFGROUP, g[1]), []expr.Any{&expr.FlowOffload{Name: flowtableName}}))
 	}
@@ -222,8 +237,9 @@ func (t nftTable) flows() *nftables.Flowtable {
 	return &nftables.Flowtable{Table: t.kernel(), Name: flowtableName, Devices: t.links}
 }
 
-// diffFlows gives what must be done for the flow tables. They are made anew, which ends all entries, when a link has another MTU, which entries remember, and when
-// one is gone: since Linux 6.16 its name stays in the list.
+// diffFlows returns what must be done for the flow tables. They are made anew, which ends all
+// entries, when a link has another MTU, which entries remember, and when one is gone: since Linux
+// 6.16 its name stays in the list.
 func diffFlows(have, want State, devices []deviceOp) []Op {
 	if len(want.Flows) == 0 {
 		if len(have.Flows) == 0 {
@@ -248,7 +264,7 @@ func diffFlows(have, want State, devices []deviceOp) []Op {
 	return nil
 }
 
-// without gives what is in a and not in b.
+// without returns what is in a and not in b.
 func without(a, b []Join) []Join {
 	return slices.DeleteFunc(slices.Clone(a), func(j Join) bool { return slices.Contains(b, j) })
 }
@@ -272,7 +288,8 @@ func (o flowsOp) String() string {
 
 func (o flowsOp) phase() phase { return phaseTable }
 
-// apply never fails: without flow tables all is slower and nothing is wrong. FlowtableProblem says what happened.
+// apply never fails: without flow tables all is slower and nothing is wrong. FlowtableProblem says
+// what happened.
 func (o flowsOp) apply(h *Host) error {
 	h.flowsErr = nil
 	for _, t := range flowTables(o.joins) {
@@ -299,8 +316,8 @@ func (o flowsOp) apply(h *Host) error {
 	return nil
 }
 
-// join lets the links of t join. One that has joined stays. That one is gone, or the table, is no error: Watch tells of it, and the next
-// reading finds what is missing.
+// join lets the links of t join. One that has joined stays. That one is gone, or the table, is no
+// error: Watch tells of it, and the next reading finds what is missing.
 func (t nftTable) join() error {
 	if len(t.links) == 0 {
 		return nil
@@ -320,7 +337,8 @@ func noFlowtable(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// FlowtableProblem says why packets of known flows do not all take the short way although it is wanted; nil is that they do.
+// FlowtableProblem says why packets of known flows do not all take the short way although it is
+// wanted; nil is that they do.
 func (h *Host) FlowtableProblem() error {
 	if h.noFlows != nil {
 		return h.noFlows
@@ -328,7 +346,8 @@ func (h *Host) FlowtableProblem() error {
 	return h.flowsErr
 }
 
-// StopFlows lets every packet go the whole way from now on, until the next Sync that wants otherwise.
+// StopFlows lets every packet go the whole way from now on, until the next Sync that wants
+// otherwise.
 func (h *Host) StopFlows() error {
 	h.Forget()
 	var errs []error

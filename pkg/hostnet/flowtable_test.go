@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 func TestDiffOfFlows(t *testing.T) {
@@ -27,6 +27,7 @@ func TestDiffOfFlows(t *testing.T) {
 	want := State{Flows: lines}
 	wider := deviceOp{Device{Name: "veil0", MTU: 1420}, Device{Name: "veil0", MTU: 1300}}
 	tunnel, pod := []Join{{config.NFTFlowTableTCP, "veil0", 1420}, {config.NFTFlowTableUDP, "veil0", 1420}}, Join{config.NFTFlowTableUDP, "vpod1", 1420}
+
 	narrow := Join{config.NFTFlowTableUDP, "vpod1", 1300}
 	for _, tc := range []struct {
 		name    string
@@ -128,6 +129,7 @@ func newFlowLab(t *testing.T) *flowLab {
 		nettest.End{NS: l.far, Name: "eth0", Addrs: prefixes("198.18.131.2/30", "fd42:aaaa:0:3::2/64", "198.18.130.5/32", "fd42:aaaa:0:2::5/128")})
 	nettest.AddRoute(t, l.far, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("198.18.131.1"), "eth0")
 	nettest.AddRoute(t, l.far, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:aaaa:0:3::1"), "eth0")
+
 	for i, ns := range []*nettest.NS{l.pod, l.other} {
 		link := fmt.Sprintf("vpod%d", i)
 		gw4, gw6 := fmt.Sprintf("198.18.129.%d", 17+4*i), fmt.Sprintf("fd42:aaaa:0:1:%d::1", i+1)
@@ -141,6 +143,7 @@ func newFlowLab(t *testing.T) *flowLab {
 			for t in main %[3]d; do ip route add %[4]s/32 dev %[1]s table $t; ip -6 route add %[5]s/128 dev %[1]s table $t; done`,
 			link, config.PodGroup, config.TablePod, own4, own6))
 	}
+
 	// What pkg/guard does to packets of pods and of tunnels.
 	l.run(fmt.Sprintf(`nft -f - <<EOF
 		table inet marker {
@@ -160,13 +163,16 @@ func newFlowLab(t *testing.T) *flowLab {
 			}
 		}
 EOF`, config.PodMark))
+
 	for _, far := range farAddrs {
 		answer(t, l.far, far)
 	}
+
 	l.sync(l.want)
 	if l.host.noFlows != nil {
 		nettest.Skip(t, nettest.NoFlowtable, l.host.noFlows.Error())
 	}
+
 	l.settle()
 	return l
 }
@@ -193,7 +199,7 @@ func (l *flowLab) settle() {
 	})
 }
 
-// counter gives the packets of a counter of the table marker.
+// counter returns the packets of a counter of the table marker.
 func (l *flowLab) counter(name string) int {
 	l.t.Helper()
 	var list struct {
@@ -222,11 +228,13 @@ func answer(t *testing.T, ns *nettest.NS, far netip.Addr) {
 		if err != nil {
 			return err
 		}
+
 		t.Cleanup(func() { p.Close() })
 		s, err := lc.Listen(ctx, "tcp", at)
 		if err != nil {
 			return err
 		}
+
 		t.Cleanup(func() { s.Close() })
 		go echoPackets(p)
 		go func() {
@@ -239,6 +247,7 @@ func answer(t *testing.T, ns *nettest.NS, far netip.Addr) {
 				go func() { defer c.Close(); _, _ = io.Copy(c, c) }()
 			}
 		}()
+
 		return nil
 	})
 }
@@ -293,7 +302,8 @@ func exchange(c net.Conn, n int, text string, patience time.Duration) (answered 
 	return answered
 }
 
-// TestFlowsTakeTheShortWay sends through the flow table, and looks at what passes the rules and at the wire.
+// TestFlowsTakeTheShortWay sends through the flow table, and looks at what passes the rules and at
+// the wire.
 func TestFlowsTakeTheShortWay(t *testing.T) {
 	l := newFlowLab(t)
 	capture := nettest.NewCapture(t, l.ns, nettest.SnifferOptions{Link: "under0"})
@@ -430,19 +440,23 @@ func TestFlowtableFollowsLinks(t *testing.T) {
 	if got := links(); !slices.Equal(got, []string{"veil0", "vpod0", "vpod1"}) {
 		t.Fatalf("in the flow table are %v", got)
 	}
+
 	l.run("ip link del vpod1")
 	l.settle()
 	if got := links(); !slices.Equal(got, []string{"veil0", "vpod0"}) {
 		t.Errorf("after a pod is gone: %v", got)
 	}
+
 	l.run(fmt.Sprintf("ip link add vpod2 group %d type dummy", config.PodGroup))
 	l.settle()
 	if got := links(); !slices.Equal(got, []string{"veil0", "vpod0", "vpod2"}) {
 		t.Errorf("with a new pod: %v", got)
 	}
+
 	for i := range maxFlowPods {
 		l.run(fmt.Sprintf("ip link add vpod0000000%04d group %d type dummy", i, config.PodGroup))
 	}
+
 	l.settle()
 	if got := links(); len(got) != maxFlowPods+1 || !slices.Contains(got, "vpod2") {
 		t.Errorf("with too many pods: %d links, %v", len(got), got)
@@ -450,6 +464,7 @@ func TestFlowtableFollowsLinks(t *testing.T) {
 	if err := l.host.FlowtableProblem(); err != nil {
 		t.Error(err)
 	}
+
 	l.ns.Run(t, l.host.StopFlows)
 	l.settle()
 	if err := l.ns.Do(func() error { _, err := l.host.Remove(); return err }); err != nil {
@@ -460,7 +475,8 @@ func TestFlowtableFollowsLinks(t *testing.T) {
 	}
 }
 
-// TestFlowtableWhereTheKernelHasNone passes on every kernel: without flow tables nothing is amiss, and it is said.
+// TestFlowtableWhereTheKernelHasNone passes on every kernel: without flow tables nothing is amiss,
+// and it is said.
 func TestFlowtableWhereTheKernelHasNone(t *testing.T) {
 	l := newLab(t)
 	w := dual()

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 )
 
 // Host is the kernel's routing in one network namespace. It must be used from
@@ -27,11 +27,13 @@ type Host struct {
 	have *State
 	// wanted is what the last SyncWant made of have, nil when there was none or it failed.
 	wanted *Want
-	// podLinksChanged is whether have's flow tables are not to be relied on.
+	// podLinksChanged reports whether have's flow tables are not to be relied on.
 	podLinksChanged bool
-	// noFlows is why the kernel's flow tables are not used, which is found out once; flowsErr is why they are not as they should be.
+	// noFlows is why the kernel's flow tables are not used, which is found out once; flowsErr is
+	// why they are not as they should be.
 	noFlows, flowsErr error
-	// joinedMTU are the MTUs that links had when they joined a flow table, by name; links that are not in it have the one they have.
+	// joinedMTU are the MTUs that links had when they joined a flow table, by name; links that are
+	// not in it have the one they have.
 	joinedMTU map[string]int
 	// links caches link indexes by name for the length of one Apply.
 	links map[string]int
@@ -65,13 +67,14 @@ func (h *Host) Close() {
 	h.ask.close()
 }
 
-// Read gives what is ours in the kernel, in canonical order.
+// Read returns what is ours in the kernel, in canonical order.
 func (h *Host) Read() (State, error) {
 	var s State
 	links, err := h.nl.LinkList()
 	if err != nil {
 		return s, fmt.Errorf("list links: %w", err)
 	}
+
 	names := make(map[int]string, len(links))
 	for _, l := range links {
 		a := l.Attrs()
@@ -85,6 +88,7 @@ func (h *Host) Read() (State, error) {
 		}
 		s.Devices = append(s.Devices, d)
 	}
+
 	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
 		for _, table := range []int{config.TablePod, unix.RT_TABLE_MAIN} {
 			if err := h.readRoutes(&s, family, table, names); err != nil {
@@ -95,22 +99,27 @@ func (h *Host) Read() (State, error) {
 			return s, err
 		}
 	}
+
 	if err := h.readForwarding(&s, names); err != nil {
 		return s, err
 	}
+
 	for path, value := range map[string]*int{reflect4Path: &s.Reflect4, reflect6Path: &s.Reflect6} {
 		if *value, err = sysctl.ReadNumber(path); err != nil && !errors.Is(err, os.ErrNotExist) { // A kernel without IPv6.
 			return s, err
 		}
 	}
+
 	for name, lines := range map[string]*[]string{config.NFTNatTable: &s.NAT, config.NFTOuterTable: &s.Outer} {
 		if *lines, _, err = readNFT(name); err != nil {
 			return s, fmt.Errorf("read nft table %s: %w", name, err)
 		}
 	}
+
 	if err := h.readFlows(&s, links); err != nil {
 		return s, err
 	}
+
 	s.sort()
 	return s, nil
 }
@@ -163,11 +172,13 @@ func (h *Host) readRoutes(s *State, family, table int, names map[int]string) err
 	if odd && err == nil {
 		return h.readOddRoutes(s, family, table, names)
 	}
+
 	if err := nl.Err(err); errors.Is(err, nl.ErrNotFound) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return nil // The table is made by its first route.
 	} else if err != nil {
 		return fmt.Errorf("list routes of table %d: %w", table, err)
 	}
+
 	s.Routes = append(s.Routes, routes...)
 	return nil
 }
@@ -185,7 +196,7 @@ func (h *Host) readOddRoutes(s *State, family, table int, names map[int]string) 
 	return nil
 }
 
-// fromKernel gives a route of ours as the kernel has it. What Route cannot say (a
+// fromKernel returns a route of ours as the kernel has it. What Route cannot say (a
 // gateway, say, that somebody else wrote with our protocol) shows as a device of
 // another name, so that it is never taken for what is wanted.
 func fromKernel(r nl.Route, family int, names map[int]string) Route {
@@ -247,6 +258,7 @@ func (h *Host) readForwarding(s *State, names map[int]string) error {
 	if err != nil {
 		return err
 	}
+
 	s.Forward4 = v != "0"
 	v, err = sysctl.Read(forward6Path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -262,6 +274,7 @@ func (h *Host) readForwarding(s *State, names map[int]string) error {
 	if err != nil {
 		return fmt.Errorf("list routes learned from router advertisements: %w", err)
 	}
+
 	seen := map[string]bool{}
 	for _, r := range routes {
 		name := names[r.LinkIndex]
@@ -273,6 +286,7 @@ func (h *Host) readForwarding(s *State, names map[int]string) error {
 			s.RALinks = append(s.RALinks, name)
 		}
 	}
+
 	return nil
 }
 
@@ -293,9 +307,9 @@ const (
 	reflect6Path = "ipv6/fwmark_reflect"
 )
 
-// reflectOurs is the value by which fwmark_reflect is on by us. To the kernel all but 0 are the same (IP4_REPLY_MARK,
-// include/net/ip.h), and 255 is the largest, so the value itself says whose it is: what we find, an operator's 1 say, is not
-// ours to put back.
+// reflectOurs is the value by which fwmark_reflect is on by us. To the kernel all but 0 are the
+// same (IP4_REPLY_MARK, include/net/ip.h), and 255 is the largest, so the value itself says whose
+// it is: what we find, an operator's 1 say, is not ours to put back.
 const reflectOurs = config.RouteProtoNode
 
 func acceptRAPath(link string) string { return "ipv6/conf/" + link + "/accept_ra" }

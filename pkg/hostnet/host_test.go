@@ -13,9 +13,9 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 func TestApplyTwiceChangesNothing(t *testing.T) {
@@ -82,6 +82,7 @@ func TestWherePacketsGo(t *testing.T) {
 			}
 		})
 	}
+
 	for dst, want := range map[string]string{"198.18.130.9": "198.18.0.1", "fd42:aaaa:0:2::9": "fd42:0:0:1::1", "198.19.0.1": "198.18.0.1", "fd42:bbbb::1": "fd42:0:0:1::1"} {
 		hop, err := nettest.Lookup(l.h, netip.MustParseAddr(dst), 0)
 		if err != nil {
@@ -124,6 +125,7 @@ func randomWant(rng *rand.Rand) Want {
 	w := dual()
 	w.Devices = append(w.Devices, TunnelDevice{Name: "veil1", MTU: 1400 + rng.IntN(20)})
 	w.Peers, w.NodeAddrs = nil, nil
+
 	for n := 2; n < 8; n++ {
 		p := peer(n)
 		switch rng.IntN(5) {
@@ -137,6 +139,7 @@ func randomWant(rng *rand.Rand) Want {
 			w.NodeAddrs = append(w.NodeAddrs, p.NodeAddrs...)
 		}
 	}
+
 	if rng.IntN(3) == 0 {
 		w.ClusterRanges = append(w.ClusterRanges, prefixes("198.18.64.0/18")...)
 	}
@@ -146,6 +149,7 @@ func randomWant(rng *rand.Rand) Want {
 	if rng.IntN(6) == 0 {
 		w.Devices, w.Peers = nil, nil
 	}
+
 	w.Masquerade = rng.IntN(2) == 0
 	w.ReflectMarks = rng.IntN(2) == 0
 	shuffle(w.Peers)
@@ -204,7 +208,7 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		command string
-		// open is whether pods' packets may meet the underlay until the repair:
+		// open reports whether pods' packets may meet the underlay until the repair:
 		// what the guard is for.
 		open bool
 	}{
@@ -234,6 +238,7 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 				}
 				return nil
 			})
+
 			// The open ones are the control that shows that a hole would be seen.
 			if tt.open && !l.leaks(closed(dual())) {
 				t.Error("nothing leaves by the underlay though what closes was flushed")
@@ -244,6 +249,7 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 			if ops := l.apply(dual()); len(ops) == 0 {
 				t.Error("nothing was repaired")
 			}
+
 			l.assertIs(dual())
 			l.assertClosed(closed(dual()), "repaired")
 		})
@@ -259,22 +265,26 @@ func (l *lab) foreign() string {
 		if err != nil {
 			l.t.Fatal(err)
 		}
+
 		for _, r := range routes {
 			// Addresses that come up by themselves are not what is asked about.
 			if r.Protocol != config.RouteProtoNode && r.Protocol != unix.RTPROT_KERNEL {
 				fmt.Fprintln(&b, r)
 			}
 		}
+
 		rules, err := l.h.RuleList(family)
 		if err != nil {
 			l.t.Fatal(err)
 		}
+
 		for _, r := range rules {
 			if r.Protocol != config.RouteProtoNode {
 				fmt.Fprintf(&b, "%+v\n", r)
 			}
 		}
 	}
+
 	l.ns.Run(l.t, func() error {
 		c, err := nftables.New()
 		if err != nil {
@@ -288,6 +298,7 @@ func (l *lab) foreign() string {
 		}
 		return err
 	})
+
 	return b.String()
 }
 
@@ -309,11 +320,13 @@ func TestForeignStateIsUntouched(t *testing.T) {
 		}
 		return nil
 	})
+
 	before := l.foreign()
 	l.apply(dual())
 	if diff := cmp.Diff(before, l.foreign()); diff != "" {
 		t.Errorf("foreign state after apply (-before +after):\n%s", diff)
 	}
+
 	var took []string
 	l.ns.Run(t, func() (err error) {
 		took, err = l.host.Remove()
@@ -328,6 +341,7 @@ func TestForeignStateIsUntouched(t *testing.T) {
 	if s := l.read(); len(s.Routes)+len(s.Rules)+len(s.NAT)+len(s.Outer) > 0 {
 		t.Errorf("remove left:\n%s", s)
 	}
+
 	l.ns.Run(t, func() (err error) {
 		took, err = l.host.Remove()
 		return err

@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -64,7 +64,7 @@ func (l *lab) tryApply(ops []Op) error {
 	return l.ns.Do(func() error { return l.host.Apply(ops) })
 }
 
-// apply brings the kernel to what w wants and gives what was done.
+// apply brings the kernel to what w wants and returns what was done.
 func (l *lab) apply(w Want) []Op {
 	l.t.Helper()
 	ops := Diff(l.read(), Plan(w))
@@ -103,7 +103,7 @@ type probe struct {
 	mark uint32
 }
 
-// closed gives packets that w must keep from the underlay.
+// closed returns packets that w must keep from the underlay.
 func closed(w Want) map[probe]bool {
 	out := map[probe]bool{}
 	both := func(p netip.Prefix) {
@@ -111,19 +111,24 @@ func closed(w Want) map[probe]bool {
 		out[probe{a, 0}] = true
 		out[probe{a, config.PodMark}] = true
 	}
+
 	for _, r := range w.ClusterRanges {
 		both(r)
 	}
+
 	for _, r := range w.ServiceRanges {
 		both(r)
 	}
+
 	if slices.ContainsFunc(w.ClusterRanges, func(r netip.Prefix) bool { return r.Addr().Is4() }) {
 		out[probe{netip.MustParseAddr(config.PodGateway4), config.PodMark}] = true
 		out[probe{netip.MustParseAddr(config.TunnelAddress4), config.PodMark}] = true
 	}
+
 	for _, r := range w.ClosedRanges {
 		out[probe{r.Addr().Next().Next(), config.PodMark}] = true
 	}
+
 	for _, peer := range w.Peers {
 		for _, p := range peer.PodPrefixes {
 			both(p)
@@ -132,13 +137,14 @@ func closed(w Want) map[probe]bool {
 			out[probe{a, config.PodMark}] = true
 		}
 	}
+
 	for _, a := range w.NodeAddrs {
 		out[probe{a, config.PodMark}] = true
 	}
 	return out
 }
 
-// common gives the packets that both keep from the underlay.
+// common returns the packets that both keep from the underlay.
 func common(a, b map[probe]bool) map[probe]bool {
 	out := map[probe]bool{}
 	for p := range a {
@@ -149,7 +155,7 @@ func common(a, b map[probe]bool) map[probe]bool {
 	return out
 }
 
-// leaks is whether a probe would leave by the underlay.
+// leaks reports whether a probe would leave by the underlay.
 func (l *lab) leaks(probes map[probe]bool) bool {
 	l.t.Helper()
 	for p := range probes {
@@ -192,7 +198,7 @@ func (l *lab) assertOuter(probes map[probe]bool, when string) {
 	}
 }
 
-// lookup gives where a packet would go: a device's name or "unreachable".
+// lookup returns where a packet would go: a device's name or "unreachable".
 func (l *lab) lookup(dst string, mark uint32) string {
 	l.t.Helper()
 	hop, err := nettest.Lookup(l.h, netip.MustParseAddr(dst), mark)
@@ -205,7 +211,7 @@ func (l *lab) lookup(dst string, mark uint32) string {
 	return hop.Device
 }
 
-// peer gives peer number n (2 to 99), dual-stack.
+// peer returns peer number n (2 to 99), dual-stack.
 func peer(n int) Peer {
 	return Peer{
 		Name:        fmt.Sprintf("node-%d", n),
@@ -231,7 +237,7 @@ func dual() Want {
 	}
 }
 
-// only gives w without what is not of the family.
+// only returns w without what is not of the family.
 func only(w Want, v6 bool) Want {
 	keepP := func(in []netip.Prefix) (out []netip.Prefix) {
 		for _, p := range in {

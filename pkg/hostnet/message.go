@@ -88,6 +88,7 @@ func routeOf(body []byte, nameOf func(index int) string) (r Route, index int, pr
 	if len(body) < unix.SizeofRtMsg {
 		return Route{}, 0, 0, 0, false
 	}
+
 	family, bits := body[0], int(body[1])
 	proto, kind = body[5], body[7]
 	r.Table = int(body[4])
@@ -95,6 +96,7 @@ func routeOf(body []byte, nameOf func(index int) string) (r Route, index int, pr
 	if family == unix.AF_INET6 {
 		addr, size = netip.IPv6Unspecified(), 16
 	}
+
 	plain := kind == unix.RTN_UNICAST
 	for k, v := range attributes(body[unix.SizeofRtMsg:]) {
 		switch k {
@@ -118,6 +120,7 @@ func routeOf(body []byte, nameOf func(index int) string) (r Route, index int, pr
 			plain = false
 		}
 	}
+
 	r.Dst = netip.PrefixFrom(addr, bits)
 	switch {
 	case kind == unix.RTN_UNREACHABLE:
@@ -126,6 +129,7 @@ func routeOf(body []byte, nameOf func(index int) string) (r Route, index int, pr
 	default:
 		r.Device = oddDevice
 	}
+
 	return r, index, proto, kind, r.Dst.IsValid()
 }
 

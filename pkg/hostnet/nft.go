@@ -16,7 +16,7 @@ import (
 type nftTable struct {
 	name   string
 	chains []nftChain
-	// flowtable is whether there is a flow table in it, for packets that come in by links.
+	// flowtable reports whether there is a flow table in it, for packets that come in by links.
 	flowtable bool
 	links     []string
 }
@@ -96,6 +96,7 @@ func ruleLine(chain string, exprs []expr.Any) string {
 			line += fmt.Sprintf(" %T%+v", e, e)
 		}
 	}
+
 	return line
 }
 
@@ -140,7 +141,8 @@ func word(b []byte) uint32 {
 	return binary.NativeEndian.Uint32(b)
 }
 
-// readNFT gives the canonical text of the table of that name, nil when there is none, and the links of its flow table.
+// readNFT returns the canonical text of the table of that name, nil when there is none, and the
+// links of its flow table.
 func readNFT(name string) (lines, links []string, err error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -157,6 +159,7 @@ func readNFT(name string) (lines, links []string, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("list chains: %w", err)
 	}
+
 	lines = []string{tableLine(name)}
 	if slices.Contains(flowTableNames, name) { // Only there: a kernel without flow tables need not know how to list them.
 		tables, err := c.ListFlowtables(t)
@@ -167,6 +170,7 @@ func readNFT(name string) (lines, links []string, err error) {
 			lines, links = append(lines, flowtableLine(f.Name)), append(links, f.Devices...)
 		}
 	}
+
 	for _, chain := range chains {
 		if chain.Table.Name != name {
 			continue
@@ -180,6 +184,7 @@ func readNFT(name string) (lines, links []string, err error) {
 			lines = append(lines, ruleLine(chain.Name, r.Exprs))
 		}
 	}
+
 	return lines, links, nil
 }
 

@@ -19,11 +19,11 @@ import (
 //	WireGuard ─► LOCAL_OUT: DF ─► POST_ROUTING ─► larger than the route's MTU? ─► link
 //	ICMP "too big" about what this node's tunnel sent ─► LOCAL_IN: drop
 //
-// At LOCAL_OUT, so that what is forwarded pays nothing for it. ip_finish_output, which compares with the MTU,
-// comes after both (net/ipv4/ip_output.c), and iptunnel_xmit has taken back the leave to ignore DF:
-// what does not fit the link itself is dropped too. Over IPv6, where only the sender
-// fragments, that leave stays, but then nothing makes the route's MTU less than the
-// link's, and the tunnel's is derived from that.
+// At LOCAL_OUT, so that what is forwarded pays nothing for it. ip_finish_output, which compares
+// with the MTU, comes after both (net/ipv4/ip_output.c), and iptunnel_xmit has taken back the leave
+// to ignore DF: what does not fit the link itself is dropped too. Over IPv6, where only the sender
+// fragments, that leave stays, but then nothing makes the route's MTU less than the link's, and the
+// tunnel's is derived from that.
 
 // last is behind all standard priorities: nothing else changes the packet.
 const last = 120

@@ -12,13 +12,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 const tunnelPort = 51820
 
-// withVXLAN gives the lab a VXLAN device, whose packets take the way through the kernel
+// withVXLAN adds to the lab a VXLAN device, whose packets take the way through the kernel
 // that those of its WireGuard take (udp_tunnel_xmit_skb), with the mark of what they
 // carry, from and to the port of tunnels:
 //
@@ -64,7 +64,7 @@ func (l *lab) emit(to string, mark uint32, size int) {
 	})
 }
 
-// outer gives the IPv4 packets with UDP that left by the underlay.
+// outer returns the IPv4 packets with UDP that left by the underlay.
 func outer(frames []nettest.Frame) (packets [][]byte) {
 	for _, f := range frames {
 		if f.Outgoing && len(f.Data) >= 34 && f.Data[12] == 8 && f.Data[13] == 0 && f.Data[14+9] == unix.IPPROTO_UDP {
@@ -78,7 +78,8 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 	nettest.NeedProgram(t, "nft")
 	for _, tt := range []struct {
 		name string
-		// port is what the table is made for; 0 is the control that shows what the kernel does by itself.
+		// port is what the table is made for; 0 is the control that shows what the kernel does by
+		// itself.
 		port int
 		mark uint32
 		size int // inside, of the datagram
@@ -100,6 +101,7 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 			l.withVXLAN()
 			capture := nettest.NewCapture(t, l.ns, nettest.SnifferOptions{Link: "under0"})
 			l.emit("198.18.7.2", tt.mark, tt.size)
+
 			// By then the first is on the wire, or never.
 			l.emit("198.18.0.254", 0, 7)
 			sentinel := func() bool {
@@ -108,6 +110,7 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 			}
 			nettest.Until(t, 5*time.Second, "the packet that is sent last", sentinel)
 			var flags []uint16
+
 			packets := outer(capture.All(t))
 			for _, p := range packets[:len(packets)-1] {
 				flags = append(flags, binary.BigEndian.Uint16(p[6:]))
@@ -115,6 +118,7 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 					t.Errorf("the header's checksum is off by %#x: % x", sum, p[:20])
 				}
 			}
+
 			if fmt.Sprint(flags) != fmt.Sprint(tt.want) {
 				t.Errorf("flags and fragment offsets %#x, want %#x", flags, tt.want)
 			}
@@ -149,6 +153,7 @@ func TestForgedTooBigIsNotBelieved(t *testing.T) {
 			l := newLab(t)
 			l.apply(dual())
 			host, router := netip.MustParseAddr(tt.host), netip.MustParseAddr(tt.router)
+
 			const other = tunnelPort + 7
 			for _, port := range []int{tunnelPort, other} {
 				l.ns.Run(t, func() error {
@@ -159,6 +164,7 @@ func TestForgedTooBigIsNotBelieved(t *testing.T) {
 					return err
 				})
 			}
+
 			believed := func() string {
 				var out []byte
 				l.ns.Run(t, func() (err error) {
@@ -169,7 +175,9 @@ func TestForgedTooBigIsNotBelieved(t *testing.T) {
 				value, _, _ := strings.Cut(strings.TrimSpace(mtu), " ")
 				return value
 			}
-			// The second is the control. It comes after the first, and does not raise what that had lowered.
+
+			// The second is the control. It comes after the first, and does not raise what that had
+			// lowered.
 			tt.forge(l, host, router, tunnelPort, 1300)
 			tt.forge(l, host, router, other, 1400)
 			nettest.Until(t, 5*time.Second, "an error about another socket to be believed", func() bool { return believed() != "" })
@@ -180,7 +188,8 @@ func TestForgedTooBigIsNotBelieved(t *testing.T) {
 	}
 }
 
-// forge4 sends from the router that a datagram of the host's, from that port, was too big (RFC 1191).
+// forge4 sends from the router that a datagram of the host's, from that port, was too big (RFC
+// 1191).
 func forge4(l *lab, host, router netip.Addr, port, mtu uint16) {
 	quoted := make([]byte, 28)
 	quoted[0], quoted[8], quoted[9] = 0x45, 64, unix.IPPROTO_UDP

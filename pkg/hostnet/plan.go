@@ -29,10 +29,11 @@ type Want struct {
 	SelfAddrs []netip.Addr
 	// Masquerade makes what pods send outside the cluster carry this node's address.
 	Masquerade bool
-	// ReflectMarks makes what the kernel itself answers to a packet (resets, ICMP errors, echoes) carry the packet's mark,
-	// and be routed by it; in the families that are forwarded.
+	// ReflectMarks makes what the kernel itself answers to a packet (resets, ICMP errors, echoes)
+	// carry the packet's mark, and be routed by it; in the families that are forwarded.
 	ReflectMarks bool
-	// Flowtable lets packets of flows between pods and tunnels that passed once take the kernel's short way, where it has one.
+	// Flowtable lets packets of flows between pods and tunnels that passed once take the kernel's
+	// short way, where it has one.
 	Flowtable bool
 	// TunnelPort is the UDP port from which tunnels send; 0 leaves their packets alone.
 	TunnelPort int
@@ -71,12 +72,13 @@ func (p Peer) equal(q Peer) bool {
 		slices.Equal(p.Devices, q.Devices) && p.MTU == q.MTU
 }
 
-// Plan says how the kernel must be set. It is pure, and gives the same State for
+// Plan says how the kernel must be set. It is pure, and returns the same State for
 // the same Want in any order.
 func Plan(w Want) State {
 	p := planner{routes: make([]Route, 0, 16+10*len(w.Peers)+2*len(w.NodeAddrs))}
 	p.beneath(w)
 	p.tunnels(w)
+
 	s := State{Rules: planRules(w), Routes: p.list(), Devices: planDevices(w.Devices)}
 	for _, r := range w.ClusterRanges {
 		if r.Addr().Unmap().Is4() {
@@ -85,6 +87,7 @@ func Plan(w Want) State {
 			s.Forward6 = true
 		}
 	}
+
 	if w.ReflectMarks && s.Forward4 {
 		s.Reflect4 = reflectOurs
 	}
@@ -97,9 +100,11 @@ func Plan(w Want) State {
 	if w.Flowtable {
 		s.Flows = plannedFlows()
 	}
+
 	if w.TunnelPort != 0 {
 		s.Outer, s.OuterPort = outerTable(w.TunnelPort).lines(), w.TunnelPort
 	}
+
 	s.sortSmall()
 	return s
 }
@@ -108,7 +113,7 @@ type planner struct{ routes []Route }
 
 func (p *planner) add(r Route) { p.routes = append(p.routes, r) }
 
-// list gives the routes in canonical order; of several with one identity the
+// list returns the routes in canonical order; of several with one identity the
 // first that was added.
 func (p *planner) list() []Route {
 	slices.SortStableFunc(p.routes, compareKeys)
@@ -123,18 +128,22 @@ func (p *planner) beneath(w Want) {
 			p.add(unreachable(table, r))
 		}
 	}
+
 	if slices.ContainsFunc(w.ClusterRanges, func(r netip.Prefix) bool { return r.Addr().Unmap().Is4() }) {
 		// No host has these. Without a route they would leave by the node's default route.
 		for _, a := range []string{config.PodGateway4, config.TunnelAddress4} {
 			p.add(unreachable(config.TablePod, single(netip.MustParseAddr(a))))
 		}
 	}
+
 	for _, r := range w.ClosedRanges {
 		p.add(unreachable(config.TablePod, r))
 	}
+
 	for _, a := range slices.Concat(w.NodeAddrs, w.SelfAddrs) {
 		p.add(unreachable(config.TablePod, single(a)))
 	}
+
 	for _, peer := range w.Peers {
 		for _, a := range peer.NodeAddrs {
 			p.add(unreachable(config.TablePod, single(a)))
@@ -151,11 +160,13 @@ func (p *planner) beneath(w Want) {
 // tunnels lays the routes into tunnels over what is closed.
 func (p *planner) tunnels(w Want) {
 	source := sources(w.SelfAddrs)
-	// What pods send has its source. What the kernel answers by TablePod needs one that peers take from this node.
+	// What pods send has its source. What the kernel answers by TablePod needs one that peers take
+	// from this node.
 	var answers map[bool]netip.Addr
 	if w.ReflectMarks {
 		answers = source
 	}
+
 	peers := slices.SortedFunc(slices.Values(w.Peers), func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 	for _, peer := range peers {
 		if len(peer.Devices) == 0 {
@@ -172,9 +183,11 @@ func (p *planner) tunnels(w Want) {
 			p.add(via.to(unix.RT_TABLE_MAIN, prefix).from(source))
 		}
 	}
+
 	if len(w.Devices) == 0 {
 		return
 	}
+
 	// A host process that connects to a service is routed once before its packet
 	// is translated. What stays untranslated dies in the tunnel, which has no
 	// peer for it.
@@ -232,7 +245,7 @@ func covered(p netip.Prefix, ranges []netip.Prefix) bool {
 	})
 }
 
-// planRules gives the rules for every family that any range or node has.
+// planRules returns the rules for every family that any range or node has.
 func planRules(w Want) []Rule {
 	var out []Rule
 	for _, v6 := range []bool{false, true} {

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // reflecting is dual with reflected marks.
@@ -63,6 +63,7 @@ func TestReflectedMarksArePutBack(t *testing.T) {
 				nettest.Sysctl(t, l.ns, reflect6Path, tt.inet6)
 			}
 			was()
+
 			for _, back := range []struct {
 				name string
 				do   func()
@@ -99,8 +100,8 @@ func TestReflectedMarksOfAnOperatorStay(t *testing.T) {
 	l.assertReflects("removed", "1", "0")
 }
 
-// TestKernelAnswersByTheMark has the kernel refuse a connection whose packets are marked: nft marks what comes in, as the
-// programs at links do, and counts what goes out with a mark.
+// TestKernelAnswersByTheMark has the kernel refuse a connection whose packets are marked: nft marks
+// what comes in, as the programs at links do, and counts what goes out with a mark.
 //
 //	router ─► SYN, marked ─► node: no such port ─► RST, marked if it is reflected
 func TestKernelAnswersByTheMark(t *testing.T) {
@@ -114,6 +115,7 @@ func TestKernelAnswersByTheMark(t *testing.T) {
 		nft add chain inet marker out '{ type filter hook output priority 0; }'
 		nft add rule inet marker out meta l4proto tcp meta mark '&' %[1]d == %[1]d counter name reflected`,
 		config.PodMark|config.ServiceMark))
+
 	refuse := func(node netip.Addr) int {
 		t.Helper()
 		before := l.counted("reflected")
@@ -130,6 +132,7 @@ func TestKernelAnswersByTheMark(t *testing.T) {
 		})
 		return l.counted("reflected") - before
 	}
+
 	for _, step := range []struct {
 		name string
 		do   func()
@@ -164,8 +167,9 @@ func (l *lab) counted(name string) (n int) {
 	return n
 }
 
-// TestWhereAnswersGo has a node with another address, on a link before that of its own: unless a route says which
-// is preferred, what the kernel answers has the first it finds, and peers take from this node's tunnel what has its own.
+// TestWhereAnswersGo has a node with another address, on a link before that of its own: unless a
+// route says which is preferred, what the kernel answers has the first it finds, and peers take
+// from this node's tunnel what has its own.
 func TestWhereAnswersGo(t *testing.T) {
 	const answer = config.PodMark | config.ServiceMark
 	l := newLab(t)
@@ -179,6 +183,7 @@ func TestWhereAnswersGo(t *testing.T) {
 	if hop, err := nettest.Lookup(l.h, netip.MustParseAddr("198.18.130.9"), answer); err != nil || hop.Source.String() != "198.18.0.200" {
 		t.Errorf("without a preference an answer goes %s: %v, want it from the first address", hop, err)
 	}
+
 	l.apply(reflecting())
 	for _, tt := range []struct{ name, to, want, source string }{
 		{"a peer's pod", "198.18.130.9", "veil0", "198.18.0.1"},

@@ -33,7 +33,8 @@ type State struct {
 	Outer []string
 	// Flows is the same of NFTFlowTableTCP and NFTFlowTableUDP.
 	Flows []string
-	// Joins are the links that belong into its flow tables, Joined those that are in them. Only read, never planned.
+	// Joins are the links that belong into its flow tables, Joined those that are in them. Only
+	// read, never planned.
 	Joins, Joined []Join
 	// OuterPort is what Outer was planned for. Only planned, never read.
 	OuterPort int
@@ -77,7 +78,8 @@ type Device struct {
 	QueueLen int
 	// RPFilter is net.ipv4.conf.NAME.rp_filter: 2 is loose.
 	RPFilter int
-	// Addr4 is whether the device has config.TunnelAddress4, without which RPFilter is not loose.
+	// Addr4 reports whether the device has config.TunnelAddress4, without which RPFilter is not
+	// loose.
 	Addr4 bool
 	Up    bool
 }

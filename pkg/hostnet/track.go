@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // tracker knows links and addresses as the kernel last told, so that a message that says nothing
@@ -109,6 +109,7 @@ func (t *tracker) link(gone bool, body []byte) Change {
 	if body[0] == unix.AF_BRIDGE {
 		return Change{} // The same of a port of a bridge; the link tells by itself.
 	}
+
 	index := number(body[4:])
 	was, known := t.links[index]
 	is := linkSeen{flags: uint32(number(body[8:])) & linkFlags}
@@ -130,17 +131,20 @@ func (t *tracker) link(gone bool, body []byte) Change {
 			}
 		}
 	}
+
 	if gone {
 		delete(t.links, index)
 	} else if t.links[index] = is; known && is == was {
 		return Change{}
 	}
+
 	switch {
 	case is.tunnel() || was.tunnel():
 		return tunnelChange(gone || !known, was, is)
 	case is.pod() || was.pod():
 		return podChange(gone, known, was, is)
 	}
+
 	// A new link carries nothing before it has an address or a route, which tell by themselves.
 	return Change{Underlay: known || gone}
 }
@@ -174,11 +178,13 @@ func (t *tracker) addr(gone bool, body []byte) Change {
 	if len(body) < unix.SizeofIfAddrmsg {
 		return All()
 	}
+
 	index := number(body[4:])
 	l, known := t.links[index]
 	if known && l.pod() {
 		return Change{}
 	}
+
 	flags := uint32(body[2])
 	var addr netip.Addr
 	for k, v := range attributes(body[unix.SizeofIfAddrmsg:]) {
@@ -193,6 +199,7 @@ func (t *tracker) addr(gone bool, body []byte) Change {
 			flags = uint32(number(v))
 		}
 	}
+
 	key := addrSeen{index, netip.PrefixFrom(addr.Unmap(), int(body[1]))}
 	was, had := t.addrs[key]
 	if gone {
@@ -200,9 +207,11 @@ func (t *tracker) addr(gone bool, body []byte) Change {
 	} else if t.addrs[key] = flags; had && was == flags {
 		return Change{} // Its lifetime was prolonged.
 	}
+
 	if known && l.tunnel() {
 		return Change{Routing: gone}
 	}
+
 	// Routes that prefer an address as source go with it, IPv4 ones without a message.
 	return Change{Underlay: true, Routing: gone}
 }

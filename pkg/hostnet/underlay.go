@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // ErrNoUnderlay matches the error of Underlay when no link carries node traffic.
@@ -119,6 +119,7 @@ func (f *finder) route(body []byte, weight int) {
 	if len(body) < unix.SizeofRtMsg || body[7] != unix.RTN_UNICAST {
 		return
 	}
+
 	index := 0
 	var hops []byte
 	for k, v := range attributes(body[unix.SizeofRtMsg:]) {
@@ -133,9 +134,11 @@ func (f *finder) route(body []byte, weight int) {
 			hops = v
 		}
 	}
+
 	if hops == nil {
 		f.link(index, weight)
 	}
+
 	for len(hops) >= unix.SizeofRtNexthop {
 		size := int(binary.NativeEndian.Uint16(hops))
 		if size < unix.SizeofRtNexthop || size > len(hops) {
@@ -147,7 +150,7 @@ func (f *finder) route(body []byte, weight int) {
 	}
 }
 
-// noWay is whether err says that there is no route, or none of the family: routes of type
+// noWay reports whether err says that there is no route, or none of the family: routes of type
 // unreachable, prohibit and blackhole, or a kernel without IPv6. What a node claims
 // as its address must not be able to stop us.
 func noWay(err error) bool {

@@ -13,14 +13,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 func TestUnderlay(t *testing.T) {
 	self := addrs("198.18.0.1", "fd42:0:0:1::1")
 	gateways := addrs("198.18.0.254", "fd42:0:0:1::fe")
 	own := Underlay{Name: "under0", MTU: 1500, Addrs: self, Assigned: self, Gateways: gateways}
+
 	with := func(change func(*Underlay)) Underlay {
 		u := own
 		change(&u)
@@ -61,6 +62,7 @@ func TestUnderlay(t *testing.T) {
 				got, err = l.host.Underlay(tt.nodes, self)
 				return err
 			})
+
 			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Underlay{}, "Index"), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 				t.Errorf("underlay (-want +got):\n%s", diff)
 			}

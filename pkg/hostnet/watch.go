@@ -23,16 +23,19 @@ func Watch(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, erro
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to routing changes: %w", err)
 	}
+
 	nft, err := subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		route.Close()
 		return nil, fmt.Errorf("subscribe to nftables changes: %w", err)
 	}
+
 	// After the subscription: what changes meanwhile is told by a message, too.
 	seen, err := openTracker()
 	if err != nil {
 		return nil, errors.Join(err, route.Close(), nft.Close())
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	g := gatherer{changes: make(chan message), quiet: quiet, lossy: lossy}
 	var readers sync.WaitGroup
@@ -45,6 +48,7 @@ func Watch(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, erro
 		defer cancel()
 		read(ctx, nft, changeOfNFT, func() error { return nil }, g.changes)
 	})
+
 	out := make(chan Change)
 	go func() {
 		defer close(out)
@@ -53,6 +57,7 @@ func Watch(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, erro
 		nft.Close()
 		readers.Wait()
 	}()
+
 	return out, nil
 }
 
@@ -79,6 +84,7 @@ func (g gatherer) run(ctx context.Context, out chan<- Change) {
 		if pending.Empty() || rest != nil {
 			send = nil
 		}
+
 		select {
 		case <-ctx.Done():
 			return
@@ -92,6 +98,7 @@ func (g gatherer) run(ctx context.Context, out chan<- Change) {
 				pending.Add(All())
 				calm = time.After(g.lossy)
 			}
+
 		case send <- pending:
 			pending = Change{}
 			rest = time.After(g.quiet)

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // watched is a lab whose changes are watched.
@@ -98,6 +98,7 @@ func TestWatchTellsWhatOthersChanged(t *testing.T) {
 	l.sync(dual())
 	w.told(t, command("nft add table inet kubeveil_pods; nft add set inet kubeveil_pods pods4 '{ type ifname . ipv4_addr; }'"))
 	w.until(t, settled)
+
 	const vpod = "vpod0123456789a"
 	for _, tt := range []struct{ name, command, want string }{
 		{"a tunnel route deleted", "ip route del 198.18.130.0/24 table 30309", "r"},
@@ -152,14 +153,17 @@ func TestOwnWritesAreNoChange(t *testing.T) {
 	if ops == 0 || len(c.routes) == 0 {
 		t.Fatalf("%d ops, %d messages about routes: nothing was tested", ops, len(c.routes))
 	}
+
 	if got := w.summary(c); got != "" {
 		t.Errorf("own writes are told as %q", got)
 	}
+
 	// One of them taken away by somebody else, and put back.
 	const route = "198.18.128.0/28 dev veil0 table 30309 metric 1024 proto 118"
 	if got := w.summary(w.told(t, command("ip route del "+route))); got != "r" {
 		t.Errorf("a route that was taken away is told as %q, want r", got)
 	}
+
 	if got := w.summary(w.told(t, command("ip route add "+route))); got != "" {
 		t.Errorf("a route that was put back is told as %q", got)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // TestPodPacketsOnTheUnderlay sends from a pod to everything, and looks at the wire.
@@ -85,7 +85,7 @@ func TestPodPacketsOnTheUnderlay(t *testing.T) {
 	}
 }
 
-// sourceOf gives the source address of an Ethernet frame with IP in it.
+// sourceOf returns the source address of an Ethernet frame with IP in it.
 func sourceOf(frame []byte) string {
 	a, size := 14+12, 4
 	if frame[12] == 0x86 {
@@ -107,10 +107,12 @@ func TestSyncReadsOnlyWhenItMust(t *testing.T) {
 	if ops := l.sync(dual()); len(ops) != 0 {
 		t.Errorf("sync without Forget did %s", ops)
 	}
+
 	l.host.Forget()
 	if ops := l.sync(dual()); len(ops) != 1 {
 		t.Errorf("sync after Forget did %s, want one op", ops)
 	}
+
 	w := dual()
 	w.Devices[0].MTU = 1410
 	w.Devices = append(w.Devices, TunnelDevice{Name: "veil1"})
@@ -118,11 +120,13 @@ func TestSyncReadsOnlyWhenItMust(t *testing.T) {
 	if ops := l.sync(w); len(ops) != 0 {
 		t.Errorf("second sync did %s", ops)
 	}
+
 	l.assertIs(w)
 	l.host.inject = func(Op) error { return errors.New("boom") }
 	if err := l.ns.Do(func() error { _, err := l.host.Sync(Plan(dual())); return err }); err == nil {
 		t.Error("sync with a failing op gave no error")
 	}
+
 	l.host.inject = nil
 	l.sync(dual())
 	l.assertIs(dual())
@@ -156,28 +160,34 @@ func TestSyncWantPlansOnlyWhatIsNew(t *testing.T) {
 		})
 		return ops
 	}
+
 	syncWant(manyPeers(100))
 	again := manyPeers(100)
 	if allocated := testing.AllocsPerRun(1, func() { syncWant(again) }); allocated > 50 {
 		t.Errorf("to want the same again allocates %.0f times", allocated)
 	}
+
 	again.Peers[3].MTU = 1300
 	if ops := syncWant(again); len(ops) == 0 {
 		t.Error("another MTU changed nothing")
 	}
+
 	l.ns.Run(t, func() error { return exec.Command("ip", "route", "flush", "table", "30309", "metric", "1024").Run() })
 	l.host.Forget()
 	if ops := syncWant(again); len(ops) < 100 {
 		t.Errorf("after Forget %d ops, want the routes of a hundred peers", len(ops))
 	}
+
 	l.host.inject = func(Op) error { return errors.New("boom") }
 	fewer := manyPeers(99)
 	if err := l.ns.Do(func() error { _, err := l.host.SyncWant(fewer); return err }); err == nil {
 		t.Error("a failing op gave no error")
 	}
+
 	l.host.inject = nil
 	if ops := syncWant(fewer); len(ops) == 0 {
 		t.Error("what failed was not done by the next")
 	}
+
 	l.assertIs(fewer)
 }

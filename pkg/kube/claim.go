@@ -176,7 +176,7 @@ func EncodeClaim(c cluster.Claim) ([]byte, error) {
 	return raw, nil
 }
 
-// sameClaim is whether a and b say the same; nil is the same as nil only.
+// sameClaim reports whether a and b say the same; nil is the same as nil only.
 func sameClaim(a, b *cluster.Claim) bool {
 	return sameButFeatures(a, b) && (a == nil || slices.Equal(a.Features, b.Features))
 }

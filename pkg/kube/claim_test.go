@@ -57,6 +57,7 @@ func TestDecodeClaimKeepsUsableFeatures(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprintf("f%03d", i)
 	}
+
 	for _, tc := range []struct {
 		situation string
 		features  []string
@@ -156,6 +157,7 @@ func TestSchemaSaysWhatDecodeClaimSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var crd struct {
 		Spec struct {
 			Group string `json:"group"`
@@ -174,10 +176,12 @@ func TestSchemaSaysWhatDecodeClaimSays(t *testing.T) {
 	if err := yaml.Unmarshal(data, &crd); err != nil {
 		t.Fatal(err)
 	}
+
 	v := crd.Spec.Versions[0]
 	if crd.Spec.Group != Group || crd.Spec.Names.Kind != Kind || crd.Spec.Names.Plural != Resource || v.Name != Version {
 		t.Errorf("the resource is %s/%s %s %s", crd.Spec.Group, v.Name, crd.Spec.Names.Kind, crd.Spec.Names.Plural)
 	}
+
 	p := v.Schema.V3.Properties["spec"].Properties
 	keys := p["keys"]
 	for what, pair := range map[string][2]int64{
@@ -195,6 +199,7 @@ func TestSchemaSaysWhatDecodeClaimSays(t *testing.T) {
 			t.Errorf("%s: the schema says %d, the code %d", what, pair[0], pair[1])
 		}
 	}
+
 	keyPattern := regexp.MustCompile(keys.Items.Properties["publicKey"].Pattern)
 	endpoint, prefix := regexp.MustCompile(p["endpoints"].Items.Pattern), regexp.MustCompile(p["podPrefixes"].Items.Pattern)
 	for i := range 256 {
@@ -202,20 +207,24 @@ func TestSchemaSaysWhatDecodeClaimSays(t *testing.T) {
 			t.Errorf("the schema refuses the key %s", k)
 		}
 	}
+
 	if keyPattern.MatchString(key(1).String()[:42] + "B=") {
 		t.Error("the schema accepts a key with stray bits")
 	}
+
 	feature := regexp.MustCompile(p["features"].Items.Pattern)
 	for _, f := range cluster.Features() {
 		if !feature.MatchString(string(f)) || len(decodeFeatures([]cluster.Feature{f})) != 1 {
 			t.Errorf("the schema or the code refuses the feature %s", f)
 		}
 	}
+
 	for _, s := range []string{"198.18.0.1:51820", "[fd42::1]:51820", "[fd42:1111:2222:3333:4444:5555:6666:7777]:65535"} {
 		if !endpoint.MatchString(s) || len(s) > p["endpoints"].Items.MaxLength {
 			t.Errorf("the schema refuses the endpoint %s", s)
 		}
 	}
+
 	for _, s := range []string{"198.18.0.0/24", "fd42::/64", "fd42:1111:2222:3333:4444:5555:6666:7777/128", "::/0"} {
 		if !prefix.MatchString(s) || len(s) > p["podPrefixes"].Items.MaxLength {
 			t.Errorf("the schema refuses the prefix %s", s)

@@ -92,10 +92,12 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 	if o.Node == "" {
 		return nil, errors.New("kubernetes source: the node's name is empty: set node in the configuration")
 	}
+
 	cfg = rest.CopyConfig(cfg)
 	cfg.UserAgent = "veild"
 	cfg.QPS, cfg.Burst = 20, 50
 	cfg.ContentType = runtime.ContentTypeJSON
+
 	// gzip costs an API server more than it saves on the network of a cluster.
 	cfg.DisableCompression = true
 	cfg.NegotiatedSerializer = codecs.WithoutConversion()
@@ -107,6 +109,7 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes source: API server %q: %w", cfg.Host, err)
 	}
+
 	c := &Client{
 		node: o.Node, log: o.Log, rest: rc, host: base.Hostname(), port: portOf(base), times: defaultTiming,
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
@@ -117,13 +120,15 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
+
 	c.nodes = newStore(parseNode, sameNode, c.wake)
 	c.veilNodes = newStore(parseVeilNode, sameVeilNode, c.wake)
 	c.slices = newStore(parseSlice, sameSlice, c.wake)
 	return c, nil
 }
 
-// Server is the address that the credentials name for the API server; it is not valid when they have a host name.
+// Server is the address that the credentials name for the API server; it is not valid when they
+// have a host name.
 func (c *Client) Server() netip.AddrPort {
 	addr, err := netip.ParseAddr(c.host)
 	if err != nil {
@@ -162,6 +167,7 @@ func restConfig(path string) (*rest.Config, error) {
 		}
 		return cfg, nil
 	}
+
 	data, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -171,12 +177,14 @@ func restConfig(path string) (*rest.Config, error) {
 	case len(data) == 0:
 		return nil, fmt.Errorf("kubeconfig %s is empty", path)
 	}
+
 	// Loaded from the path, not from data: relative file names in it are relative to it.
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
 	}
+
 	if u, err := url.Parse(cfg.Host); err == nil && u.Hostname() == "" && u.Scheme != "" {
 		return nil, fmt.Errorf("kubeconfig %s: server %q has no host", path, cfg.Host)
 	}

@@ -17,6 +17,7 @@ func TestNewSaysWhatIsWrongWithTheKubeconfig(t *testing.T) {
 		}
 		return path
 	}
+
 	secret := "c2VjcmV0LXRva2Vu"
 	for _, c := range []struct{ situation, path, want string }{
 		{"absent", filepath.Join(dir, "none"), "does not exist: create it"},

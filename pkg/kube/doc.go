@@ -18,11 +18,11 @@
 // Nodes are asked for as protobuf, of which package wire reads the wanted fields; an API
 // server that answers in JSON is understood as well. VeilNodes have no other form than JSON.
 //
-// A VeilNode is owned by its Node, so Kubernetes' garbage collector removes it
-// with the Node. Where no controller manager runs, the nodes do it
-// themselves (collect.go): any node may, a while after the Node went, after
-// asking the API server once more, with the object's UID as a precondition.
-// Where a policy allows each node its own VeilNode only, that is refused and left to the garbage collector.
+// A VeilNode is owned by its Node, so Kubernetes' garbage collector removes it with the Node. Where
+// no controller manager runs, the nodes do it themselves (collect.go): any node may, a while after
+// the Node went, after asking the API server once more, with the object's UID as a precondition.
+// Where a policy allows each node its own VeilNode only, that is refused and left to the garbage
+// collector.
 //
 // Start reading at run.go, then claim.go (the VeilNode's format).
 package kube

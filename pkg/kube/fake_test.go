@@ -260,6 +260,7 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 		status(w, http.StatusUnprocessableEntity)
 		return
 	}
+
 	since, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	for _, o := range f.objects[path] {
 		rv, _ := strconv.Atoi(o["metadata"].(map[string]any)["resourceVersion"].(string))
@@ -267,10 +268,12 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 			ch <- event{"ADDED", o}
 		}
 	}
+
 	if stream {
 		ch <- event{"BOOKMARK", map[string]any{"apiVersion": kinds[path][0], "kind": kinds[path][1], "metadata": map[string]any{
 			"resourceVersion": strconv.Itoa(f.version), "annotations": map[string]any{"k8s.io/initial-events-end": "true"}}}}
 	}
+
 	f.watchers[ch] = path
 	f.mu.Unlock()
 	defer func() {
@@ -278,6 +281,7 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 		delete(f.watchers, ch)
 		f.mu.Unlock()
 	}()
+
 	encode := f.encoder(w, r, path)
 	for {
 		_ = http.NewResponseController(w).Flush()
@@ -313,6 +317,7 @@ func (f *fakeServer) change(method, path, name string, body map[string]any) (int
 	if method == http.MethodPost {
 		name = body["metadata"].(map[string]any)["name"].(string)
 	}
+
 	old, has := f.objects[path][name]
 	switch {
 	case has && method == http.MethodPost:
@@ -320,6 +325,7 @@ func (f *fakeServer) change(method, path, name string, body map[string]any) (int
 	case !has && method != http.MethodPost:
 		return http.StatusNotFound, nil
 	}
+
 	switch method {
 	case http.MethodPost:
 		return http.StatusOK, f.putLocked(path, body)
@@ -334,6 +340,7 @@ func (f *fakeServer) change(method, path, name string, body map[string]any) (int
 		}
 		f.removeLocked(path, name)
 	}
+
 	return http.StatusOK, old
 }
 

@@ -52,10 +52,12 @@ func parseNode(o *object) nodeEntry {
 		n = &wire.Node{}
 		e.problem = decodeNode(o, n)
 	}
+
 	podCIDRs := n.PodCIDRs
 	if len(podCIDRs) == 0 && n.PodCIDR != "" {
 		podCIDRs = []string{n.PodCIDR}
 	}
+
 	for _, text := range podCIDRs {
 		p, err := parsePrefix(text)
 		if err != nil || len(e.node.PodPrefixes) == maxFamilies {
@@ -64,6 +66,7 @@ func parseNode(o *object) nodeEntry {
 		}
 		e.node.PodPrefixes = append(e.node.PodPrefixes, p)
 	}
+
 	for _, a := range n.Addresses {
 		if a.Type != "InternalIP" && a.Type != "ExternalIP" {
 			continue // a name, or a type that says nothing of reachability
@@ -74,11 +77,13 @@ func parseNode(o *object) nodeEntry {
 		}
 		e.node.Addresses = append(e.node.Addresses, addr.Unmap())
 	}
+
 	e.node.Addresses = sortedAddrs(e.node.Addresses)
 	if len(e.node.Addresses) > maxNodeAddrs {
 		e.problem = fmt.Sprintf("status.addresses: %d, only %d are kept", len(e.node.Addresses), maxNodeAddrs)
 		e.node.Addresses = slices.Clone(e.node.Addresses[:maxNodeAddrs])
 	}
+
 	return e
 }
 

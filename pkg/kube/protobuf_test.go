@@ -22,7 +22,7 @@ import (
 
 const protobufType = "application/vnd.kubernetes.protobuf"
 
-// inProtobuf is whether a request is answered in protobuf. It counts those.
+// inProtobuf reports whether a request is answered in protobuf. It counts those.
 func (f *fakeServer) inProtobuf(r *http.Request, path string) bool {
 	if r.Header.Get("Accept-Encoding") != "" {
 		f.t.Errorf("%s was asked for in the encoding %q", path, r.Header.Get("Accept-Encoding"))
@@ -90,6 +90,7 @@ func TestNodesAreReadAsProtobuf(t *testing.T) {
 			bare := m{"metadata": m{"name": "bare"}, "spec": m{"podCIDR": "198.18.7.0/24"}}
 			f.put(nodesPath, bare)
 			r := start(t, f, "control")
+
 			r.until("all are there", func(s cluster.State) bool { return s.Synced && len(s.Nodes) == 4 })
 			f.put(nodesPath, node("changes", 9))
 			f.remove(nodesPath, "goes")
@@ -101,12 +102,14 @@ func TestNodesAreReadAsProtobuf(t *testing.T) {
 			if n := find(s, "control"); !n.ControlPlane || n.Created.IsZero() || find(s, "comes").ControlPlane {
 				t.Errorf("control %+v", n)
 			}
+
 			s.Revision = 0
 			if first == nil {
 				first = &s
 			} else if d := cmp.Diff(*first, s, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); d != "" {
 				t.Errorf("it differs from the first way:\n%s", d)
 			}
+
 			if asked := f.count("protobuf " + nodesPath); asked > 0 == tc.noProto {
 				t.Errorf("%d answers were protobuf", asked)
 			}

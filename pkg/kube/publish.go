@@ -64,6 +64,7 @@ func (c *Client) keepPublished(ctx context.Context) {
 	var done, tried written
 	fresh := wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2, Steps: 16, Jitter: 1}
 	backoff := fresh
+
 	var retry <-chan time.Time
 	for {
 		select {
@@ -75,27 +76,31 @@ func (c *Client) keepPublished(ctx context.Context) {
 			}
 		case <-retry:
 		}
+
 		retry = nil
 		want, owner, needed := c.toPublish(done)
 		if !needed {
 			c.note("publish VeilNode "+c.node, "")
 			continue
 		}
+
 		err := c.put(ctx, want, owner)
 		if ctx.Err() != nil {
 			return
 		}
+
 		c.report("publish VeilNode "+c.node, err)
 		tried = written{want, owner}
 		if err != nil {
 			retry = time.After(backoff.Step())
 			continue
 		}
+
 		backoff, done = fresh, tried
 	}
 }
 
-// sameDesired is whether what was last tried is still what is wanted.
+// sameDesired reports whether what was last tried is still what is wanted.
 func (c *Client) sameDesired(tried written) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,6 +139,7 @@ func (c *Client) put(ctx context.Context, want *cluster.Claim, owner types.UID) 
 	if err != nil {
 		return err
 	}
+
 	var live object
 	body, err := c.rest.Get().AbsPath(veilNodeKind.path...).Suffix(c.node).Do(ctx).Raw()
 	switch {
@@ -142,12 +148,14 @@ func (c *Client) put(ctx context.Context, want *cluster.Claim, owner types.UID) 
 	case err != nil:
 		return explain("get", veilNodeKind, err)
 	}
+
 	if err := decode(body, &live); err != nil {
 		return err
 	}
 	if seen := parseVeilNode(&live); sameClaim(seen.claim, want) && seen.ownerUID == owner {
 		return nil
 	}
+
 	next := c.veilNode(raw, owner)
 	next.ResourceVersion, next.UID = live.ResourceVersion, live.UID
 	data, err := json.Marshal(next)
@@ -158,6 +166,7 @@ func (c *Client) put(ctx context.Context, want *cluster.Claim, owner types.UID) 
 	if err != nil {
 		return explain("update", veilNodeKind, err)
 	}
+
 	c.log.Info("updated VeilNode", "node", c.node, "endpoints", want.Endpoints, "keys", len(want.Keys))
 	return nil
 }

@@ -93,11 +93,13 @@ func TestPublishIsRestoredAfter(t *testing.T) {
 			if err := r.Publish(claim(1)); err != nil {
 				t.Fatal(err)
 			}
+
 			r.until("published", func(s cluster.State) bool { return s.Synced && find(s, "a").Claim != nil })
 			harm(f)
 			if err := r.Publish(claim(2)); err != nil {
 				t.Fatal(err)
 			}
+
 			r.until("the new claim is in place", func(s cluster.State) bool {
 				n := find(s, "a")
 				return n != nil && n.Claim != nil && n.Claim.Keys[0].Public == key(2)

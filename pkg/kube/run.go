@@ -139,6 +139,7 @@ func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 			return w, nil
 		},
 	}
+
 	cache.NewReflectorWithOptions(lw, &object{}, st, cache.ReflectorOptions{
 		Name: k.what, TypeDescription: k.what,
 		Backoff: &wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2, Steps: 16, Jitter: 1},

@@ -94,10 +94,12 @@ func start(t *testing.T, f *fakeServer, name string, change ...func(*Client)) *r
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c.times = quick
 	for _, ch := range change {
 		ch(c)
 	}
+
 	r.Client = c
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -109,6 +111,7 @@ func start(t *testing.T, f *fakeServer, name string, change ...func(*Client)) *r
 			poke(r.more)
 		})
 	}()
+
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -316,14 +319,17 @@ func TestMalformedVeilNodeCostsItsClaimOnly(t *testing.T) {
 			if find(s, "good").Claim == nil || find(s, "bad").Claim != nil {
 				t.Errorf("claims: good %v, bad %v", find(s, "good").Claim, find(s, "bad").Claim)
 			}
+
 			for i := range 3 { // more states, and the same object again
 				f.put(veilNodesPath, m{"metadata": m{"name": "bad", "labels": m{"n": fmt.Sprint(i)}}, "spec": spec})
 				f.put(nodesPath, node(fmt.Sprint("more", i), 10+i))
 				r.until("more nodes", func(s cluster.State) bool { return len(s.Nodes) == 3+i })
 			}
+
 			if n := strings.Count(r.log.String(), "VeilNode bad"); n != 1 {
 				t.Errorf("logged %d times, want once:\n%s", n, r.log)
 			}
+
 			f.put(veilNodesPath, veilNode("bad", 2))
 			r.until("repaired", func(s cluster.State) bool { return find(s, "bad").Claim != nil })
 			if p := r.Problems(); len(p) != 0 {

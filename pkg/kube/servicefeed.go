@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// feed is a reflector's store that tells of changes instead of keeping objects: it keeps what it told, by namespace
-// and name, to know what a list that is read again leaves out.
+// feed is a reflector's store that tells of changes instead of keeping objects: it keeps what it
+// told, by namespace and name, to know what a list that is read again leaves out.
 type feed[T any] struct {
 	client *Client
 	what   string // before the name of an object, in problems
@@ -29,7 +29,8 @@ type feed[T any] struct {
 	once sync.Once
 }
 
-// parsed is what an object comes to. With nothing to tell, value is nil; problem is what was malformed and left out.
+// parsed is what an object comes to. With nothing to tell, value is nil; problem is what was
+// malformed and left out.
 type parsed[T any] struct {
 	value   *T
 	problem string

@@ -66,6 +66,7 @@ func parseService(o *object) parsed[service.Service] {
 	if spec.Type == "ExternalName" || len(spec.ClusterIPs) == 0 || spec.ClusterIPs[0] == "None" {
 		return parsed[service.Service]{}
 	}
+
 	var bad malformed
 	s := service.Service{
 		Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Created: o.CreationTimestamp.UTC(),
@@ -74,22 +75,26 @@ func parseService(o *object) parsed[service.Service] {
 		ExternalLocal: spec.ExternalTrafficPolicy == "Local", InternalLocal: spec.InternalTrafficPolicy == "Local",
 		HealthCheckNodePort: spec.HealthCheckNodePort,
 	}
+
 	for _, i := range status.LoadBalancer.Ingress {
 		if i.IP != "" && i.IPMode != "Proxy" { // absent is VIP
 			s.LoadBalancerIPs = append(s.LoadBalancerIPs, bad.addrs("status.loadBalancer.ingress", []string{i.IP})...)
 		}
 	}
+
 	if spec.SessionAffinity == "ClientIP" {
 		s.Affinity = defaultAffinity
 		if t := spec.SessionAffinityConfig.ClientIP.TimeoutSeconds; t > 0 {
 			s.Affinity = time.Duration(t) * time.Second
 		}
 	}
+
 	for _, p := range spec.Ports {
 		if protocol := bad.protocol("spec.ports", p.Protocol); protocol != 0 {
 			s.Ports = append(s.Ports, service.Port{Name: p.Name, Protocol: protocol, Port: p.Port, NodePort: p.NodePort})
 		}
 	}
+
 	return parsed[service.Service]{&s, string(bad)}
 }
 
@@ -108,9 +113,11 @@ func parseEndpoints(o *object) parsed[service.Slice] {
 	if err := unmarshal(o.Ports, &ports); err != nil {
 		return parsed[service.Slice]{problem: fmt.Sprintf("ports: %v; it is left out", err)}
 	}
+
 	if err := unmarshal(o.Endpoints, &endpoints); err != nil {
 		return parsed[service.Slice]{problem: fmt.Sprintf("endpoints: %v; it is left out", err)}
 	}
+
 	var bad malformed
 	s := service.Slice{Service: service.Name{Namespace: o.Namespace, Name: owner}, Name: o.Name}
 	for _, p := range ports {
@@ -118,12 +125,14 @@ func parseEndpoints(o *object) parsed[service.Slice] {
 			s.Ports = append(s.Ports, service.SlicePort{Name: p.Name, Protocol: protocol, Port: *p.Port})
 		}
 	}
+
 	for _, ep := range endpoints {
 		// Further addresses of an endpoint mean nothing (discovery.k8s.io/v1).
 		for _, addr := range bad.addrs("endpoints", ep.Addresses[:min(len(ep.Addresses), 1)]) {
 			s.Endpoints = append(s.Endpoints, ep.at(addr))
 		}
 	}
+
 	return parsed[service.Slice]{&s, string(bad)}
 }
 
@@ -137,7 +146,8 @@ type endpointSpec struct {
 	} `json:"conditions"`
 }
 
-// at gives the endpoint with what absent conditions mean: ready and serving true, terminating false (discovery.k8s.io/v1).
+// at returns the endpoint with what absent conditions mean: ready and serving true, terminating
+// false (discovery.k8s.io/v1).
 func (e endpointSpec) at(addr netip.Addr) service.Endpoint {
 	or := func(v *bool, absent bool) bool {
 		if v == nil {
@@ -171,7 +181,8 @@ func (m *malformed) addrs(field string, list []string) []netip.Addr {
 	return out
 }
 
-// ranges keeps a malformed range as one that nobody is in: without it a list of one would admit everybody.
+// ranges keeps a malformed range as one that nobody is in: without it a list of one would admit
+// everybody.
 func (m *malformed) ranges(list []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range list {

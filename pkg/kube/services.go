@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// ServiceSink takes services and endpoints as they become and go. Its methods are called from several goroutines and
-// must not block. What they are given is the sink's to read, not to change.
+// ServiceSink takes services and endpoints as they become and go. Its methods are called from
+// several goroutines and must not block. What they are given is the sink's to read, not to change.
 type ServiceSink interface {
 	PutService(s service.Service)
 	DeleteService(n service.Name)
@@ -21,8 +21,8 @@ type ServiceSink interface {
 	Listed()
 }
 
-// theirs leaves out what is no part of a service table: services that another proxy has (the label that
-// kube-proxy honours too), and headless ones, of which the controllers label the slices.
+// theirs leaves out what is no part of a service table: services that another proxy has (the label
+// that kube-proxy honours too), and headless ones, of which the controllers label the slices.
 const theirs = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
 
 var (
@@ -37,9 +37,9 @@ var (
 	}
 )
 
-// RunServices watches Services and EndpointSlices and tells sink of each change as it comes, until ctx ends, with whose error
-// it returns. A list that is read again becomes the changes that it comes to. An API server that is away is a
-// Problem, and what was told stands.
+// RunServices watches Services and EndpointSlices and tells sink of each change as it comes, until
+// ctx ends, with whose error it returns. A list that is read again becomes the changes that it
+// comes to. An API server that is away is a Problem, and what was told stands.
 func (c *Client) RunServices(ctx context.Context, sink ServiceSink) error {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
 	var wg sync.WaitGroup

@@ -12,7 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -207,17 +207,20 @@ func TestParseEndpointsBySituation(t *testing.T) {
 			if s == nil || len(s.Ports) != 1 || s.Ports[0] != (service.SlicePort{Name: "a", Protocol: service.TCP, Port: 80}) {
 				t.Fatalf("slice %+v", s)
 			}
+
 			var got *service.Endpoint
 			if len(s.Endpoints) == 1 {
 				ep := s.Endpoints[0]
 				ep.Addr = netip.Addr{}
 				got = &ep
 			}
+
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("endpoint %+v, want %+v", got, c.want)
 			}
 		})
 	}
+
 	for name, o := range map[string]*object{
 		"of no service": {AddressType: "IPv4"},
 		"of host names": {AddressType: "FQDN", ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{serviceNameLabel: "web"}}},

@@ -81,12 +81,15 @@ func DoFd(fd int, name string, fn func() error) error {
 			result <- fmt.Errorf("enter network namespace %s: %w", name, err)
 			return
 		}
+
 		err = fn()
 		if e := unix.Setns(int(back.Fd()), unix.CLONE_NEWNET); e == nil {
 			runtime.UnlockOSThread()
 		}
+
 		// Still locked: the thread ends with this goroutine.
 		result <- err
 	}()
+
 	return <-result
 }

@@ -5,7 +5,8 @@ import (
 	"net/netip"
 )
 
-// frame builds test frames from the inside out. Checksums are zero: the oracle does not look at them.
+// frame builds test frames from the inside out. Checksums are zero: the oracle does not look at
+// them.
 
 func eth(etherType uint16, inside []byte) []byte {
 	b := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}

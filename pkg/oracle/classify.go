@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Classify judges one frame, its Ethernet header and VLAN tags included. It is pure, keeps nothing of
-// frame and takes any bytes.
+// Classify judges one frame, its Ethernet header and VLAN tags included. It is pure, keeps nothing
+// of frame and takes any bytes.
 func Classify(r *Rules, frame []byte) Verdict {
 	etherType, inside, tags, ok := link(frame)
 	outside := false
@@ -24,12 +24,14 @@ func Classify(r *Rules, frame []byte) Verdict {
 	default:
 		v = Verdict{Unknown, fmt.Sprintf("Ethernet type %#04x", etherType)}
 	}
+
 	if v.Kind.Allowed() && tags > 0 {
 		v = Verdict{Unknown, "VLAN tag"}
 	}
 	if v.Kind.Allowed() && r.MaxFrame > 0 && len(frame) > r.MaxFrame {
 		v = Verdict{Oversize, fmt.Sprintf("%d bytes", len(frame))}
 	}
+
 	// Whatever it is, no bytes of the cluster's payloads.
 	if has(frame, r.Canary) {
 		return Verdict{LeakCanary, "canary in " + describe(v)}
@@ -37,6 +39,7 @@ func Classify(r *Rules, frame []byte) Verdict {
 	if !outside && has(frame, r.EgressCanary) {
 		return Verdict{LeakEgress, "egress canary in " + describe(v)}
 	}
+
 	return v
 }
 
@@ -68,10 +71,12 @@ func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	if !ok {
 		return Verdict{Unreadable, "IP header"}, false
 	}
+
 	if v, found := judgeHeaders(r, &p, 0); found {
 		v.Detail += ": " + p.String()
 		return v, false
 	}
+
 	if p.fragment {
 		return Verdict{Fragment, p.String()}, false
 	}
@@ -84,17 +89,20 @@ func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	if slices.Contains(r.Outside, p.src) || slices.Contains(r.Outside, p.dst) {
 		return Verdict{Kind: Egress}, true
 	}
+
 	if r.tunnel(&p) {
 		if !wireguard(p.payload) {
 			return Verdict{NotTunnel, p.String()}, false
 		}
 		return Verdict{Kind: Tunnel}, false
 	}
+
 	if inside, ok := quoted(&p); ok && slices.Contains(r.Nodes, p.src) && slices.Contains(r.Nodes, p.dst) {
 		if q, ok := parseIP(inside); ok && r.tunnel(&q) && !q.fragment && messageType(q.payload) {
 			return Verdict{Kind: TunnelError}, false
 		}
 	}
+
 	return Verdict{Unknown, p.String()}, false
 }
 
@@ -159,7 +167,7 @@ func (p *packet) inside() (in []byte, how string) {
 	return nil, ""
 }
 
-// quoted gives what an ICMP error quotes: the beginning of a packet (RFC 792, RFC 4443).
+// quoted returns what an ICMP error quotes: the beginning of a packet (RFC 792, RFC 4443).
 func quoted(p *packet) ([]byte, bool) {
 	if p.later || p.cut || len(p.payload) <= 8 {
 		return nil, false
@@ -181,8 +189,9 @@ func messageType(b []byte) bool {
 	return len(b) >= 4 && b[0] >= 1 && b[0] <= 4 && b[1] == 0 && b[2] == 0 && b[3] == 0
 }
 
-// neighbourDiscovery says whether an ICMPv6 message is one that hosts send to find each other: router
-// solicitation, neighbour solicitation and advertisement (RFC 4861), multicast listener reports (RFC 2710, 3810).
+// neighbourDiscovery says whether an ICMPv6 message is one that hosts send to find each other:
+// router solicitation, neighbour solicitation and advertisement (RFC 4861), multicast listener
+// reports (RFC 2710, 3810).
 func neighbourDiscovery(b []byte) bool {
 	if len(b) < 4 {
 		return false
@@ -202,8 +211,8 @@ const (
 	minTransportLen = 32
 )
 
-// wireguard says whether a UDP payload begins like a WireGuard message: type 1 to 4, three zero bytes, and the
-// length of that type.
+// wireguard says whether a UDP payload begins like a WireGuard message: type 1 to 4, three zero
+// bytes, and the length of that type.
 func wireguard(b []byte) bool {
 	if !messageType(b) {
 		return false

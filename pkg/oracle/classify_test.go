@@ -140,12 +140,14 @@ func TestClassifyReadsPacketsInPackets(t *testing.T) {
 	in6 := func(proto byte, inside []byte) []byte {
 		return eth(etherIPv6, ip6(node1v6, out6, proto, inside))
 	}
+
 	inFrame := func(p []byte) []byte {
 		if p[0]>>4 == 6 {
 			return eth(etherIPv6, p)
 		}
 		return vlan(etherVLAN, etherIPv4, p)
 	}
+
 	options := func(n int, next byte, inside []byte) []byte {
 		for range n {
 			inside, next = extension(next, 0, inside), 60
@@ -210,8 +212,8 @@ func TestClassifyZeroRules(t *testing.T) {
 	}
 }
 
-// Whatever the bytes are, judging them ends, keeps the frame as it is and never allows a canary or a plain
-// header with a pod's address.
+// Whatever the bytes are, judging them ends, keeps the frame as it is and never allows a canary or
+// a plain header with a pod's address.
 func FuzzClassify(f *testing.F) {
 	f.Add(eth(etherIPv4, ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 96)))))
 	f.Add(eth(etherIPv4, ip4(node1, node2, ICMP, icmp(3, ip4(pod1, pod2, UDP, udp(1, 2, nil))))))
@@ -223,6 +225,7 @@ func FuzzClassify(f *testing.F) {
 	f.Add(eth(etherIPv6, ip6(node1v6, out6, 43, compressed(UDP, 2, 3, udp(1, 2, nil), out6, out6))))
 	f.Add(eth(etherIPv4, ip4(node1, out4, 51, authenticated(protoEthernet, eth(etherIPv6, ip6(node1v6, out6, 60, nil))))))
 	r := testRules()
+
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		before := bytes.Clone(frame)
 		v := Classify(r, frame)
@@ -235,6 +238,7 @@ func FuzzClassify(f *testing.F) {
 		if got := Classify(r, append(frame, r.Canary...)); got.Kind != LeakCanary {
 			t.Errorf("canary at the end: %s", got.Kind)
 		}
+
 		// An IPv4 header with a pod's address is a leak whatever else it says.
 		if len(frame) >= 34 && frame[12] == 8 && frame[13] == 0 && frame[14]>>4 == 4 {
 			pod := netip.MustParseAddr(pod2).As4()

@@ -36,7 +36,8 @@ const (
 
 // Result is what was seen.
 type Result struct {
-	// Frames is how many were judged, over all links: one that crosses the bridge is judged on each.
+	// Frames is how many were judged, over all links: one that crosses the bridge is judged on
+	// each.
 	Frames uint64 `json:"frames"`
 	// Bytes of them all.
 	Bytes uint64 `json:"bytes"`
@@ -61,7 +62,8 @@ func (r Result) Findings() uint64 {
 	return n
 }
 
-// Err is nil when every frame was seen and allowed, and at least one was. It shows examples otherwise.
+// Err is nil when every frame was seen and allowed, and at least one was. It shows examples
+// otherwise.
 func (r Result) Err() error {
 	switch {
 	case r.Dropped > 0:
@@ -96,8 +98,8 @@ type Oracle struct {
 	result Result
 }
 
-// Start makes an Oracle for the network namespace at a path, or that of the caller if it is "", which takes no more than
-// CAP_NET_RAW. It sees nothing before Watch.
+// Start makes an Oracle for the network namespace at a path, or that of the caller if it is "",
+// which takes no more than CAP_NET_RAW. It sees nothing before Watch.
 func Start(netnsPath string, rules Rules) (*Oracle, error) {
 	o := &Oracle{netns: netnsPath, stop: make(chan struct{}), kept: map[string]int{}, seen: Result{Kinds: map[Kind]uint64{}}}
 	o.rules.Store(rules.clone())
@@ -112,8 +114,8 @@ func (o *Oracle) inside(fn func() error) error {
 	return netns.Do(o.netns, fn)
 }
 
-// Watch watches a link from now until Stop, both directions. A link that is gone is no error later: what it
-// carried counts.
+// Watch watches a link from now until Stop, both directions. A link that is gone is no error later:
+// what it carried counts.
 func (o *Oracle) Watch(link string) error {
 	var r *ring
 	err := o.inside(func() error {
@@ -160,6 +162,7 @@ func (o *Oracle) read(r *ring) {
 			o.keep(r.link, v, frame)
 		}
 	}
+
 	for {
 		r.drain(judge)
 		o.add(&local)
@@ -228,7 +231,8 @@ func (o *Oracle) add(local *Result) {
 	clear(local.Kinds)
 }
 
-// Seen is what was judged until now, or since the last Take; Dropped is only known from Take and Stop.
+// Seen is what was judged until now, or since the last Take; Dropped is only known from Take and
+// Stop.
 func (o *Oracle) Seen() Result {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -241,8 +245,8 @@ func (o *Oracle) Seen() Result {
 	return r
 }
 
-// Stop judges what is still in the rings, ends and gives the result since Start or the last Take. A second
-// call gives the same.
+// Stop judges what is still in the rings, ends and returns the result since Start or the last Take.
+// A second call returns the same.
 func (o *Oracle) Stop() (Result, error) {
 	o.mu.Lock()
 	if o.ended {

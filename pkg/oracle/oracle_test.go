@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -41,12 +41,14 @@ func TestOracleJudgesEveryFrame(t *testing.T) {
 	if err := o.Watch("orb"); err != nil {
 		t.Fatal(err)
 	}
+
 	tunnel := eth(etherIPv4, ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 1024))))
 	leak := vlan(etherVLAN, etherIPv4, ip4(pod1, pod2, TCP, tcp(1, 2, []byte("hello, hello, hello, hello, hello"))))
 	var frames [][]byte
 	for range 5000 {
 		frames = append(frames, tunnel)
 	}
+
 	c.transmit(t, append(frames, leak)...)
 	r, err := o.Stop()
 	if err != nil {
@@ -61,6 +63,7 @@ func TestOracleJudgesEveryFrame(t *testing.T) {
 	if err := r.Err(); err == nil || !strings.Contains(err.Error(), pod1) {
 		t.Errorf("error does not name the pod: %v", err)
 	}
+
 	again, err := o.Stop()
 	if err != nil || again.Frames != r.Frames {
 		t.Errorf("second Stop: %v, %v", again.Frames, err)
@@ -108,10 +111,12 @@ func TestOracleCountsDrops(t *testing.T) {
 		return err
 	})
 	frame := eth(etherIPv4, ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 1400))))
+
 	var frames [][]byte
 	for range 4000 {
 		frames = append(frames, frame)
 	}
+
 	c.transmit(t, frames...)
 	o := &Oracle{netns: c.path(), stop: make(chan struct{}), kept: map[string]int{}, seen: Result{Kinds: map[Kind]uint64{}}}
 	o.rules.Store(testRules())
@@ -125,6 +130,7 @@ func TestOracleCountsDrops(t *testing.T) {
 	if result.Dropped == 0 || result.Frames+result.Dropped != uint64(len(frames)) {
 		t.Errorf("%d judged and %d dropped of %d", result.Frames, result.Dropped, len(frames))
 	}
+
 	if err := result.Err(); err == nil || !strings.Contains(err.Error(), "nothing is proven") {
 		t.Errorf("drops are no error: %v", err)
 	}

@@ -70,6 +70,7 @@ func parseIPv4(b []byte) (p packet, ok bool) {
 	if len(b) < 20 {
 		return p, false
 	}
+
 	p.src, p.dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
 	p.proto = b[9]
 	where := binary.BigEndian.Uint16(b[6:])
@@ -80,11 +81,13 @@ func parseIPv4(b []byte) (p packet, ok bool) {
 		p.cut = true
 		return p, true
 	}
+
 	rest := b[header:]
 	// What follows the packet is Ethernet's padding.
 	if total := int(binary.BigEndian.Uint16(b[2:])); total >= header && total-header < len(rest) {
 		rest = rest[:total-header]
 	}
+
 	for p.proto == protoAuth && !p.later {
 		size := extensionSize(p.proto, rest)
 		if size == 0 || size > len(rest) {
@@ -93,6 +96,7 @@ func parseIPv4(b []byte) (p packet, ok bool) {
 		}
 		p.proto, rest = rest[0], rest[size:]
 	}
+
 	p.ports(rest)
 	return p, true
 }
@@ -128,11 +132,13 @@ func parseIPv6(b []byte) (p packet, ok bool) {
 	if len(b) < 40 {
 		return p, false
 	}
+
 	p.src, p.dst = netip.AddrFrom16([16]byte(b[8:24])).Unmap(), netip.AddrFrom16([16]byte(b[24:40])).Unmap()
 	next, rest := b[6], b[40:]
 	if length := int(binary.BigEndian.Uint16(b[4:])); length > 0 && length < len(rest) {
 		rest = rest[:length]
 	}
+
 	for !p.later {
 		p.proto = next
 		switch next {
@@ -145,16 +151,20 @@ func parseIPv6(b []byte) (p packet, ok bool) {
 			p.ports(rest)
 			return p, true
 		}
+
 		size := extensionSize(next, rest)
 		if next == protoRouting {
 			p.routing(rest[:min(size, len(rest))])
 		}
+
 		if size == 0 || size > len(rest) {
 			p.cut = true
 			return p, true
 		}
+
 		next, rest = rest[0], rest[size:]
 	}
+
 	p.proto = next
 	p.ports(rest)
 	return p, true
@@ -173,6 +183,7 @@ func (p *packet) routing(h []byte) {
 	if len(h) < 8 {
 		return
 	}
+
 	room := int(h[1]) * 8
 	listed := h[8:]
 	// How many addresses there are, and what they leave out since the destination has it.
@@ -191,6 +202,7 @@ func (p *packet) routing(h []byte) {
 	default:
 		return
 	}
+
 	for i := range count {
 		if i == count-1 {
 			without = lastWithout

@@ -19,7 +19,8 @@ const (
 	retireMS   = 20
 )
 
-// ring is a packet socket with a TPACKET_V3 ring on one link (Documentation/networking/packet_mmap.rst).
+// ring is a packet socket with a TPACKET_V3 ring on one link
+// (Documentation/networking/packet_mmap.rst).
 type ring struct {
 	link   string
 	fd     int
@@ -32,8 +33,8 @@ type ring struct {
 	takes            chan chan<- error
 }
 
-// openRing opens a ring of some blocks on a link of the calling thread's network namespace; from its
-// return every frame of the link is in it.
+// openRing opens a ring of some blocks on a link of the calling thread's network namespace; from
+// its return every frame of the link is in it.
 func openRing(link string, blocks int) (*ring, error) {
 	i, err := net.InterfaceByName(link)
 	if err != nil {
@@ -88,7 +89,8 @@ func (r *ring) wait(ms int) {
 	}
 }
 
-// drain hands each frame of all full blocks to fn and gives the blocks back. The frame is valid during fn only.
+// drain hands each frame of all full blocks to fn and gives the blocks back. The frame is valid
+// during fn only.
 func (r *ring) drain(fn func(frame []byte)) {
 	for {
 		block := r.blocks[r.next*blockSize : (r.next+1)*blockSize]
@@ -128,8 +130,8 @@ func withTag(h *unix.Tpacket3Hdr, frame []byte) []byte {
 	return append(tagged, frame[12:]...)
 }
 
-// count adds the kernel's counts since the last call; it says whether every frame that the kernel kept was
-// handed out.
+// count adds the kernel's counts since the last call; it says whether every frame that the kernel
+// kept was handed out.
 func (r *ring) count() (complete bool, err error) {
 	s, err := unix.GetsockoptTpacketStatsV3(r.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {

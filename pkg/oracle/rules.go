@@ -32,8 +32,8 @@ type Rules struct {
 	Outside []netip.Addr
 	// Flows are control traffic of the test itself.
 	Flows []Flow
-	// MaxFrame is the longest frame, bytes, VLAN tags not counted; 0 is any. A longer one was not yet
-	// cut into what a wire carries, so its inside was not judged.
+	// MaxFrame is the longest frame, bytes, VLAN tags not counted; 0 is any. A longer one was not
+	// yet cut into what a wire carries, so its inside was not judged.
 	MaxFrame int
 }
 

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Take gives what was seen since Start or the last Take and begins anew, so that one run can hold a part whose
-// findings are wanted. Every frame that a watched link carried before the call is in what it gives; one
-// that comes during the call may be on either side.
+// Take returns what was seen since Start or the last Take and begins anew, so that one run can hold
+// a part whose findings are wanted. Every frame that a watched link carried before the call is in
+// what it gives; one that comes during the call may be on either side.
 func (o *Oracle) Take() (Result, error) {
 	o.mu.Lock()
 	rings := slices.Clone(o.rings)
@@ -70,8 +70,8 @@ func (r *ring) catchUp(fn func(frame []byte)) error {
 	}
 }
 
-// lost gives how many frames were dropped that it has not given before; at the end, those too that the kernel
-// kept and never handed out.
+// lost returns how many frames were dropped that it has not given before; at the end, those too
+// that the kernel kept and never handed out.
 func (r *ring) lost(end bool) uint64 {
 	n := r.dropped - r.told
 	r.told = r.dropped

@@ -12,6 +12,7 @@ func TestTakeParts(t *testing.T) {
 	if err := o.Watch("orb"); err != nil {
 		t.Fatal(err)
 	}
+
 	tunnel := eth(etherIPv4, ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 1024))))
 	leak := eth(etherIPv4, ip4(pod1, pod2, TCP, tcp(1, 2, nil)))
 	var whole Result
@@ -34,9 +35,11 @@ func TestTakeParts(t *testing.T) {
 		}
 		whole = whole.Plus(r)
 	}
+
 	if whole.Frames != 317 || whole.Plaintext != 6 || whole.Kinds[Tunnel] != 311 || len(whole.Examples) != 4 {
 		t.Errorf("all parts together: %+v", whole)
 	}
+
 	c.transmit(t, tunnel)
 	if r, err := o.Stop(); err != nil || r.Frames != 1 || r.Plaintext != 0 {
 		t.Errorf("the last part: %d frames, %d plaintext, %v", r.Frames, r.Plaintext, err)

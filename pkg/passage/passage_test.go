@@ -13,10 +13,10 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
-	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // The main thread shows the process's mounts to the leak check: a test that
@@ -97,6 +97,7 @@ func TestProbe(t *testing.T) {
 			if tt.rules != "" {
 				h.Run(t, func() error { return exec.Command("nft", tt.rules).Run() })
 			}
+
 			var err error
 			h.Run(t, func() error {
 				err = Probe(t.Context(), config.RunDir, Ways(own, peer))
@@ -108,11 +109,13 @@ func TestProbe(t *testing.T) {
 			if tt.dropped != "" && !strings.Contains(err.Error(), tt.dropped) {
 				t.Errorf("%v does not name %s", err, tt.dropped)
 			}
+
 			for _, f := range frames.All(t) {
 				if strings.Contains(string(f.Data), "kubeveil probe") {
 					t.Errorf("a datagram left: % x", f.Data)
 				}
 			}
+
 			left(t, h)
 		})
 	}
@@ -153,11 +156,13 @@ func left(t *testing.T, h *nettest.Host) {
 		if err != nil {
 			return err
 		}
+
 		for _, l := range links {
 			if strings.HasPrefix(l.Attrs().Name, config.PodLinkPrefix) {
 				t.Errorf("link %s is left", l.Attrs().Name)
 			}
 		}
+
 		if _, err := os.Stat(filepath.Join(config.RunDir, "probe")); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the directory is left: %v", err)
 		}
@@ -165,12 +170,14 @@ func left(t *testing.T, h *nettest.Host) {
 		if err != nil {
 			return err
 		}
+
 		tables, err := c.ListTables()
 		for _, table := range tables {
 			if table.Name == config.NFTProbeTable {
 				t.Error("the table is left")
 			}
 		}
+
 		return err
 	})
 }

@@ -7,7 +7,7 @@ type Traffic struct {
 	// Sent counts the bytes to the peer, as they were read at At.
 	Sent int64
 	At   time.Time
-	// Silent is whether the peer does not answer what it is sent. It is then probed
+	// Silent reports whether the peer does not answer what it is sent. It is then probed
 	// for as long as that lasts: nobody else may have anything to say to it.
 	Silent bool
 }

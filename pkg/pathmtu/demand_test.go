@@ -13,6 +13,7 @@ func TestOnlyTrafficIsWorthAProbe(t *testing.T) {
 		silent bool
 		want   bool // and if so, the probe is over at once
 	}
+
 	for _, tc := range []struct {
 		name  string
 		looks []look

@@ -85,7 +85,7 @@ type target struct {
 	probing  bool // the search was not idle when it was last looked at
 }
 
-// New gives a Prober without peers.
+// New returns a Prober without peers.
 func New(o Options) *Prober {
 	if o.Port == 0 {
 		o.Port = config.ProbePort
@@ -110,28 +110,34 @@ func (p *Prober) SetPeers(peers []Peer) {
 	next := make(map[peerID]*target, len(peers))
 	p.byAddr = make(map[addrID]*target, len(peers))
 	p.looked = time.Time{}
+
 	for _, peer := range peers {
 		id := peerID{peer.Name, peer.Device}
 		if old, ok := p.peers[id]; ok && old.Peer == peer {
 			next[id], p.byAddr[addrID{peer.Device, peer.Addr}] = old, old
 			continue
 		}
+
 		floor := floor4
 		if peer.Addr.Is6() {
 			floor = config.MinPodMTU6
 		}
+
 		t := &target{Peer: peer, search: NewSearch(floor, peer.DeviceMTU, p.o.Timing, now), told: peer.DeviceMTU}
 		if size, ok := p.believed[peer.Name]; ok && size < peer.DeviceMTU {
 			t.search.Believe(size)
 			t.told = t.search.MTU()
 			delete(p.believed, peer.Name)
 		}
+
 		if old, ok := p.peers[id]; ok {
 			t.told = old.told
 		}
+
 		now = now.Add(spread)
 		next[id], p.byAddr[addrID{peer.Device, peer.Addr}] = t, t
 	}
+
 	p.peers = next
 	p.wake()
 }
@@ -248,17 +254,20 @@ func (p *Prober) openSockets(ctx context.Context, now time.Time) {
 	if now.Sub(p.looked) < maxPause {
 		return
 	}
+
 	p.looked = now
 	wanted := map[socketID]bool{}
 	for _, t := range p.peers {
 		wanted[socketID{t.Device, t.Addr.Is6()}] = true
 	}
+
 	for id, s := range p.sockets {
 		if !wanted[id] || !s.alive(id.device) {
 			s.conn.Close()
 			delete(p.sockets, id)
 		}
 	}
+
 	for id := range wanted {
 		if p.sockets[id] != nil {
 			continue
@@ -312,7 +321,7 @@ func (p *Prober) read(id socketID, s *socket) {
 	}
 }
 
-// current is whether s is still in use: an error of it is then one of the
+// current reports whether s is still in use: an error of it is then one of the
 // network's, told by ICMP.
 func (p *Prober) current(id socketID, s *socket) bool {
 	p.mu.Lock()
@@ -320,7 +329,7 @@ func (p *Prober) current(id socketID, s *socket) bool {
 	return p.sockets[id] == s
 }
 
-// receive judges a message of n bytes and gives what is to be answered, if anything.
+// receive judges a message of n bytes and returns what is to be answered, if anything.
 func (p *Prober) receive(id socketID, from netip.Addr, m message, n int, now time.Time) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 )
 
@@ -79,6 +79,7 @@ func TestNarrowPathIsFoundAndLeftAgain(t *testing.T) {
 				defer mu.Unlock()
 				last = mtu
 			})
+
 			q := start(t, b, addrB, nil)
 			found := func(want int) func() bool {
 				return func() bool {
@@ -89,6 +90,7 @@ func TestNarrowPathIsFoundAndLeftAgain(t *testing.T) {
 			}
 			p.SetPeers([]pathmtu.Peer{{Name: "b", Device: "veil0", Addr: addrB, DeviceMTU: 1500}})
 			q.SetPeers([]pathmtu.Peer{{Name: "a", Device: "veil0", Addr: addrA, DeviceMTU: 1500}})
+
 			blackHole(t, b, 1400)
 			nettest.Until(t, 20*time.Second, "the narrow path", found(tc.want))
 			blackHole(t, b, 1500)
@@ -114,16 +116,19 @@ func TestProbesWaitForTraffic(t *testing.T) {
 			return pathmtu.Traffic{Sent: sent.Load(), At: time.Now()}, true
 		},
 	})
+
 	q := start(t, b, addrB, nil)
 	q.SetPeers([]pathmtu.Peer{{Name: "a", Device: "veil0", Addr: addrA, DeviceMTU: 576}})
 	p.SetPeers([]pathmtu.Peer{{Name: "b", Device: "veil0", Addr: addrB, DeviceMTU: 1500}})
 	blackHole(t, b, 1400)
 	nettest.Until(t, 20*time.Second, "two looks at an idle peer", func() bool { return asked.Load() >= 2 })
+
 	for _, f := range wire.All(t) {
 		if len(f.Data) > 600 {
 			t.Fatalf("an idle peer was sent a probe of %d bytes", len(f.Data))
 		}
 	}
+
 	sent.Store(1 << 20)
 	nettest.Until(t, 20*time.Second, "the narrow path", func() bool { return found.Load() == 1392 })
 }
@@ -158,6 +163,7 @@ func TestStrangersGetNoAnswer(t *testing.T) {
 	probe := make([]byte, 100)
 	copy(probe, "kvp1\x01")
 	probe[16], probe[17] = 0, 128
+
 	answered := func(from netip.Addr) bool {
 		yes := false
 		a.Run(t, func() error {
@@ -175,6 +181,7 @@ func TestStrangersGetNoAnswer(t *testing.T) {
 			if err := unix.Sendto(fd, probe, 0, &unix.SockaddrInet4{Port: 51821, Addr: addrB.As4()}); err != nil {
 				return err
 			}
+
 			buf := make([]byte, 2000)
 			for {
 				n, _, err := unix.Recvfrom(fd, buf, 0)
@@ -187,8 +194,10 @@ func TestStrangersGetNoAnswer(t *testing.T) {
 				}
 			}
 		})
+
 		return yes
 	}
+
 	nettest.Until(t, 10*time.Second, "an answer to the peer", func() bool { return answered(addrA) })
 	if answered(other) {
 		t.Error("a stranger was answered")

@@ -21,7 +21,7 @@ type path struct {
 	sent   int
 }
 
-// carries is whether a packet of size comes through: WireGuard pads it to a
+// carries reports whether a packet of size comes through: WireGuard pads it to a
 // multiple of 16, but not beyond the MTU of the device.
 func (p *path) carries(size int) bool {
 	padded := min((size+15)/16*16, p.device)
@@ -140,7 +140,8 @@ func TestDeviceBelowTheFloor(t *testing.T) {
 	}
 }
 
-// A peer that comes up while its first probes are under way has a wide path, whichever of them it misses.
+// A peer that comes up while its first probes are under way has a wide path, whichever of them it
+// misses.
 func TestLatePeerLowersNothing(t *testing.T) {
 	for late := time.Duration(0); late < 10*time.Second; late += 50 * time.Millisecond {
 		p := &path{device: 1440, mtu: 1440, now: start(), from: start().Add(late)}

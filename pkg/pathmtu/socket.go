@@ -33,7 +33,8 @@ func openSocket(ctx context.Context, device string, source netip.Addr, port uint
 	lc := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
 		var err error
 		e := c.Control(func(fd uintptr) {
-			// Asked before the socket is bound to it: a device that is made again in between is noticed by alive.
+			// Asked before the socket is bound to it: a device that is made again in between is
+			// noticed by alive.
 			if index, err = linkIndex(int(fd), device); err == nil {
 				err = setOptions(int(fd), network, device)
 			}
@@ -70,7 +71,7 @@ func setting(what string, err error) error {
 	return nil
 }
 
-// alive is whether the device is still the one that the socket was opened on.
+// alive reports whether the device is still the one that the socket was opened on.
 func (s *socket) alive(device string) bool {
 	raw, err := s.conn.SyscallConn()
 	if err != nil {

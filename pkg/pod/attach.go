@@ -11,16 +11,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // ErrAttached matches the error of Attach for an attachment that exists already.
 var ErrAttached = fs.ErrExist
 
-// Exists is whether there is a record of the attachment, readable or not.
+// Exists reports whether there is a record of the attachment, readable or not.
 func (p Paths) Exists(hostLink string) (bool, error) {
 	_, err := os.Lstat(p.record(hostLink))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,9 +45,9 @@ type attachment struct {
 	podIndex int
 }
 
-// Attach connects the pod whose namespace is open as nsFd, as the record says.
-// What must be taken back when the caller fails later is put on undo, which is the caller's to run, also when Attach itself fails.
-// The error matches ErrAttached when a link of the record's names is there already.
+// Attach connects the pod whose namespace is open as nsFd, as the record says. What must be taken
+// back when the caller fails later is put on undo, which is the caller's to run, also when Attach
+// itself fails. The error matches ErrAttached when a link of the record's names is there already.
 func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 	if err := r.Validate(); err != nil {
 		return fmt.Errorf("attach %s of container %s: %w", r.IfName, r.ContainerID, err)
@@ -55,6 +55,7 @@ func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 	if err := os.MkdirAll(p.PodDir, 0o700); err != nil {
 		return fmt.Errorf("make record directory: %w", err)
 	}
+
 	unlock, err := p.lock(r.HostLink)
 	if err != nil {
 		return err
@@ -65,12 +66,14 @@ func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 		return err
 	}
 	defer host.Close()
+
 	a := &attachment{Paths: p, Record: r, nsFd: nsFd, host: host, undo: undo}
 	defer func() {
 		if a.pod != nil {
 			a.pod.Close()
 		}
 	}()
+
 	for _, step := range a.steps() {
 		err := step.do()
 		if err == nil && afterStep != nil {
@@ -80,6 +83,7 @@ func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 			return fmt.Errorf("attach %s of container %s: %s: %w", r.IfName, r.ContainerID, step.name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -109,7 +113,7 @@ func (a *attachment) writeRecord() error {
 	return a.write(a.Record)
 }
 
-// stillOpen is whether the marker that Gate saw is there now that the record is. Who
+// stillOpen reports whether the marker that Gate saw is there now that the record is. Who
 // takes the node out of service removes the marker and then looks for
 // records: so it finds this attachment, or this attachment finds out.
 func (a *attachment) stillOpen() error {
@@ -176,6 +180,7 @@ func (a *attachment) setPod() error {
 	if err != nil {
 		return err
 	}
+
 	l, err := a.pod.LinkByName(a.IfName)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", a.IfName, err)
@@ -183,6 +188,7 @@ func (a *attachment) setPod() error {
 	if err := a.pod.LinkSetUp(l); err != nil {
 		return fmt.Errorf("set %s up: %w", a.IfName, err)
 	}
+
 	a.podIndex = l.Attrs().Index
 	for _, addr := range a.Addrs {
 		with := &nl.Addr{IPNet: single(addr)}
@@ -194,6 +200,7 @@ func (a *attachment) setPod() error {
 			return fmt.Errorf("add address %s to %s: %w", addr, a.IfName, err)
 		}
 	}
+
 	return setRoutes(a.pod, podRoutes(a.Record, a.podIndex), podNeighs(a.Record, a.podIndex))
 }
 

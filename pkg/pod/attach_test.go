@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 type leftover struct {
@@ -37,6 +37,7 @@ func TestAttachCarriesPackets(t *testing.T) {
 			nettest.AddAddr(t, n.NS, "lo", netip.MustParsePrefix("198.18.0.1/32"), netip.MustParsePrefix("fd42::1/128"))
 			r, ns := newRecord(t, "c1", tt.addrs...)
 			n.attach(r, ns)
+
 			for _, a := range tt.addrs {
 				to := "198.18.0.1"
 				if a.Is6() {
@@ -44,6 +45,7 @@ func TestAttachCarriesPackets(t *testing.T) {
 				}
 				echo(t, n, ns, to, a)
 			}
+
 			n.must(func() error { return n.Detach(r.HostLink) })
 			if err := n.bare(); err != nil {
 				t.Error(err)
@@ -74,6 +76,7 @@ func echo(t *testing.T, n *node, ns *nettest.NS, nodeAddr string, podAddr netip.
 		if _, err := c.Write([]byte("ping")); err != nil {
 			return err
 		}
+
 		buf := make([]byte, 16)
 		_, from, err := server.ReadFrom(buf)
 		if err != nil {
@@ -88,6 +91,7 @@ func echo(t *testing.T, n *node, ns *nettest.NS, nodeAddr string, podAddr netip.
 		if _, err := c.Read(buf); err != nil {
 			return fmt.Errorf("pod read: %w", err)
 		}
+
 		return nil
 	})
 }
@@ -107,6 +111,7 @@ func TestAttachFailedAtEachStepLeavesNothing(t *testing.T) {
 				}
 				defer func() { afterStep = nil }()
 				var undo Undo
+
 				// In the place of the caller's release of addresses.
 				undo.Add(func() error {
 					if _, err := linkIndex(r.HostLink); !errors.Is(err, ErrNotFound) {
@@ -117,11 +122,14 @@ func TestAttachFailedAtEachStepLeavesNothing(t *testing.T) {
 				if err := n.Attach(r, ns.Fd(), &undo); !errors.Is(err, boom) {
 					return fmt.Errorf("Attach = %w, want %w", err, boom)
 				}
+
 				return undo.Run()
 			})
+
 			if err := n.bare(); err != nil {
 				t.Error(err)
 			}
+
 			n.attach(r, ns) // and nothing is in the way of the next
 		})
 	}

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
@@ -26,6 +26,7 @@ func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 		return nil, err
 	}
 	defer h.Close()
+
 	switch n, err := readNode(h, r); {
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrClosed):
 		texts = append(texts, err.Error())
@@ -34,6 +35,7 @@ func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 	default:
 		texts = n.diff(r).texts
 	}
+
 	var e end
 	err = netns.Do(nsPath, func() (err error) {
 		h, err := nl.Open()
@@ -44,11 +46,13 @@ func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 		e, err = readEnd(h, r.IfName, familiesOf(r), []int{unix.RT_TABLE_MAIN})
 		return err
 	})
+
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return append(texts, "in the pod: "+err.Error()), nil
 	case err != nil:
 		return nil, fmt.Errorf("in the pod: %w", err)
 	}
+
 	return append(texts, e.diffPod(r)...), nil
 }

@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/podtest"
+	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
-	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // check is Check on the node's thread.
@@ -37,7 +37,7 @@ type tamper struct {
 	inside func(h *nl.Handle, l nl.Link) error
 	// want is in a sentence of Check.
 	want string
-	// repaired is whether Repair mends it.
+	// repaired reports whether Repair mends it.
 	repaired bool
 }
 
@@ -220,7 +220,8 @@ func (n *node) attachFails(r Record, ns *nettest.NS) {
 	}
 }
 
-// Another pod's addresses are none of the repair's business, nor of Prune's while its link is there.
+// Another pod's addresses are none of the repair's business, nor of Prune's while its link is
+// there.
 func TestOthersElementsStay(t *testing.T) {
 	n := newNode(t)
 	r, ns := newRecord(t, "c1", pod4, pod6)

@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
-// Detach removes an attachment: its addresses in the sets, so that nothing new comes from the pod, the
-// link with its known flows, its routes and neighbours, then the record. It does as much as it
-// can, and what is not there is no error: it may be repeated, and a record that
-// cannot be read does not stop it. The pod's namespace is not needed.
+// Detach removes an attachment: its addresses in the sets, so that nothing new comes from the pod,
+// the link with its known flows, its routes and neighbours, then the record. It does as much as it
+// can, and what is not there is no error: it may be repeated, and a record that cannot be read does
+// not stop it. The pod's namespace is not needed.
 //
 // When it returns nil the link is gone and the address may be given to another.
 // The record stays as long as the link does: the next try and GC start from it.

@@ -86,7 +86,7 @@ func changeElements(add, remove []element) error {
 	return nil
 }
 
-// readElements gives all elements. The error matches ErrNotFound when there is no
+// readElements returns all elements. The error matches ErrNotFound when there is no
 // table; a set that is not there, or is none of ours, has none.
 func readElements() ([]element, error) {
 	c, err := nftables.New(nftables.AsLasting())
@@ -101,6 +101,7 @@ func readElements() ([]element, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list sets of nft table inet %s: %w", config.NFTPodTable, err)
 	}
+
 	var all []element
 	for _, s := range sets {
 		if !slices.Contains(podSets, s.Name) {
@@ -116,10 +117,11 @@ func readElements() ([]element, error) {
 			}
 		}
 	}
+
 	return all, nil
 }
 
-// findTable is whether a table of ours is there; the error matches ErrNotFound when it is not.
+// findTable reports whether a table of ours is there; the error matches ErrNotFound when it is not.
 func findTable(c *nftables.Conn, name string) error {
 	_, err := c.ListTableOfFamily(name, nftables.TableFamilyINet)
 	switch {
@@ -135,7 +137,7 @@ func findTable(c *nftables.Conn, name string) error {
 // one while another process changes the set, and two may want to remove the same.
 const changeTries = 3
 
-// addrsOf gives the addresses that the sets have for the link, sorted; it reads again
+// addrsOf returns the addresses that the sets have for the link, sorted; it reads again
 // what is not as wanted.
 func addrsOf(link string, want []netip.Addr) ([]netip.Addr, error) {
 	var addrs []netip.Addr
@@ -159,7 +161,7 @@ func addrsOf(link string, want []netip.Addr) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// sameAddrs is whether sorted are the addresses of want, in any order.
+// sameAddrs reports whether sorted are the addresses of want, in any order.
 func sameAddrs(sorted, want []netip.Addr) bool {
 	want = slices.Clone(want)
 	slices.SortFunc(want, netip.Addr.Compare)

@@ -11,15 +11,15 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // ErrClosed matches the error of Gate for a node that is not ready for pods.
 var ErrClosed = errors.New("node is not ready for pods")
 
-// Gate is whether a pod may be attached: the plaintext guard is in force, the
+// Gate reports whether a pod may be attached: the plaintext guard is in force, the
 // base routes are there, and veild has said since boot that it applied both.
 // The error says which part is absent and what to do; it matches ErrClosed.
 // podPrefixes are what IPAM gives addresses from: the families of the base

@@ -9,11 +9,11 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
-	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 var (
@@ -79,6 +79,7 @@ func TestGate(t *testing.T) {
 			if tt.take != nil {
 				host.Run(t, func() error { return tt.take(p, h) })
 			}
+
 			err := host.Do(func() error { return p.Gate(tt.prefixes) })
 			if tt.want == "" {
 				if err != nil {
@@ -86,6 +87,7 @@ func TestGate(t *testing.T) {
 				}
 				return
 			}
+
 			if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "veild") {
 				t.Errorf("Gate = %v, want %v that names %s and says what to do", err, ErrClosed, tt.want)
 			}

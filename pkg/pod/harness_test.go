@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
-	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // The main thread shows the process's mounts to the leak check: a test that
@@ -83,7 +83,7 @@ func (n *node) elements() []element {
 	return all
 }
 
-// bare is whether nothing of any pod is on the node.
+// bare reports whether nothing of any pod is on the node.
 func (n *node) bare() error {
 	n.t.Helper()
 	var links map[int]string

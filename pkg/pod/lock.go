@@ -19,10 +19,10 @@ var ErrBusy = errors.New("somebody else is at work on it")
 // busyPoll is how often a lock that is held is tried again.
 const busyPoll = 10 * time.Millisecond
 
-// lock keeps everybody else from the attachment of a host link until unlock is
-// called: the plugin's ADD and DEL from the daemon's Repair and SetMTU. It is
-// flock(2) on one of 256 files in PodDir, chosen by the link's name, so that
-// nothing has to be removed and unrelated pods seldom wait. Where PodDir does not exist there is nothing to keep.
+// lock keeps everybody else from the attachment of a host link until unlock is called: the plugin's
+// ADD and DEL from the daemon's Repair and SetMTU. It is flock(2) on one of 256 files in PodDir,
+// chosen by the link's name, so that nothing has to be removed and unrelated pods seldom wait.
+// Where PodDir does not exist there is nothing to keep.
 func (p Paths) lock(hostLink string) (unlock func(), err error) {
 	f, err := p.openLock(hostLink)
 	if err != nil || f == nil {

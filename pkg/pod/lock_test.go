@@ -19,6 +19,7 @@ func TestDaemonDoesNotWaitForAPluginThatHangs(t *testing.T) {
 		unlock, err = n.lock(r.HostLink)
 		return err
 	})
+
 	const bound = 50 * time.Millisecond
 	for what, f := range map[string]func(context.Context) error{
 		"repair":  func(ctx context.Context) error { _, err := n.Repair(ctx, r); return err },
@@ -35,6 +36,7 @@ func TestDaemonDoesNotWaitForAPluginThatHangs(t *testing.T) {
 			t.Errorf("%s took %s", what, took)
 		}
 	}
+
 	unlock()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -52,6 +54,7 @@ func TestLockIsWaitedForWhileThereIsTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	got := make(chan error)
 	go func() {
 		unlock, err := p.lockUntil(t.Context(), "vpod0123456789a")
@@ -60,15 +63,18 @@ func TestLockIsWaitedForWhileThereIsTime(t *testing.T) {
 		}
 		got <- err
 	}()
+
 	select {
 	case err := <-got:
 		t.Fatalf("lock taken beside another: %v", err)
 	case <-time.After(3 * busyPoll):
 	}
+
 	unlock()
 	if err := <-got; err != nil {
 		t.Error(err)
 	}
+
 	p.PodDir = os.DevNull + "/none"
 	if _, err := p.lockUntil(t.Context(), "vpod0123456789a"); err == nil {
 		t.Error("a lock that cannot be opened was taken")

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
@@ -21,27 +21,32 @@ func (p Paths) SetMTU(ctx context.Context, r Record, mtu int) (Record, error) {
 		return r, err
 	}
 	defer unlock()
+
 	// What was handed in may be older than the lock.
 	r, err = p.Load(r.HostLink)
 	if err != nil {
 		return r, fmt.Errorf("set mtu of %s: %w", r.HostLink, err)
 	}
+
 	changed := r
 	changed.MTU = mtu
 	if err := changed.Validate(); err != nil {
 		return r, fmt.Errorf("set mtu of %s: %w", r.HostLink, err)
 	}
+
 	host := func() error { return setLinkMTU(r.HostLink, mtu) }
 	inside := func() error { return netns.Do(r.Netns, func() error { return setPodMTU(changed) }) }
 	order := []func() error{host, inside}
 	if mtu < r.MTU {
 		order = []func() error{inside, host}
 	}
+
 	for _, f := range order {
 		if err := f(); err != nil {
 			return r, fmt.Errorf("set mtu %d of %s, container %s: %w", mtu, r.HostLink, r.ContainerID, err)
 		}
 	}
+
 	if err := p.write(changed); err != nil {
 		return r, err
 	}
@@ -76,6 +81,7 @@ func setPodMTU(r Record) error {
 	if err != nil {
 		return fmt.Errorf("find %s in the pod: %w", r.IfName, err)
 	}
+
 	link := func() error { return h.LinkSetMTU(l, r.MTU) }
 	routes := func() error {
 		var errs []error
@@ -85,14 +91,17 @@ func setPodMTU(r Record) error {
 		}
 		return errors.Join(errs...)
 	}
+
 	order := []func() error{link, routes}
 	if r.MTU < l.Attrs().MTU {
 		order = []func() error{routes, link}
 	}
+
 	for _, f := range order {
 		if err := f(); err != nil {
 			return fmt.Errorf("%s in the pod: %w", r.IfName, err)
 		}
 	}
+
 	return nil
 }

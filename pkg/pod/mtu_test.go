@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func (n *node) setMTU(r Record, mtu int) (Record, error) {
@@ -22,6 +22,7 @@ func TestSetMTULive(t *testing.T) {
 	n := newNode(t)
 	r, ns := newRecord(t, "c1", pod4, pod6)
 	n.attach(r, ns)
+
 	for _, mtu := range []int{1280, 8920, 8920, 1420} {
 		got, err := n.setMTU(r, mtu)
 		if err != nil {
@@ -33,6 +34,7 @@ func TestSetMTULive(t *testing.T) {
 		if texts := n.check(got); len(texts) != 0 {
 			t.Errorf("after SetMTU %d: %q", mtu, texts)
 		}
+
 		for _, a := range got.Addrs {
 			away := netip.MustParseAddr(map[bool]string{true: "198.18.9.9", false: "fd42:9::9"}[a.Is4()])
 			hop, err := nettest.Lookup(ns.Handle(), away, 0)
@@ -40,6 +42,7 @@ func TestSetMTULive(t *testing.T) {
 				t.Errorf("route of %s has mtu %d (%v), want %d", a, hop.MTU, err, mtu)
 			}
 		}
+
 		n.must(func() error {
 			saved, err := n.Load(r.HostLink)
 			if err == nil && saved.MTU != mtu {

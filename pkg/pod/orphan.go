@@ -22,20 +22,24 @@ func (p Paths) Orphans(network string, valid map[string]bool) ([]string, error) 
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+
 	for _, e := range entries {
 		if link, ok := strings.CutSuffix(e.Name(), recordSuffix); ok && ours(link) {
 			found[link] = true
 		}
 	}
+
 	links, err := podLinks()
 	if err != nil {
 		return nil, err
 	}
+
 	for _, name := range links {
 		if ours(name) {
 			found[name] = true
 		}
 	}
+
 	maps.DeleteFunc(found, func(link string, _ bool) bool {
 		if valid[link] {
 			return true
@@ -46,7 +50,7 @@ func (p Paths) Orphans(network string, valid map[string]bool) ([]string, error) 
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// ours is whether a name has the form that HostLink gives.
+// ours reports whether a name has the form that HostLink gives.
 func ours(link string) bool {
 	digits, ok := strings.CutPrefix(link, config.PodLinkPrefix)
 	return ok && len(digits) == 11 && strings.Trim(digits, "0123456789abcdef") == ""

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/internal/sysctl"
 )
 
 // end is one end of the veth as the kernel has it.
@@ -49,11 +49,13 @@ func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
 	if err != nil {
 		return end{}, fmt.Errorf("find link %s: %w", name, err)
 	}
+
 	e := endOf(l)
 	addrs, err := h.AddrList(l, nl.FamilyAll)
 	if err != nil {
 		return end{}, fmt.Errorf("list addresses of %s: %w", name, err)
 	}
+
 	for _, a := range addrs {
 		if ip, ok := netip.AddrFromSlice(a.IP); ok {
 			if ones, bits := a.Mask.Size(); ones == bits {
@@ -61,6 +63,7 @@ func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
 			}
 		}
 	}
+
 	for _, family := range families {
 		neighs, err := h.NeighList(e.index, family)
 		if err != nil {
@@ -75,6 +78,7 @@ func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
 			e.routes = append(e.routes, routes...)
 		}
 	}
+
 	return e, nil
 }
 
@@ -113,12 +117,13 @@ func (n *nodeEnd) readFilter(link string) (err error) {
 	return err
 }
 
-// nodeEnds are the node's ends of attachments, by host link, without their links' own addresses. A link that
-// does not exist is not among them.
+// nodeEnds are the node's ends of attachments, by host link, without their links' own addresses. A
+// link that does not exist is not among them.
 type nodeEnds map[string]*nodeEnd
 
-// readNodeEnds reads the node's ends of all records at once: a dump of links, and by family one of neighbours and
-// one of pods' routes for each table; then the sets, again when they are not as recorded (changeTries).
+// readNodeEnds reads the node's ends of all records at once: a dump of links, and by family one of
+// neighbours and one of pods' routes for each table; then the sets, again when they are not as
+// recorded (changeTries).
 func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
 	ends, families := nodeEnds{}, map[int]bool{}
 	for _, r := range records {
@@ -127,10 +132,12 @@ func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
 			families[f] = true
 		}
 	}
+
 	links, err := h.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
+
 	byIndex := map[int]*nodeEnd{}
 	for _, l := range links {
 		if _, recorded := ends[l.Attrs().Name]; recorded {
@@ -141,12 +148,14 @@ func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
 			ends[l.Attrs().Name], byIndex[n.index] = n, n
 		}
 	}
+
 	maps.DeleteFunc(ends, func(_ string, n *nodeEnd) bool { return n == nil })
 	for family := range families {
 		if err := readNodeFamily(h, family, byIndex); err != nil {
 			return nil, err
 		}
 	}
+
 	for range changeTries {
 		if err := ends.readOwn(); err != nil {
 			return nil, unguarded(err)
@@ -155,10 +164,11 @@ func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
 			break
 		}
 	}
+
 	return ends, nil
 }
 
-// readNodeFamily gives ends their neighbours and routes of a family.
+// readNodeFamily reads the neighbours and routes of a family into ends.
 func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
 	neighs, err := h.NeighList(0, family)
 	if err != nil {
@@ -183,7 +193,7 @@ func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
 	return nil
 }
 
-// readOwn gives ends the addresses that the sets have for them.
+// readOwn reads the addresses that the sets hold into ends.
 func (ends nodeEnds) readOwn() error {
 	all, err := readElements()
 	if err != nil {
@@ -252,20 +262,24 @@ func (n nodeEnd) diff(r Record) nodeDiff {
 	if d.up = !n.up; d.up {
 		d.say("%s is down", r.HostLink)
 	}
+
 	if n.mtu != r.MTU {
 		d.say("mtu of %s is %d, want %d", r.HostLink, n.mtu, r.MTU)
 	}
 	if !bytes.Equal(n.mac, r.HostMAC()) {
 		d.say("hardware address of %s is %s, want %s", r.HostLink, n.mac, r.HostMAC())
 	}
+
 	d.routes = missingRoutes(hostRoutes(r, n.index), n.routes)
 	for _, route := range d.routes {
 		d.say("table %d has no route %s to %s", route.Table, route.Dst, r.HostLink)
 	}
+
 	d.neighs = missingNeighs(hostNeighs(r, n.index), n.neighs)
 	for _, neigh := range d.neighs {
 		d.say("%s has no permanent neighbour %s at %s", r.HostLink, neigh.IP, neigh.HardwareAddr)
 	}
+
 	return d
 }
 

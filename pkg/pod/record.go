@@ -19,8 +19,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
 )
 
 const recordSuffix = ".json"
@@ -240,6 +240,7 @@ func (p Paths) list(known map[string]bool) (records []Record, count int, err err
 	if err != nil {
 		return nil, 0, fmt.Errorf("list records: %w", err)
 	}
+
 	var errs []error
 	for _, e := range entries {
 		link, ok := strings.CutSuffix(e.Name(), recordSuffix)
@@ -259,6 +260,7 @@ func (p Paths) list(known map[string]bool) (records []Record, count int, err err
 			records = append(records, r)
 		}
 	}
+
 	return records, count + len(records), errors.Join(errs...)
 }
 

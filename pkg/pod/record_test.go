@@ -97,6 +97,7 @@ func TestRecordKeepsFieldsOfOtherVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const other = `"policy":{"default":"deny"},"queues":[1, 2]`
 	newer := strings.Replace(string(own), `{`, `{`+other+`,`, 1)
 	path := filepath.Join(p.PodDir, good().HostLink+recordSuffix)
@@ -110,15 +111,18 @@ func TestRecordKeepsFieldsOfOtherVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var fields map[string]any
 	if err := json.Unmarshal(text, &fields); err != nil {
 		t.Fatal(err)
 	}
+
 	policy, _ := fields["policy"].(map[string]any)
 	if policy["default"] != "deny" || !reflect.DeepEqual(fields["queues"], []any{1.0, 2.0}) ||
 		fields["took"] != float64(time.Second) || fields["mtu"] != float64(good().MTU) {
 		t.Errorf("written back: %s", text)
 	}
+
 	if _, err := ParseRecord(text); err != nil {
 		t.Errorf("read again: %v", err)
 	}

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // Repaired is what became of one attachment that differed from its record.
@@ -153,19 +153,24 @@ func (p Paths) lockRecords(ctx context.Context, records []Record) (locked []Reco
 			}
 			errByLock[name] = err
 		}
+
 		if errors.Is(err, ErrBusy) {
 			err = fmt.Errorf("%s: %w", r.HostLink, ErrBusy)
 		}
+
 		current := r
 		if err == nil {
 			current, err = p.Load(r.HostLink) // What was handed in may be older than the lock.
 		}
+
 		if err != nil {
 			done = append(done, failed(r, nil, err))
 			continue
 		}
+
 		locked = append(locked, current)
 	}
+
 	return locked, done, func() {
 		for _, free := range unlocks {
 			free()
@@ -186,6 +191,7 @@ func (ends nodeEnds) repair(h *nl.Handle, r Record) ([]string, error) {
 	if !found {
 		return nil, fmt.Errorf("find link %s: %w", r.HostLink, ErrNotFound)
 	}
+
 	d := n.diff(r)
 	if d.addrs {
 		foreign := slices.DeleteFunc(n.own, func(a netip.Addr) bool { return slices.Contains(r.Addrs, a) })
@@ -193,27 +199,32 @@ func (ends nodeEnds) repair(h *nl.Handle, r Record) ([]string, error) {
 			return nil, unguarded(err)
 		}
 	}
+
 	if d.unfiltered {
 		if err := filterSources(r.HostLink); err != nil {
 			return nil, err
 		}
 	}
+
 	l := linkOf(r.HostLink, n.index)
 	if d.grp {
 		if err := h.LinkSetGroup(l, int(config.PodGroup)); err != nil {
 			return nil, fmt.Errorf("set group: %w", err)
 		}
 	}
+
 	if n.mtu != r.MTU {
 		if err := h.LinkSetMTU(l, r.MTU); err != nil {
 			return nil, fmt.Errorf("set mtu %d: %w", r.MTU, err)
 		}
 	}
+
 	if d.up {
 		if err := h.LinkSetUp(l); err != nil {
 			return nil, fmt.Errorf("set up: %w", err)
 		}
 	}
+
 	if err := setRoutes(h, d.routes, d.neighs); err != nil {
 		return nil, err
 	}

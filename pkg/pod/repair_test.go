@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
-	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // crowd attaches pods and returns their records.
@@ -61,6 +61,7 @@ func TestRepairAllPutsRightWhatDiffersAndNothingElse(t *testing.T) {
 	n := newNode(t)
 	rs := n.crowd(6)
 	wantChanged(t, n.repairAll(t.Context(), rs), nil)
+
 	index := func(r Record) int {
 		l, err := n.h.LinkByName(r.HostLink)
 		if err != nil {
@@ -80,11 +81,13 @@ func TestRepairAllPutsRightWhatDiffersAndNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	wantChanged(t, n.repairAll(t.Context(), rs), map[string]string{
 		rs[0].HostLink: "has addresses []", rs[1].HostLink: "no route", rs[2].HostLink: "no permanent neighbour",
 		rs[3].HostLink: "group of", rs[4].HostLink: "is down",
 	})
 	wantChanged(t, n.repairAll(t.Context(), rs), nil)
+
 	for _, r := range rs {
 		if texts := n.check(r); len(texts) != 0 {
 			t.Errorf("%s: %q", r.HostLink, texts)
@@ -100,9 +103,11 @@ func TestRepairAllAfterAFlushOfAll(t *testing.T) {
 	for _, r := range rs {
 		shared[lockName(r.HostLink)]++
 	}
+
 	if len(shared) == len(rs) {
 		t.Fatal("no two of the attachments share a lock file")
 	}
+
 	want := map[string]string{}
 	for _, r := range rs {
 		want[r.HostLink] = "has addresses []"
@@ -119,6 +124,7 @@ func TestRepairAllAfterAFlushOfAll(t *testing.T) {
 			}
 		}
 	}
+
 	wantChanged(t, n.repairAll(t.Context(), rs), want)
 	wantChanged(t, n.repairAll(t.Context(), rs), nil)
 }
@@ -130,6 +136,7 @@ func TestRepairAllBesideAPluginThatHangs(t *testing.T) {
 	for _, r := range rs {
 		n.must(func() error { return unsetAddrs(r.HostLink) })
 	}
+
 	var unlock func()
 	n.must(func() (err error) {
 		unlock, err = n.lock(rs[0].HostLink)
@@ -139,6 +146,7 @@ func TestRepairAllBesideAPluginThatHangs(t *testing.T) {
 	defer cancel()
 	got := make(chan map[string]Repaired)
 	go func() { got <- n.repairAll(ctx, rs) }()
+
 	// Not by n.Do, whose thread is at work: from another one, in the network namespace and below
 	// the root of the first.
 	outside := Paths{PodDir: strings.TrimSuffix(n.MountPath(), "ns/mnt") + "root" + n.PodDir}
@@ -153,17 +161,20 @@ func TestRepairAllBesideAPluginThatHangs(t *testing.T) {
 		}
 		return err == nil && slices.Contains(all, element{rs[2].HostLink, rs[2].Addrs[0]})
 	})
+
 	cancel()
 	all := <-got
 	unlock()
 	if r := all[rs[0].HostLink]; !errors.Is(r.Err, ErrBusy) {
 		t.Errorf("beside a plugin: %+v, want ErrBusy", r)
 	}
+
 	for _, r := range rs[1:] {
 		if got := all[r.HostLink]; got.Err != nil || len(got.Changed) == 0 {
 			t.Errorf("%s: %+v, want it repaired", r.HostLink, got)
 		}
 	}
+
 	wantChanged(t, n.repairAll(t.Context(), rs), map[string]string{rs[0].HostLink: "has addresses []"})
 }
 
@@ -216,6 +227,7 @@ func BenchmarkRepairAll(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
+
 			for b.Loop() {
 				err := h.Do(func() error {
 					all, err := p.RepairAll(b.Context(), records)

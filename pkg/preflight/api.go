@@ -29,10 +29,11 @@ func (j *judge) say(l Level, check, found, do string) {
 	j.findings = append(j.findings, Finding{check, l, found, do})
 }
 
-// unreadable is whether what is not there was not looked at.
+// unreadable reports whether what is not there was not looked at.
 func (j *judge) unreadable(what string) bool { return j.f.Unread[what] != "" }
 
-// readConfig asks veild's own code what it makes of the configuration. Its node is of no matter here.
+// readConfig asks veild's own code what it makes of the configuration. Its node is of no matter
+// here.
 func (j *judge) readConfig() {
 	j.cfg, j.cfgErr = config.Parse("any", []byte(j.f.Config), j.f.Kubeadm)
 }
@@ -122,6 +123,7 @@ func (j *judge) kubeProxy() {
 	if j.unreadable(check) {
 		return
 	}
+
 	switch given := j.cfg.Source.Kubeconfig; {
 	case given != mounted && given != "":
 		j.ok(check, "by the file %s of the configuration (%s), which is not looked at here", given, j.f.ConfigFrom)
@@ -142,15 +144,18 @@ func (j *judge) kubeProxy() {
 			"put a kubeconfig with that address and tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token into the ConfigMap kubeveil, name it as source.kubeconfig, and check that with -config FILE")
 		return
 	}
+
 	server, token, err := readKubeconfig(j.f.Proxy)
 	if err != nil {
 		j.say(Error, check, fmt.Sprintf("kubeconfig.conf of the ConfigMap kube-proxy cannot be read: %v", err), "repair it: kubeadm init phase addon kube-proxy writes it anew")
 		return
 	}
+
 	j.judgeServer(check, server, token)
 }
 
-// readKubeconfig gives the first server and the first token file; there is one of each in kube-proxy's.
+// readKubeconfig returns the first server and the first token file; there is one of each in
+// kube-proxy's.
 func readKubeconfig(text []byte) (server, token string, err error) {
 	var k struct {
 		Clusters []struct {

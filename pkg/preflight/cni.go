@@ -10,7 +10,8 @@ import (
 // network is how another network plugin is recognised.
 type network struct {
 	name string
-	// daemons are names of DaemonSets, or how they begin; groups how API groups end; annotations how keys on Nodes begin.
+	// daemons are names of DaemonSets, or how they begin; groups how API groups end; annotations
+	// how keys on Nodes begin.
 	daemons, groups, annotations []string
 }
 
@@ -37,6 +38,7 @@ func (j *judge) otherCNI() {
 	if j.unreadable("DaemonSets") {
 		return
 	}
+
 	found := false
 	for _, n := range networks {
 		running := matching(j.f.DaemonSets, func(ds string) bool {
@@ -48,6 +50,7 @@ func (j *judge) otherCNI() {
 			j.say(Error, check, fmt.Sprintf("%s is installed: DaemonSet %s", n.name, listed(running)), removeIt)
 			continue
 		}
+
 		var traces []string
 		groups := matching(j.f.Groups, func(g string) bool {
 			return slices.ContainsFunc(n.groups, func(end string) bool { return g == end || strings.HasSuffix(g, "."+end) })
@@ -55,25 +58,30 @@ func (j *judge) otherCNI() {
 		if len(groups) > 0 {
 			traces = append(traces, "custom resources of "+listed(groups))
 		}
+
 		var nodes []string
 		for _, node := range j.f.Nodes {
 			if slices.ContainsFunc(node.Annotations, func(key string) bool { return begins(key, n.annotations) }) {
 				nodes = append(nodes, node.Name)
 			}
 		}
+
 		if len(nodes) > 0 {
 			traces = append(traces, "annotations on "+listed(nodes))
 		}
+
 		if len(traces) > 0 {
 			found = true
 			j.say(Warning, check, fmt.Sprintf("%s was installed: there are %s", n.name, strings.Join(traces, " and ")),
 				"see that no file of its is left below /etc/cni/net.d, and no interface, on any node; a reboot of each does the latter")
 		}
 	}
+
 	if m := matching(j.f.DaemonSets, func(ds string) bool { return strings.Contains(ds, "/kube-multus") }); len(m) > 0 {
 		found = true
 		j.say(Warning, check, "Multus is installed: DaemonSet "+listed(m), "it must take Kubeveil's file (05-kubeveil.conflist) for the default network; what other networks carry is not encrypted by Kubeveil")
 	}
+
 	if !found {
 		j.ok(check, "none of the well-known ones")
 	}
@@ -93,7 +101,8 @@ func begins(s string, with []string) bool {
 	return slices.ContainsFunc(with, func(w string) bool { return strings.HasPrefix(s, w) })
 }
 
-// strangers are pods, and nodes, that some other network serves: seen even where it is not a well-known one.
+// strangers are pods, and nodes, that some other network serves: seen even where it is not a
+// well-known one.
 func (j *judge) strangers() {
 	const check = "other CNI"
 	if j.cfgErr == nil {
@@ -108,19 +117,23 @@ func (j *judge) strangers() {
 				"what such pods send is not Kubeveil's to encrypt: correct the ranges, or delete those pods once their network is removed")
 		}
 	}
+
 	if len(j.f.Daemons) > 0 {
 		return // Kubeveil itself makes nodes Ready and gives pods their addresses
 	}
+
 	var ready []string
 	for _, n := range j.chosen() {
 		if n.Ready {
 			ready = append(ready, n.Name)
 		}
 	}
+
 	if len(ready) > 0 {
 		j.say(Warning, check, fmt.Sprintf("%s: Ready before Kubeveil is installed, so a CNI configuration is there", listed(ready)),
 			"look into /etc/cni/net.d of each: a file that sorts before 05-kubeveil.conflist would be taken instead; veild refuses to start beside one")
 	}
+
 	if len(j.f.PodAddrs) > 0 {
 		j.say(Warning, check, fmt.Sprintf("%d pods or more have their network from another plugin", len(j.f.PodAddrs)), "delete them after the installation, so that they get Kubeveil's; or reboot the nodes")
 	}

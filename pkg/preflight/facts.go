@@ -5,34 +5,40 @@ import (
 	"time"
 )
 
-// Facts are what is known of a cluster. What could not be read is in Unread and else as if it were not there.
+// Facts are what is known of a cluster. What could not be read is in Unread and else as if it were
+// not there.
 type Facts struct {
 	Server Server
-	// Config is the text that the ConfigMap kubeveil will hold as veild.yaml; ConfigFrom says where it is from.
+	// Config is the text that the ConfigMap kubeveil will hold as veild.yaml; ConfigFrom says where
+	// it is from.
 	Config, ConfigFrom string
-	// Denied are the rights of Needed that the user lacks; Escalate is whether he may give rights that he does not have, and
-	// Ungiven are the ones of Granted that he lacks.
+	// Denied are the rights of Needed that the user lacks; Escalate is whether he may give rights
+	// that he does not have, and Ungiven are the ones of Granted that he lacks.
 	Denied, Ungiven []Right
 	Escalate        bool
 	// Kubeadm is the ClusterConfiguration of the ConfigMap kubeadm-config, nil when there is none.
 	Kubeadm []byte
 	// Proxy is the kubeconfig of the ConfigMap kube-proxy, nil when there is none.
 	Proxy []byte
-	// PodSecurity is what the label pod-security.kubernetes.io/enforce of kube-system says, mostly nothing.
+	// PodSecurity is what the label pod-security.kubernetes.io/enforce of kube-system says, mostly
+	// nothing.
 	PodSecurity string
 	// Controller is what is seen of kube-controller-manager.
 	Controller Controller
 	Nodes      []Node
 	// APIServers are the endpoints, ServiceAddrs the addresses of the service default/kubernetes.
 	APIServers, ServiceAddrs []netip.Addr
-	// DaemonSets are the names of all in the cluster, as namespace/name; Groups the API groups of custom resources.
+	// DaemonSets are the names of all in the cluster, as namespace/name; Groups the API groups of
+	// custom resources.
 	DaemonSets, Groups []string
-	// PodAddrs are the addresses of pods that are not on their host's network, by namespace/name: at most some hundred.
+	// PodAddrs are the addresses of pods that are not on their host's network, by namespace/name:
+	// at most some hundred.
 	PodAddrs map[string]netip.Addr
-	// Objects are those of the manifests that are there, Daemons what is to be said of the DaemonSets among them.
+	// Objects are those of the manifests that are there, Daemons what is to be said of the
+	// DaemonSets among them.
 	Objects []Object
 	Daemons []Daemon
-	// Cleaning is whether the DaemonSet of manifests/uninstall is there.
+	// Cleaning reports whether the DaemonSet of manifests/uninstall is there.
 	Cleaning bool
 	// Definition is the CustomResourceDefinition, nil when there is none.
 	Definition *Definition
@@ -42,16 +48,19 @@ type Facts struct {
 
 // Server is the API server.
 type Server struct {
-	// Address is as the kubeconfig has it, Version as the server says, such as v1.36.3. Err is why it cannot be asked.
+	// Address is as the kubeconfig has it, Version as the server says, such as v1.36.3. Err is why
+	// it cannot be asked.
 	Address, Version, Err string
-	// Policies is whether admissionregistration.k8s.io/v1 has ValidatingAdmissionPolicies.
+	// Policies reports whether admissionregistration.k8s.io/v1 has ValidatingAdmissionPolicies.
 	Policies bool
 }
 
-// Right is one that RBAC may give. Namespace is empty for what is cluster-scoped, Name for all names.
+// Right is one that RBAC may give. Namespace is empty for what is cluster-scoped, Name for all
+// names.
 type Right struct{ Verb, Group, Resource, Namespace, Name string }
 
-// Controller is what is seen of kube-controller-manager: on clusters whose control plane is hidden, nothing.
+// Controller is what is seen of kube-controller-manager: on clusters whose control plane is hidden,
+// nothing.
 type Controller struct {
 	Seen bool
 	// Allocates is --allocate-node-cidrs, ClusterCIDR --cluster-cidr.
@@ -91,7 +100,7 @@ type Definition struct {
 	// Versions are those that are served.
 	Versions    []string
 	Established bool
-	// Leaving is whether it is being deleted.
+	// Leaving reports whether it is being deleted.
 	Leaving bool
 }
 
@@ -140,7 +149,8 @@ func Needed() []Right {
 	return out
 }
 
-// Granted are the rights that the manifests, without components, give to veild. The API server lets nobody give what he does not have.
+// Granted are the rights that the manifests, without components, give to veild. The API server lets
+// nobody give what he does not have.
 func Granted() []Right {
 	var out []Right
 	for _, g := range []struct {

@@ -28,7 +28,8 @@ type Finding struct {
 	Do    string `json:"do,omitempty"`
 }
 
-// Judge looks at everything there is in f, in the order in which things depend on each other. Without an API server there is one finding.
+// Judge looks at everything there is in f, in the order in which things depend on each other.
+// Without an API server there is one finding.
 func Judge(f Facts) []Finding {
 	if f.Server.Err != "" {
 		return []Finding{{"api server", Error, fmt.Sprintf("%s cannot be asked: %s", f.Server.Address, f.Server.Err),
@@ -67,7 +68,8 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// versionNumbers are the numbers that a version begins with, at most three: v1.30.4-eks is 1, 30, 4; none when it is no version.
+// versionNumbers are the numbers that a version begins with, at most three: v1.30.4-eks is 1, 30,
+// 4; none when it is no version.
 func versionNumbers(text string) []int {
 	text = strings.TrimPrefix(text, "v")
 	var out []int
@@ -89,7 +91,7 @@ func versionNumbers(text string) []int {
 	return out
 }
 
-// older is whether a version is older than major.minor; known is false when it is no version.
+// older reports whether a version is older than major.minor; known is false when it is no version.
 func older(text string, major, minor int) (old, known bool) {
 	v := versionNumbers(text)
 	if len(v) < 2 {

@@ -70,7 +70,8 @@ func TestFreshCluster(t *testing.T) {
 	}
 }
 
-// Each situation changes one thing of a fresh cluster, and is recognised by one finding, with what to do.
+// Each situation changes one thing of a fresh cluster, and is recognised by one finding, with what
+// to do.
 func TestSituations(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	for name, tt := range map[string]struct {
@@ -169,6 +170,7 @@ func TestSituations(t *testing.T) {
 			if i < 0 {
 				t.Fatalf("no %s of %s with %q in\n%s", tt.level, tt.check, tt.found, text(findings))
 			}
+
 			if !strings.Contains(findings[i].Do, tt.advice) || (findings[i].Do == "") != (tt.level == OK) {
 				t.Errorf("advice %q, want %q", findings[i].Do, tt.advice)
 			}
@@ -182,7 +184,8 @@ func TestSituations(t *testing.T) {
 	}
 }
 
-// The lists here are what manifests/ has: an object that is added there and not here would not be checked.
+// The lists here are what manifests/ has: an object that is added there and not here would not be
+// checked.
 func TestAgreesWithManifests(t *testing.T) {
 	type object struct {
 		Kind, APIVersion string
@@ -191,12 +194,14 @@ func TestAgreesWithManifests(t *testing.T) {
 		Rules            []struct{ APIGroups, Resources, ResourceNames, Verbs []string }
 	}
 	var found []Object
+
 	var granted []Right
 	for _, pattern := range []string{"crd/*.yaml", "cni/*.yaml"} {
 		files, err := filepath.Glob(filepath.Join("../../manifests", pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatal(files, err)
 		}
+
 		for _, file := range files {
 			b, err := os.ReadFile(file)
 			if err != nil {
@@ -210,10 +215,12 @@ func TestAgreesWithManifests(t *testing.T) {
 			if !ok {
 				group = ""
 			}
+
 			resource := strings.ToLower(o.Kind) + "s"
 			if base, ok := strings.CutSuffix(resource, "ys"); ok {
 				resource = base + "ies"
 			}
+
 			switch o.Kind {
 			case "Kustomization":
 				continue
@@ -223,6 +230,7 @@ func TestAgreesWithManifests(t *testing.T) {
 					t.Errorf("Config is not that of %s: %s", file, cmp.Diff(want, have))
 				}
 			}
+
 			found = append(found, Object{group, resource, o.Metadata.Namespace, o.Metadata.Name})
 			for _, r := range o.Rules {
 				for _, verb := range r.Verbs {
@@ -232,6 +240,7 @@ func TestAgreesWithManifests(t *testing.T) {
 			}
 		}
 	}
+
 	byText := cmp.Transformer("sorted", func(in []Object) []string {
 		var out []string
 		for _, o := range in {
@@ -243,11 +252,13 @@ func TestAgreesWithManifests(t *testing.T) {
 	if diff := cmp.Diff(found, Manifests, byText); diff != "" {
 		t.Error(diff)
 	}
+
 	for _, r := range granted {
 		if !slices.Contains(Granted(), r) {
 			t.Errorf("the manifests give %+v, which Granted does not have", r)
 		}
 	}
+
 	if len(granted) != len(Granted()) {
 		t.Errorf("the manifests give %d rights, Granted has %d", len(granted), len(Granted()))
 	}

@@ -31,6 +31,7 @@ func (j *judge) kernels() {
 	if j.unreadable("nodes") || len(j.f.Nodes) == 0 {
 		return
 	}
+
 	seen, bad := map[string][]string{}, false
 	var other []string
 	for _, n := range j.f.Nodes {
@@ -40,6 +41,7 @@ func (j *judge) kernels() {
 		}
 		seen[n.Kernel] = append(seen[n.Kernel], n.Name)
 	}
+
 	for _, kernel := range slices.Sorted(maps.Keys(seen)) {
 		names := seen[kernel]
 		switch old, known := older(kernel, kernelMajor, kernelMinor); {
@@ -51,10 +53,12 @@ func (j *judge) kernels() {
 			j.say(Error, check, fmt.Sprintf("%s: Linux %s", listed(names), kernel), "upgrade to Linux 5.10 or newer: the guard's programs do not load there")
 		}
 	}
+
 	if len(other) > 0 {
 		j.say(Warning, check, fmt.Sprintf("%s: the label kubernetes.io/os is not linux, so no DaemonSet of Kubeveil's chooses them", listed(other)),
 			"nothing, if veild runs there otherwise; else pods cannot reach them, nor they pods: nothing is sent in clear")
 	}
+
 	if !bad && len(seen) > 0 {
 		j.ok(check, "Linux %s; whether BPF, nftables and WireGuard are in it, %s says on each node", listed(slices.Collect(maps.Keys(seen))), "`veild check`")
 	}
@@ -66,6 +70,7 @@ func (j *judge) runtimes() {
 	for _, n := range j.chosen() {
 		seen[n.Runtime] = append(seen[n.Runtime], n.Name)
 	}
+
 	for _, runtime := range slices.Sorted(maps.Keys(seen)) {
 		names := seen[runtime]
 		name, version, _ := strings.Cut(runtime, "://")
@@ -85,6 +90,7 @@ func (j *judge) runtimes() {
 			j.say(Error, check, fmt.Sprintf("%s: %s does not read CNI 1.0.0", listed(names), runtime), "upgrade to containerd 1.6 or CRI-O 1.24, or newer")
 		}
 	}
+
 	if !bad && len(seen) > 0 {
 		j.ok(check, "%s", listed(slices.Collect(maps.Keys(seen))))
 	}

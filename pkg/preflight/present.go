@@ -26,12 +26,14 @@ func (j *judge) present() {
 	if !j.definition(check) {
 		return
 	}
+
 	var missing []string
 	for _, o := range Manifests {
 		if !slices.Contains(j.f.Objects, o) {
 			missing = append(missing, o.String())
 		}
 	}
+
 	switch len(missing) {
 	case len(Manifests):
 		if !j.f.Cleaning {
@@ -42,14 +44,16 @@ func (j *judge) present() {
 		j.daemons(check)
 		return
 	}
+
 	do := "apply all of it: kubectl apply -k manifests/; what is there converges"
 	if j.half() {
 		do = "do so soon, " + do + ": until the policy and its binding are there, each node's daemon may write the keys of others"
 	}
+
 	j.say(Warning, check, "half applied; missing are "+strings.Join(missing, ", "), do)
 }
 
-// half is whether the right to write VeilNodes is there without what restrains it.
+// half reports whether the right to write VeilNodes is there without what restrains it.
 func (j *judge) half() bool {
 	has := func(resource string) bool {
 		return slices.ContainsFunc(j.f.Objects, func(o Object) bool { return o.Resource == resource && strings.HasPrefix(o.Name, "kubeveil-") })

@@ -14,6 +14,7 @@ func (j *judge) ranges() {
 	if j.unreadable("kubeadm-config") {
 		return
 	}
+
 	if j.cfgErr != nil {
 		found := fmt.Sprintf("with the configuration of %s veild would not start: %s", j.f.ConfigFrom, oneLine(j.cfgErr))
 		do := "correct that, and check it again"
@@ -27,6 +28,7 @@ func (j *judge) ranges() {
 		j.say(Error, check, found, do)
 		return
 	}
+
 	j.ok(check, "pods %s, services %s, by the configuration of %s", prefixes(j.cfg.ClusterRanges), prefixes(j.cfg.ServiceRanges), j.f.ConfigFrom)
 	for _, a := range j.f.ServiceAddrs {
 		if !within(j.cfg.ServiceRanges, a) {
@@ -34,6 +36,7 @@ func (j *judge) ranges() {
 				"correct the service ranges: they must hold every service (--service-cluster-ip-range of the API server)")
 		}
 	}
+
 	if cidr := j.f.Controller.ClusterCIDR; cidr != "" {
 		for _, text := range strings.Split(cidr, ",") {
 			if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && !inside(j.cfg.ClusterRanges, p.Masked()) {
@@ -63,7 +66,7 @@ func within(ranges []netip.Prefix, a netip.Addr) bool {
 	return false
 }
 
-// inside is whether one of ranges covers p.
+// inside reports whether one of ranges covers p.
 func inside(ranges []netip.Prefix, p netip.Prefix) bool {
 	for _, r := range ranges {
 		if r.Bits() <= p.Bits() && r.Contains(p.Addr()) {
@@ -79,6 +82,7 @@ func (j *judge) podCIDRs() {
 	if j.unreadable("nodes") {
 		return
 	}
+
 	var none, part []string
 	want := cluster.Node{PodPrefixes: j.cfg.ClusterRanges}.PodFamilies()
 	for _, n := range j.f.Nodes {
@@ -89,10 +93,12 @@ func (j *judge) podCIDRs() {
 			part = append(part, n.Name)
 		}
 	}
+
 	if len(part) > 0 {
 		j.say(Error, check, fmt.Sprintf("the pod CIDRs of %s are not of the families of the cluster ranges (%s)", listed(part), prefixes(j.cfg.ClusterRanges)),
 			"give the controller manager a --cluster-cidr of each family, or the configuration only those that there are; a Node keeps the CIDRs that it was made with: let it join anew")
 	}
+
 	const fix = "kube-controller-manager needs --allocate-node-cidrs=true and --cluster-cidr; kubeadm sets both when it has a podSubnet"
 	switch {
 	case len(j.f.Nodes) == 0:
@@ -166,10 +172,12 @@ func (j *judge) mtu() {
 	if j.cfgErr != nil {
 		return // readConfig has judged what is set
 	}
+
 	if j.cfg.MTU > 0 {
 		j.ok(check, "underlay %d by the configuration", j.cfg.MTU)
 		return
 	}
+
 	least, most, unknown := 0, 0, 0
 	families := j.cfg.Families()
 	var small []string
@@ -187,6 +195,7 @@ func (j *judge) mtu() {
 			small = append(small, fmt.Sprintf("node %s: %v", n.Name, err))
 		}
 	}
+
 	need := cluster.MinUnderlayMTU(false, families)
 	switch {
 	case len(small) > 0:

@@ -8,14 +8,16 @@ import (
 // Mark stands where a secret was.
 const Mark = "REDACTED"
 
-// Redactor takes secrets out. The zero value knows no public key; it may be used from several goroutines.
+// Redactor takes secrets out. The zero value knows no public key; it may be used from several
+// goroutines.
 type Redactor struct {
 	public   map[string]bool
 	literals []string
 }
 
-// New gives a Redactor that leaves the WireGuard keys named as public, in base64, and takes out literals wherever they stand, whatever
-// their form. Literals of fewer than eight bytes are too likely to be something else, and left.
+// New returns a Redactor that leaves the WireGuard keys named as public, in base64, and takes out
+// literals wherever they stand, whatever their form. Literals of fewer than eight bytes are too
+// likely to be something else, and left.
 func New(public, literals []string) *Redactor {
 	r := &Redactor{public: map[string]bool{}}
 	for _, k := range public {
@@ -55,19 +57,21 @@ var rules = []struct {
 	{regexp.MustCompile(`(?i)(--[a-z-]*` + secretName + `[ =])\S+`), `${1}` + Mark},
 }
 
-// named is name: value, "name": "value" or name=value; the value in quotes, also escaped ones, or one word.
+// named is name: value, "name": "value" or name=value; the value in quotes, also escaped ones, or
+// one word.
 var named = regexp.MustCompile(`(?i)(` + secretName + `\\*["']?\s*[:=][ \t]*)(\\*"(?:[^"\\\n]|\\[^"\n])*\\*"|'[^'\n]*'|[^\s"',;}\]]+)`)
 
 // harmless values say how a secret is handled and are none.
 var harmless = regexp.MustCompile(`(?i)[:=][ \t]*(?:true|false|null|none|\d{1,3})$`)
 
-// key is a word of 32 bytes in base64: 43 digits, the last of which holds four bits and so is one of sixteen, and a =.
+// key is a word of 32 bytes in base64: 43 digits, the last of which holds four bits and so is one
+// of sixteen, and a =.
 var key = regexp.MustCompile(`[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=`)
 
 // hexKey is a word of 32 bytes in hexadecimal, as WireGuard's configuration socket has keys.
 var hexKey = regexp.MustCompile(`(^|[^0-9A-Fa-f])([0-9A-Fa-f]{64})($|[^0-9A-Fa-f])`)
 
-// Text gives text without secrets, and how many were taken out. It does not change its argument.
+// Text returns text without secrets, and how many were taken out. It does not change its argument.
 func (r *Redactor) Text(text []byte) ([]byte, int) {
 	out, n := text, 0
 	for _, l := range r.literals {
@@ -75,6 +79,7 @@ func (r *Redactor) Text(text []byte) ([]byte, int) {
 			out, n = bytes.ReplaceAll(out, []byte(l), []byte(Mark)), n+c
 		}
 	}
+
 	for _, rule := range rules {
 		out = rule.find.ReplaceAllFunc(out, func(found []byte) []byte {
 			if rule.find == named && harmless.Match(found) {
@@ -87,6 +92,7 @@ func (r *Redactor) Text(text []byte) ([]byte, int) {
 			return with
 		})
 	}
+
 	out = key.ReplaceAllFunc(out, func(found []byte) []byte {
 		if r.public[string(found)] {
 			return found
@@ -121,8 +127,8 @@ func (r *Redactor) hex(text []byte, n *int) []byte {
 
 var secretField = regexp.MustCompile(`(?i)^(?:.*[-_.])?` + secretName + `$|(?:Token|Password|Passphrase|PrivateKey|SecretKey|ApiKey)$`)
 
-// Object gives a copy of what JSON or YAML decodes into, without secrets: values under names of secrets, values of environment variables
-// with such names, and what Text finds in every string.
+// Object returns a copy of what JSON or YAML decodes into, without secrets: values under names of
+// secrets, values of environment variables with such names, and what Text finds in every string.
 func (r *Redactor) Object(v any) (any, int) {
 	switch v := v.(type) {
 	case string:
@@ -149,5 +155,6 @@ func (r *Redactor) Object(v any) (any, int) {
 		}
 		return out, n
 	}
+
 	return v, 0
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // blockDevice is a block device of a test: its name, its dm/uuid if it is a mapping, and what it
@@ -110,14 +110,17 @@ func TestBelowFollowsTheMountTable(t *testing.T) {
 		if got, err := Below(dir + "/proc/sys"); err != nil || got != Unknown {
 			t.Errorf("below another mount: %v, %v", got, err)
 		}
+
 		if err := unix.Mount("none", dir+"/proc", "tmpfs", 0, ""); err != nil {
 			return err
 		}
 		if got, err := Below(dir + "/proc"); err != nil || got != Memory {
 			t.Errorf("the later of two mounts: %v, %v", got, err)
 		}
+
 		return nil
 	})
+
 	if _, err := Below(dir + "/nowhere"); !os.IsNotExist(err) {
 		t.Errorf("a path that is not there: %v", err)
 	}

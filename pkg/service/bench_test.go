@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// many gives services with endpoints of their own, a slice for each hundred.
+// many returns services with endpoints of their own, a slice for each hundred.
 func many(services, endpoints int) ([]Service, []Slice) {
 	var all []Service
 	var slices []Slice
@@ -67,23 +67,29 @@ func BenchmarkPlanOneBesideFull(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	services, endpoints := many(10_000, 10)
 	whole := endpoints[5000]
 	less := whole
 	less.Endpoints = whole.Endpoints[1:]
+
 	large, parts := many(20, 10_000)
 	for i := range large {
 		large[i].Name.Name += "-large"
 	}
+
 	for i := range parts {
 		parts[i].Service.Name += "-large"
 	}
+
 	for _, s := range append(services, large...) {
 		p.PutService(s)
 	}
+
 	for _, s := range append(endpoints, parts...) {
 		p.PutSlice(s)
 	}
+
 	plan := func() {
 		for again := true; again; {
 			again = p.Plan().Again
@@ -92,6 +98,7 @@ func BenchmarkPlanOneBesideFull(b *testing.B) {
 	if plan(); len(p.waiting) == 0 {
 		b.Fatal("all fit")
 	}
+
 	for i := 0; b.Loop(); i++ {
 		p.PutSlice([]Slice{less, whole}[i%2])
 		plan()

@@ -26,14 +26,15 @@ type Changes struct {
 	LateMembers Batch[MemberKey, Member]
 	DropMembers []MemberKey
 	DropSources []SourceKey
-	// MovedUDP is that an address of UDP is another service's, or has another of its policies, from now on: no member of the former backends need go.
+	// MovedUDP is that an address of UDP is another service's, or has another of its policies, from
+	// now on: no member of the former backends need go.
 	MovedUDP bool
-	// Again is that a service was refused for room that these changes free: once they are made, Plan
-	// once more.
+	// Again is that a service was refused for room that these changes free: once they are made,
+	// Plan once more.
 	Again bool
 }
 
-// Empty is whether there is nothing to write.
+// Empty reports whether there is nothing to write.
 func (c Changes) Empty() bool { return c.Writes() == 0 }
 
 // Writes is the number of entries to write or delete.

@@ -105,6 +105,7 @@ func (c *cluster) change(t *rapid.T) {
 	if c.slices[n] == nil {
 		c.slices[n] = make(map[string]Slice)
 	}
+
 	switch rapid.IntRange(0, 11).Draw(t, "change") {
 	case 0:
 		delete(c.services, n)
@@ -150,8 +151,8 @@ func (c *cluster) want() map[FrontKey]string {
 	return oracle("node-1", c.api, slices.Collect(maps.Values(c.accepted)))
 }
 
-// known is want without the services that have not fitted since the planner adopted what was there: what they had stays theirs only
-// where nobody else claims it.
+// known is want without the services that have not fitted since the planner adopted what was there:
+// what they had stays theirs only where nobody else claims it.
 func (c *cluster) known() map[FrontKey]string {
 	var worlds []world
 	for n, w := range c.accepted {
@@ -170,7 +171,8 @@ func (c *cluster) view() map[FrontKey]string {
 	return all
 }
 
-// apply makes the first most writes while readers look; each must see what was before or what is wanted.
+// apply makes the first most writes while readers look; each must see what was before or what is
+// wanted.
 func (c *cluster) apply(t *rapid.T, changes Changes, most int, may ...map[FrontKey]string) {
 	for _, write := range c.maps.writes(changes)[:most] {
 		if err := write(); err != nil {

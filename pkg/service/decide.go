@@ -102,6 +102,7 @@ func (d *decision) port(h here, e *entry, p Port) {
 		if _, ok := found[v6]; !ok {
 			found[v6] = candidates(h, e, p, v6)
 		}
+
 		c := claim{
 			key: frontKey(netip.AddrPortFrom(a, port), p.Protocol, scope), kind: k, owner: e.name, created: s.Created,
 			group: groupKey{p.Name, p.Protocol, v6, local}, affinity: seconds(s.Affinity),
@@ -113,8 +114,10 @@ func (d *decision) port(h here, e *entry, p Port) {
 		if k == kindLoadBalancer && scope == Outside {
 			c.sources = d.sourceSet(e, v6)
 		}
+
 		d.claims = append(d.claims, c)
 	}
+
 	external := func(k kind, a netip.Addr, port uint16) {
 		front := frontKey(netip.AddrPortFrom(a.Unmap(), port), p.Protocol, Inside)
 		if what, ok := h.reserved[front]; ok {
@@ -124,15 +127,19 @@ func (d *decision) port(h here, e *entry, p Port) {
 		add(k, a, port, Inside, false)
 		add(k, a, port, Outside, s.ExternalLocal)
 	}
+
 	for _, a := range s.ClusterIPs {
 		add(kindClusterIP, a, p.Port, Inside, s.InternalLocal)
 	}
+
 	for _, a := range h.addrs {
 		external(kindNodePort, a, p.NodePort)
 	}
+
 	for _, a := range s.LoadBalancerIPs {
 		external(kindLoadBalancer, a, p.Port)
 	}
+
 	for _, a := range s.ExternalIPs {
 		external(kindExternalIP, a, p.Port)
 	}
@@ -205,7 +212,7 @@ func rankOf(ep Endpoint) int {
 	return rankNone
 }
 
-// candidates gives the endpoints of a port, sorted, each once: while one moves from
+// candidates returns the endpoints of a port, sorted, each once: while one moves from
 // a slice to another it is in both, and the better state is the newer.
 func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 	var all []candidate
@@ -238,6 +245,7 @@ func (d *decision) group(e *entry, key groupKey, all []candidate) *group {
 	if g := d.groups[key]; g != nil {
 		return g
 	}
+
 	g := &group{id: groupID(e.name, key)}
 	d.groups[key] = g
 	mine := func(c candidate) bool { return !key.local || c.slot.Flags&FlagLocal != 0 }
@@ -248,15 +256,18 @@ func (d *decision) group(e *entry, key groupKey, all []candidate) *group {
 			}
 		}
 	}
+
 	if key.protocol != UDP && e.service.Affinity <= 0 {
 		return g
 	}
+
 	g.members = make(map[MemberKey]Member, len(all))
 	for _, c := range all {
 		if mine(c) {
 			g.members[memberKey(g.id, c.slot)] = Draining
 		}
 	}
+
 	for _, s := range g.backends {
 		g.members[memberKey(g.id, s)] = Eligible
 	}
@@ -267,7 +278,7 @@ func memberKey(group uint64, s Slot) MemberKey {
 	return MemberKey{Group: group, Addr: s.Addr, Port: s.Port}
 }
 
-// sourceSet gives the number of the set of e's source ranges of a family, 0 if
+// sourceSet returns the number of the set of e's source ranges of a family, 0 if
 // it has none at all: ranges of the other family only admit nobody of this one.
 func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
 	if len(e.service.SourceRanges) == 0 {

@@ -39,7 +39,7 @@ func (e *FullError) Error() string {
 		e.Service, ErrFull, e.Want, e.Size, e.Limit)
 }
 
-// Unwrap gives ErrFull.
+// Unwrap returns ErrFull.
 func (e *FullError) Unwrap() error { return ErrFull }
 
 // ConflictError is an ErrConflict: Owner has the frontend that Service claims.
@@ -52,7 +52,7 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("service %s: %s %s: %v: service %s has it", e.Service, e.Front.Protocol, e.Front.AddrPort(), ErrConflict, e.Owner)
 }
 
-// Unwrap gives ErrConflict.
+// Unwrap returns ErrConflict.
 func (e *ConflictError) Unwrap() error { return ErrConflict }
 
 // ReservedError is an ErrReserved: Service claims Front by an external IP, a LoadBalancer IP or a
@@ -81,5 +81,5 @@ func (e *PortError) Error() string {
 	return fmt.Sprintf("service %s: port %d: %s is %v here and left to another proxy", e.Service, e.Port.Port, e.Port.Protocol, ErrNotSupported)
 }
 
-// Unwrap gives ErrNotSupported.
+// Unwrap returns ErrNotSupported.
 func (e *PortError) Unwrap() error { return ErrNotSupported }

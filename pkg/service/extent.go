@@ -5,7 +5,7 @@ import "math/bits"
 // extent is a run of slots; those after count, up to a power of two, are its own too.
 type extent struct{ first, count uint32 }
 
-// extents gives out runs of slots by halving blocks (a buddy allocator): both
+// extents allocates runs of slots by halving blocks (a buddy allocator): both
 // giving and taking back cost the logarithm of the number of slots, and what is free again joins.
 type extents struct {
 	slots uint32         // that are free
@@ -29,7 +29,7 @@ func (e *extents) push(first uint32, order int) {
 	e.stack[order] = append(e.stack[order], first)
 }
 
-// pop gives a free block of exactly this order.
+// pop returns a free block of exactly this order.
 func (e *extents) pop(order int) (uint32, bool) {
 	for s := e.stack[order]; len(s) > 0; s = e.stack[order] {
 		first := s[len(s)-1]
@@ -44,7 +44,7 @@ func (e *extents) pop(order int) (uint32, bool) {
 
 func orderOf(count uint32) int { return bits.Len32(count - 1) }
 
-// take gives room for count slots, of which there must be one.
+// take returns room for count slots, of which there must be one.
 func (e *extents) take(count int) (extent, bool) {
 	want := orderOf(uint32(count))
 	for order := want; order < len(e.stack); order++ {
@@ -59,7 +59,7 @@ func (e *extents) take(count int) (extent, bool) {
 	return extent{}, false
 }
 
-// has is whether take would give room for count slots.
+// has reports whether take would give room for count slots.
 func (e *extents) has(count int) bool {
 	for order := orderOf(uint32(count)); order < len(e.stack); order++ {
 		for s := e.stack[order]; len(s) > 0; s = e.stack[order] {
@@ -105,6 +105,7 @@ func (e *extents) reserve(x extent) bool {
 	if x.first&(1<<want-1) != 0 {
 		return false
 	}
+
 	for order := want; order < len(e.stack); order++ {
 		first := x.first &^ (1<<order - 1)
 		if o, ok := e.free[first]; !ok || o != order {
@@ -124,5 +125,6 @@ func (e *extents) reserve(x extent) bool {
 		}
 		return true
 	}
+
 	return false
 }

@@ -21,6 +21,7 @@ func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
 				used[i] = to
 			}
 		}
+
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			if len(held) > 0 && rapid.IntRange(0, 2).Draw(t, "give") == 0 {
 				i := rapid.IntRange(0, len(held)-1).Draw(t, "which")
@@ -40,13 +41,16 @@ func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
 				held = append(held, x)
 			}
 		}
+
 		free := uint32(0)
 		for _, order := range e.free {
 			free += 1 << order
 		}
+
 		if free != e.slots {
 			t.Fatalf("%d slots are free, and %d are counted", free, e.slots)
 		}
+
 		// Another process takes over what is held, and takes nothing twice.
 		other := newExtents(slots)
 		for _, x := range rapid.Permutation(held).Draw(t, "order") {
@@ -54,10 +58,12 @@ func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
 				t.Fatalf("%v is taken over not once", x)
 			}
 		}
+
 		for _, x := range held {
 			other.give(x)
 			e.give(x)
 		}
+
 		if want := newExtents(slots).free; !maps.Equal(e.free, want) || !maps.Equal(other.free, want) {
 			t.Fatalf("free are %v and %v, want %v", e.free, other.free, want)
 		}

@@ -32,8 +32,9 @@ type FrontKey struct {
 
 // Flags of a Front.
 const (
-	// FlagDrop is for no backends because none is on this node: packets from outside the cluster are
-	// dropped, so that a balancer there goes to another node. Sockets and pods are refused all the same.
+	// FlagDrop is for no backends because none is on this node: packets from outside the cluster
+	// are dropped, so that a balancer there goes to another node. Sockets and pods are refused all
+	// the same.
 	FlagDrop uint32 = 1 << iota
 )
 
@@ -44,7 +45,8 @@ type Front struct {
 	Revision uint64
 	// Group is the key of affinity and members; it outlives changes of the backends.
 	Group uint64
-	// Sources is the set in service_sources that the source of a packet from outside the cluster must be in; 0 is any.
+	// Sources is the set in service_sources that the source of a packet from outside the cluster
+	// must be in; 0 is any.
 	Sources uint64
 	// First and Count are the extent in service_slots.
 	First, Count uint32
@@ -98,7 +100,7 @@ func frontKey(a netip.AddrPort, p Protocol, s Scope) FrontKey {
 	return k
 }
 
-// AddrPort gives the address that the key is for.
+// AddrPort returns the address that the key is for.
 func (k FrontKey) AddrPort() netip.AddrPort { return addrPort(k.Addr, k.Port) }
 
 func slotOf(a netip.AddrPort) Slot {
@@ -107,7 +109,7 @@ func slotOf(a netip.AddrPort) Slot {
 	return s
 }
 
-// AddrPort gives the address of the backend.
+// AddrPort returns the address of the backend.
 func (s Slot) AddrPort() netip.AddrPort { return addrPort(s.Addr, s.Port) }
 
 func addrPort(addr [16]byte, port [2]byte) netip.AddrPort {

@@ -3,7 +3,8 @@ package service
 import "maps"
 
 // sweepLeft notes what an earlier process left that nobody wants; it walks all maps. What belongs
-// to a service that does not fit stays with it, and so does, until all services are known, all but entry 0's.
+// to a service that does not fit stays with it, and so does, until all services are known, all but
+// entry 0's.
 func (r *round) sweepLeft() {
 	refused := make(map[uint64]bool)
 	for _, e := range r.waiting {
@@ -11,6 +12,7 @@ func (r *round) sweepLeft() {
 			refused[g.id] = true
 		}
 	}
+
 	kept := func(group uint64) bool { return refused[group] || r.hold && !apiGroups[group] }
 	sets := make(map[uint64][]*leftover) // who has a source set
 	for key, f := range r.fronts {
@@ -24,21 +26,25 @@ func (r *round) sweepLeft() {
 			sets[f.Sources] = append(sets[f.Sources], l)
 		}
 	}
+
 	for id, g := range r.adopted {
 		if !kept(id) {
 			r.free(g, &group{})
 			delete(r.adopted, id)
 		}
 	}
+
 	if r.hold {
 		return // entry 0 has neither members nor sources
 	}
+
 	for id, list := range r.orphans {
 		if !kept(id) {
 			r.freed = append(r.freed, list...)
 			delete(r.orphans, id)
 		}
 	}
+
 	r.sweepMembers(kept)
 	r.sweepSources(sets)
 	r.sweep = false
@@ -91,7 +97,8 @@ func (r *round) sweepSources(sets map[uint64][]*leftover) {
 	}
 }
 
-// release gives up what an earlier process left of groups that e lacked room for, and does not any more: it fits now, or wants others.
+// release frees what an earlier process left of groups that e lacked room for, and does not any
+// more: it fits now, or wants others.
 func (r *round) release(e *entry, lacked map[groupKey]*group) {
 	if r.sweep || len(lacked) == 0 {
 		return
@@ -113,7 +120,8 @@ func (r *round) release(e *entry, lacked map[groupKey]*group) {
 	}
 }
 
-// releaseGroup gives up what is left of one group; now is what has its number, and still are sources that have a use.
+// releaseGroup frees what is left of one group; now is what has its number, and still are sources
+// that have a use.
 func (r *round) releaseGroup(id uint64, now *group, still map[SourceKey]bool) {
 	if g := r.adopted[id]; g != nil {
 		r.free(g, &group{})

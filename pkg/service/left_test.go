@@ -52,7 +52,8 @@ func (c *cluster) nextProcess(t *testing.T) {
 	p.Adopt(c.maps.state())
 }
 
-// What an earlier process left of a service that does not fit stays as long as it does not, and goes with it, whole.
+// What an earlier process left of a service that does not fit stays as long as it does not, and
+// goes with it, whole.
 func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 	for name, then := range map[string]func(*Planner){
 		"the service goes": func(p *Planner) {
@@ -77,9 +78,11 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 			was := c.view()
 			c.nextProcess(t)
 			c.put(large(300))
+
 			for range 3 {
 				c.writeAll(t)
 			}
+
 			if len(c.planner.Problems()) != 1 || difference(c.view(), was) != "" {
 				t.Fatalf("problems %v; %s", c.planner.Problems(), difference(c.view(), was))
 			}
@@ -87,6 +90,7 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 			if _, known := c.planner.At(front, TCP, Inside); known || !c.planner.Keeps(front, TCP, Inside) || c.planner.Keeps(front, UDP, Inside) {
 				t.Errorf("it is known: %t, and kept: %t", known, c.planner.Keeps(front, TCP, Inside))
 			}
+
 			then(c.planner)
 			c.writeAll(t)
 			if s, slice := large(3); name == "it fits again" {
@@ -98,6 +102,7 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 				c.planner.DeleteSlice(s.Name, slice.Name)
 				c.writeAll(t)
 			}
+
 			c.writeAll(t) // what the last one freed
 			if n := len(c.maps.fronts) + len(c.maps.members) + len(c.maps.sources) + len(c.planner.left) + len(c.planner.adopted); n != 0 {
 				t.Errorf("%d things are left", n)
@@ -109,7 +114,8 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// A change of another service neither walks the maps nor decides again about the service that does not fit.
+// A change of another service neither walks the maps nor decides again about the service that does
+// not fit.
 func TestAServiceThatDoesNotFitCostsOthersNothing(t *testing.T) {
 	for name, restart := range map[string]bool{"after a restart": true, "without one": false} {
 		t.Run(name, func(t *testing.T) {
@@ -119,6 +125,7 @@ func TestAServiceThatDoesNotFitCostsOthersNothing(t *testing.T) {
 			if restart {
 				c.nextProcess(t)
 			}
+
 			c.put(large(300))
 			c.planner.PutService(webService(nil))
 			c.writeAll(t)
@@ -127,6 +134,7 @@ func TestAServiceThatDoesNotFitCostsOthersNothing(t *testing.T) {
 			if e.full == nil || decided == nil || c.planner.sweep {
 				t.Fatalf("full: %v, decided: %v, all maps are walked: %t", e.full, decided, c.planner.sweep)
 			}
+
 			for i := range 3 {
 				addr := netip.AddrFrom4([4]byte{198, 18, 1, byte(i + 1)})
 				c.planner.PutSlice(Slice{Service: web, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}}, Endpoints: []Endpoint{{Addr: addr, Ready: true}}})
@@ -135,6 +143,7 @@ func TestAServiceThatDoesNotFitCostsOthersNothing(t *testing.T) {
 					t.Errorf("the other service has %q, want %q", got, want)
 				}
 			}
+
 			if c.planner.sweep || e.want.groups[groupKey{port: "http", protocol: TCP}] != decided {
 				t.Error("the service that does not fit was decided about again")
 			}
@@ -192,10 +201,12 @@ func TestPlanOfEntryZeroAlone(t *testing.T) {
 	c.planner.SetAPIServer(api)
 	c.put(large(100))
 	c.writeAll(t)
+
 	for i := range 2 * apiBlocks {
 		if i%2 == 0 {
 			c.planner.Adopt(c.maps.state())
 		}
+
 		api.Backends[0] = netip.AddrPortFrom(api.Backends[0].Addr().Next(), 6443)
 		c.planner.SetAPIServer(APIServer{api.Frontends, []netip.AddrPort{api.Backends[0]}})
 		s, slice := large(100 - i)
@@ -204,10 +215,12 @@ func TestPlanOfEntryZeroAlone(t *testing.T) {
 		if len(changes.Fronts.Keys) != 1 || changes.Writes() != 2 {
 			t.Errorf("entry 0 alone is %d writes: %+v", changes.Writes(), changes)
 		}
+
 		c.write(t, changes)
 		if got, want := c.backends("198.18.0.1:443", Inside), api.Backends[0].String()+"+0"; got != want {
 			t.Errorf("entry 0 has %q, want %q", got, want)
 		}
+
 		if i%2 == 1 {
 			c.writeAll(t)
 			if d := difference(c.view(), oracle("node-1", &api, []world{{s, []Slice{slice}, nil}})); d != "" {

@@ -5,14 +5,17 @@ import (
 	"slices"
 )
 
-// Of a list: how many services an answer has, and how many are looked at before the planner does something else.
+// Of a list: how many services an answer has, and how many are looked at before the planner does
+// something else.
 const (
 	listPage  = 500
 	listChunk = 16
 )
 
-// List gives the services after one of this name as they are in force, by name, as View does but with the backends counted and not told of; the
-// zero Name is before all. There are no more when there are none. It asks for the planner again and again, each time for little, so that services which come and go meanwhile may be in the list or not.
+// List returns the services after one of this name as they are in force, by name, as View does but
+// with the backends counted and not told of; the zero Name is before all. There are no more when
+// there are none. It asks for the planner again and again, each time for little, so that services
+// which come and go meanwhile may be in the list or not.
 func List(after Name, ask func(func(*Planner)) error) ([]View, error) {
 	var names []Name
 	if err := ask(func(p *Planner) { names = p.names(after) }); err != nil {

@@ -31,33 +31,41 @@ func (m *memory) state() State {
 	}
 }
 
-// writes gives the single writes of changes, in order.
+// writes returns the single writes of changes, in order.
 func (m *memory) writes(c Changes) []func() error {
 	var w []func() error
 	do := func(f func()) {
 		w = append(w, func() error { f(); return m.check() })
 	}
+
 	for i, k := range c.Slots.Keys {
 		do(func() { m.slots[k] = c.Slots.Values[i] })
 	}
+
 	for _, k := range c.Sources {
 		do(func() { m.sources[k] = true })
 	}
+
 	for i, k := range c.Members.Keys {
 		do(func() { m.members[k] = c.Members.Values[i] })
 	}
+
 	for i, k := range c.Fronts.Keys {
 		do(func() { m.fronts[k] = c.Fronts.Values[i] })
 	}
+
 	for _, k := range c.DropFronts {
 		do(func() { delete(m.fronts, k) })
 	}
+
 	for i, k := range c.LateMembers.Keys {
 		do(func() { m.members[k] = c.LateMembers.Values[i] })
 	}
+
 	for _, k := range c.DropMembers {
 		do(func() { delete(m.members, k) })
 	}
+
 	for _, k := range c.DropSources {
 		do(func() { delete(m.sources, k) })
 	}
@@ -76,7 +84,7 @@ func (m *memory) check() error {
 	return nil
 }
 
-// show gives what a frontend is to a reader, in one line; "" is none.
+// show returns what a frontend is to a reader, in one line; "" is none.
 func (m *memory) show(k FrontKey) string {
 	f, ok := m.fronts[k]
 	if !ok {

@@ -37,6 +37,7 @@ func oracle(node string, api *APIServer, all []world) map[FrontKey]string {
 			best[k] = o
 		}
 	}
+
 	if api != nil {
 		for _, f := range api.Frontends {
 			var backends []string
@@ -48,15 +49,18 @@ func oracle(node string, api *APIServer, all []world) map[FrontKey]string {
 			offer(f.Addr(), f.Port(), TCP, Inside, owned{rank: 0, text: line(backends, nil, nil, false, 0, 0)})
 		}
 	}
+
 	for _, w := range all {
 		for _, p := range w.service.Ports {
 			if p.Protocol == SCTP {
 				continue
 			}
+
 			families := ""
 			for _, a := range w.service.ClusterIPs {
 				families += fmt.Sprint(a.Is6())
 			}
+
 			at := func(rank int, a netip.Addr, port uint16, scope Scope, local, ranged bool) {
 				if families != "" && !strings.Contains(families, fmt.Sprint(a.Is6())) {
 					return
@@ -64,27 +68,33 @@ func oracle(node string, api *APIServer, all []world) map[FrontKey]string {
 				text := oracleLine(node, w, p, a.Is6(), local, ranged)
 				offer(a, port, p.Protocol, scope, owned{rank, w.service.Created, w.service.Name.String(), text})
 			}
+
 			for _, a := range w.service.ClusterIPs {
 				at(1, a, p.Port, Inside, w.service.InternalLocal, false)
 			}
+
 			for _, a := range w.addrs {
 				at(2, a, p.NodePort, Inside, false, false)
 				at(2, a, p.NodePort, Outside, w.service.ExternalLocal, false)
 			}
+
 			for _, a := range w.service.LoadBalancerIPs {
 				at(3, a, p.Port, Inside, false, false)
 				at(3, a, p.Port, Outside, w.service.ExternalLocal, len(w.service.SourceRanges) > 0)
 			}
+
 			for _, a := range w.service.ExternalIPs {
 				at(4, a, p.Port, Inside, false, false)
 				at(4, a, p.Port, Outside, w.service.ExternalLocal, false)
 			}
 		}
 	}
+
 	texts := make(map[FrontKey]string)
 	for k, o := range best {
 		texts[k] = o.text
 	}
+
 	return texts
 }
 
@@ -96,40 +106,48 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 			if sp.Name != p.Name || sp.Protocol != p.Protocol {
 				continue
 			}
+
 			for _, ep := range s.Endpoints {
 				if ep.Addr.Is6() != v6 {
 					continue
 				}
+
 				usable := ep.Ready || ep.Serving && ep.Terminating
 				elsewhere = elsewhere || usable
 				if local && ep.Node != node {
 					continue
 				}
+
 				at := netip.AddrPortFrom(ep.Addr, sp.Port).String()
 				flag := 0
 				if ep.Node == node {
 					flag = 1
 				}
+
 				switch {
 				case ep.Ready:
 					ready[at] = fmt.Sprintf("%s+%d", at, flag)
 				case usable:
 					last[at] = fmt.Sprintf("%s+%d", at, flag)
 				}
+
 				if ep.Ready || ep.Serving {
 					serving[at] = true
 				}
 			}
 		}
 	}
+
 	use := ready
 	if len(use) == 0 {
 		use = last
 	}
+
 	var backends, members, sources []string
 	for _, b := range use {
 		backends = append(backends, b)
 	}
+
 	if p.Protocol == UDP || w.service.Affinity > 0 {
 		for at := range serving {
 			if use[at] != "" {
@@ -139,6 +157,7 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 			}
 		}
 	}
+
 	if ranged {
 		for _, r := range w.service.SourceRanges {
 			text := fmt.Sprintf("%x/%d", r.Addr().As16(), r.Bits()+128-r.Addr().BitLen())
@@ -147,14 +166,16 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 			}
 		}
 	}
+
 	flags := uint32(0)
 	if local && len(use) == 0 && elsewhere {
 		flags = 1
 	}
+
 	return line(backends, members, sources, ranged, uint32(w.service.Affinity/time.Second), flags)
 }
 
-// difference gives where two views of all frontends differ, "" is nowhere.
+// difference returns where two views of all frontends differ, "" is nowhere.
 func difference(got, want map[FrontKey]string) string {
 	var b strings.Builder
 	for k, w := range want {

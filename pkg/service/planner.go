@@ -17,7 +17,8 @@ type Planner struct {
 	dirty   map[Name]bool
 	// waiting are the services that did not fit; what they come to is kept until there is room.
 	waiting map[Name]*entry
-	// refusing are those with ports that are left to others, and contested the frontends that several services claim.
+	// refusing are those with ports that are left to others, and contested the frontends that
+	// several services claim.
 	refusing  map[Name]bool
 	contested map[FrontKey]bool
 	services  int // that are known
@@ -65,7 +66,8 @@ type entry struct {
 // apiName is entry 0. No namespace has an empty name.
 var apiName = Name{"", "api-server"}
 
-// New makes a Planner for empty maps of these sizes. Node is this node's name. Errors are ErrLimits.
+// New makes a Planner for empty maps of these sizes. Node is this node's name. Errors are
+// ErrLimits.
 func New(node string, limits Limits) (*Planner, error) {
 	switch {
 	case limits.Slots&(limits.Slots-1) != 0 || limits.Slots < 2*apiSlots:
@@ -158,7 +160,8 @@ func (p *Planner) reserve() {
 	}
 }
 
-// SetNodeAddrs says on which of this node's addresses NodePorts are. Services without one are not decided about again.
+// SetNodeAddrs says on which of this node's addresses NodePorts are. Services without one are not
+// decided about again.
 func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 	if slices.Equal(p.here.addrs, addrs) {
 		return
@@ -171,11 +174,12 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 	}
 }
 
-// Hold says that the services are not all known yet: until Hold(false), Plan leaves what an earlier process left
-// in the maps and nobody claims, entry 0's own excepted. After a restart entry 0 can so follow the API servers before any service was listed.
+// Hold says that the services are not all known yet: until Hold(false), Plan leaves what an earlier
+// process left in the maps and nobody claims, entry 0's own excepted. After a restart entry 0 can
+// so follow the API servers before any service was listed.
 func (p *Planner) Hold(hold bool) { p.hold = hold }
 
-// Problems gives what the last Plan could not do, sorted by their text: each is a
+// Problems returns what the last Plan could not do, sorted by their text: each is a
 // *FullError, a *ConflictError, a *ReservedError or a *PortError.
 func (p *Planner) Problems() []error {
 	var all []error
@@ -208,10 +212,10 @@ type State struct {
 	Sources []SourceKey
 }
 
-// Adopt says what is in the maps: after a start with pinned maps, and after
-// changes that could not all be made. All services are decided about again in the next Plan,
-// for which they must be there: it takes out of the maps what nobody wants. A service that then does
-// not fit keeps what is its own there; a frontend that another claims as well may become that one's.
+// Adopt says what is in the maps: after a start with pinned maps, and after changes that could not
+// all be made. All services are decided about again in the next Plan, for which they must be there:
+// it takes out of the maps what nobody wants. A service that then does not fit keeps what is its
+// own there; a frontend that another claims as well may become that one's.
 func (p *Planner) Adopt(s State) {
 	p.fronts, p.members, p.sources = make(map[FrontKey]Front), make(map[MemberKey]Member), make(map[SourceKey]bool)
 	maps.Copy(p.fronts, s.Fronts)

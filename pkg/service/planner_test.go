@@ -12,7 +12,7 @@ import (
 
 var web = Name{"shop", "web"}
 
-// endpoint gives one in the state that its word says, on node-1.
+// endpoint returns one in the state that its word says, on node-1.
 func endpoint(addr, state string) Endpoint {
 	ep := Endpoint{Addr: netip.MustParseAddr(addr), Node: "node-1"}
 	switch strings.TrimSuffix(state, " elsewhere") {
@@ -203,20 +203,24 @@ func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 	older := Service{Name: Name{"a", "older"}, Created: time.Unix(1, 0), ExternalIPs: addrs("198.19.0.1"), Ports: port}
 	younger := Service{Name: Name{"a", "a"}, Created: time.Unix(2, 0), ExternalIPs: addrs("198.19.0.1"), Ports: port}
 	large := Service{Name: Name{"b", "large"}, ClusterIPs: addrs("198.18.0.9"), Ports: port}
+
 	slice := Slice{Service: large.Name, Name: "1", Ports: []SlicePort{{"http", TCP, 80}}}
 	for i := range 300 {
 		slice.Endpoints = append(slice.Endpoints, Endpoint{Addr: netip.AddrFrom4([4]byte{198, 18, 4 + byte(i>>8), byte(i)}), Ready: true})
 	}
+
 	c.planner.PutService(older)
 	c.planner.PutService(younger)
 	c.planner.PutService(large)
 	c.planner.PutSlice(slice)
 	c.planner.PutService(Service{Name: Name{"c", "signals"}, ClusterIPs: addrs("198.18.0.8"), Ports: []Port{{"s", SCTP, 9, 0}}})
 	c.write(t, c.planner.Plan())
+
 	var got []string
 	for _, err := range c.planner.Problems() {
 		got = append(got, err.Error())
 	}
+
 	want := []string{
 		"service a/a: TCP 198.19.0.1:80: frontend is another's: service a/older has it",
 		"service b/large: table of services is full: no 512 of the 512 of limit Slots are free: it keeps the backends it had, and is not served if it had none; raise the limit",
@@ -225,11 +229,13 @@ func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("problems are:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+
 	for i, class := range []error{ErrConflict, ErrFull, ErrNotSupported} {
 		if !errors.Is(c.planner.Problems()[i], class) {
 			t.Errorf("%q is no %q", got[i], class)
 		}
 	}
+
 	c.planner.DeleteService(older.Name)
 	c.write(t, c.planner.Plan())
 	if got := len(c.planner.Problems()); got != 2 {
@@ -324,17 +330,20 @@ func TestExternalAddressesCannotClaimTunnelsOrAPIServers(t *testing.T) {
 				if !late {
 					known()
 				}
+
 				c0.planner.PutService(webService(c.change))
 				c0.write(t, c0.planner.Plan())
 				if late {
 					known()
 					c0.write(t, c0.planner.Plan())
 				}
+
 				for _, scope := range []Scope{Inside, Outside} {
 					if _, got := c0.maps.fronts[frontKey(c.front, c.proto, scope)]; got != c.want {
 						t.Errorf("known late %v, scope %v: served %v, want %v", late, scope, got, c.want)
 					}
 				}
+
 				refused := slices.ContainsFunc(c0.planner.Problems(), func(err error) bool { return errors.Is(err, ErrReserved) })
 				if refused == c.want {
 					t.Errorf("known late %v: problems %v", late, c0.planner.Problems())

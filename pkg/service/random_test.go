@@ -29,6 +29,7 @@ func TestRandomChanges(t *testing.T) {
 				if name == "few slots" || name == "few of all things" {
 					c.occupy(t, 253)
 				}
+
 				for range rapid.IntRange(4, 16).Draw(t, "rounds") {
 					for range rapid.IntRange(1, 4).Draw(t, "changes") {
 						c.change(t)
@@ -45,6 +46,7 @@ func TestRandomChanges(t *testing.T) {
 					}
 				}
 			})
+
 			t.Log(full, "refusals")
 			if (full == 0) != (limits == roomy) {
 				t.Errorf("%d services were refused for want of room", full)
@@ -100,7 +102,8 @@ func TestRestartChangesNothing(t *testing.T) {
 			c.restart(t, c.maps.state())
 			changes := c.planner.Plan()
 			c.apply(t, changes, changes.Writes(), c.view())
-			// Backends that no frontend points to, because others have them all, are written elsewhere.
+			// Backends that no frontend points to, because others have them all, are written
+			// elsewhere.
 			if changes.Writes() > len(changes.Slots.Keys) {
 				t.Fatalf("a restart writes %+v", changes)
 			}
@@ -108,7 +111,8 @@ func TestRestartChangesNothing(t *testing.T) {
 	})
 }
 
-// TestHalfMadeChanges ends a process in the middle of its writes; the next one adopts what it finds.
+// TestHalfMadeChanges ends a process in the middle of its writes; the next one adopts what it
+// finds.
 func TestHalfMadeChanges(t *testing.T) {
 	for name, limits := range map[string]Limits{"room for all": roomy, "few frontends": {Fronts: 80, Slots: 1024, Members: 40, Sources: 1}} {
 		t.Run(name, func(t *testing.T) {
@@ -140,8 +144,9 @@ func halfMade(t *rapid.T, limits Limits) {
 	}
 }
 
-// finish is settle where what does not fit may be what it was at any time before. A service that did
-// not fit is not known to the new process, so another that claims its frontend may get it, whole.
+// finish is settle where what does not fit may be what it was at any time before. A service that
+// did not fit is not known to the new process, so another that claims its frontend may get it,
+// whole.
 func (c *cluster) finish(t *rapid.T, before ...map[FrontKey]string) {
 	for range 10 {
 		before = append(before, c.view())
@@ -202,6 +207,7 @@ func TestReadersNoticeWrongOrder(t *testing.T) {
 		}
 		return s
 	}
+
 	apply := func(changes Changes) {
 		for _, w := range c.maps.writes(changes) {
 			if err := w(); err != nil {
@@ -212,6 +218,7 @@ func TestReadersNoticeWrongOrder(t *testing.T) {
 	c.planner.PutSlice(slice(podAddrs[0], podAddrs[1]))
 	apply(c.planner.Plan())
 	key := frontKey(netip.MustParseAddrPort("198.18.0.1:80"), TCP, Inside)
+
 	r := c.maps.begin(key)
 	c.planner.PutSlice(slice(podAddrs[2], podAddrs[3]))
 	changes := c.planner.Plan()
@@ -221,10 +228,12 @@ func TestReadersNoticeWrongOrder(t *testing.T) {
 		}
 		c.maps.slots[r.front.First+uint32(i)] = changes.Slots.Values[i]
 	}
+
 	c.maps.read(r, 0)
 	if err := c.maps.end(r); err == nil {
 		t.Error("a reader of slots that were written too early noticed nothing")
 	}
+
 	before := fmt.Sprint(c.view())
 	c.maps.fronts[key] = changes.Fronts.Values[0]
 	if after := fmt.Sprint(c.view()); chosen(after) == chosen(before) {

@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// Resize gives the state that maps of other sizes are to have so that they serve the same, and how many frontends have no room in them. Runs of
-// slots stay where they are, unless that is beyond the end. Entry 0 always fits. What has no room is whole: a frontend's slots,
-// members and sources, or none of them.
+// Resize returns the state that maps of other sizes are to have so that they serve the same, and
+// how many frontends have no room in them. Runs of slots stay where they are, unless that is beyond
+// the end. Entry 0 always fits. What has no room is whole: a frontend's slots, members and sources,
+// or none of them.
 func (s State) Resize(l Limits) (resized State, without int) {
 	r := resizing{from: s, limits: l, room: newExtents(l.Slots), moved: make(map[extent]extent), placed: make(map[uint64]bool)}
 	r.to = State{Fronts: make(map[FrontKey]Front), Members: make(map[MemberKey]Member)}
@@ -73,23 +74,26 @@ func (r *resizing) place() {
 	}
 }
 
-// add is whether there was room for a frontend with all that it refers to.
+// add reports whether there was room for a frontend with all that it refers to.
 func (r *resizing) add(k FrontKey) bool {
 	f := r.from.Fronts[k]
 	to, ok := r.moved[extent{f.First, f.Count}]
 	if f.Count > 0 && !ok {
 		return false
 	}
+
 	var members []MemberKey
 	for _, m := range r.members[f.Group] {
 		if r.to.Members[m] == 0 {
 			members = append(members, m)
 		}
 	}
+
 	var sources []SourceKey
 	if !r.placed[f.Sources] {
 		sources = r.sources[f.Sources]
 	}
+
 	fronts := int(r.limits.Fronts)
 	if !apiGroups[f.Group] {
 		fronts -= 2 * MaxAPIFronts
@@ -100,10 +104,12 @@ func (r *resizing) add(k FrontKey) bool {
 	if f.Count > 0 {
 		f.First = to.first
 	}
+
 	r.to.Fronts[k] = f
 	for _, m := range members {
 		r.to.Members[m] = r.from.Members[m]
 	}
+
 	r.to.Sources = append(r.to.Sources, sources...)
 	r.placed[f.Sources] = true
 	return true

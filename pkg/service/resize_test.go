@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// In maps of other sizes a reader finds what he found before, and the next process writes nothing where there was room.
+// In maps of other sizes a reader finds what he found before, and the next process writes nothing
+// where there was room.
 func TestResize(t *testing.T) {
 	for name, limits := range map[string]Limits{
 		"the same":       roomy,
@@ -26,6 +27,7 @@ func TestResize(t *testing.T) {
 				for range rapid.IntRange(1, 20).Draw(t, "changes") {
 					c.change(t)
 				}
+
 				c.settle(t)
 				was, from := c.view(), len(c.maps.fronts)
 				state, without := c.maps.state().Resize(limits)
@@ -33,32 +35,39 @@ func TestResize(t *testing.T) {
 				maps.Copy(c.maps.fronts, state.Fronts)
 				maps.Copy(c.maps.members, state.Members)
 				copy(c.maps.slots, state.Slots)
+
 				for _, k := range state.Sources {
 					c.maps.sources[k] = true
 				}
+
 				if err := c.maps.check(); err != nil {
 					t.Fatal(err)
 				}
+
 				now := c.view()
 				for k, is := range now {
 					if was[k] != is {
 						t.Fatalf("%v was %q and is %q", k.AddrPort(), was[k], is)
 					}
 				}
+
 				if len(now)+without != from {
 					t.Fatalf("%d of %d frontends are there, and %d have no room", len(now), from, without)
 				}
+
 				for k := range was {
 					if f, ok := c.maps.fronts[k]; c.planner.claims[k][0].kind == kindAPIServer && (!ok || f.First >= apiSlots) {
 						t.Fatalf("entry 0 is at %d: %t", f.First, ok)
 					}
 				}
+
 				full := func() bool {
 					return slices.ContainsFunc(c.planner.Problems(), func(err error) bool { return errors.Is(err, ErrFull) })
 				}
 				if without > 0 || full() {
 					return // who had no room may have it now
 				}
+
 				c.restart(t, c.maps.state())
 				if changes := c.planner.Plan(); changes.Writes() > len(changes.Slots.Keys) && !full() {
 					t.Fatalf("the next process writes %+v", changes)

@@ -20,8 +20,8 @@ type round struct {
 	freed []extent
 }
 
-// Plan decides about what changed and gives the writes that bring the maps
-// there. They must be made before the next Plan; if they cannot all be, Adopt what then is in the maps.
+// Plan decides about what changed and returns the writes that bring the maps there. They must be
+// made before the next Plan; if they cannot all be, Adopt what then is in the maps.
 func (p *Planner) Plan() Changes {
 	r := p.begin(true)
 	for _, n := range r.due() {
@@ -33,8 +33,8 @@ func (p *Planner) Plan() Changes {
 	return r.end()
 }
 
-// PlanAPIServer is Plan for entry 0 alone, so that what is wrong with the writes of another service does not keep it from being
-// written.
+// PlanAPIServer is Plan for entry 0 alone, so that what is wrong with the writes of another service
+// does not keep it from being written.
 func (p *Planner) PlanAPIServer() Changes {
 	r := p.begin(false)
 	if p.dirty[apiName] {
@@ -73,7 +73,7 @@ func (r *round) due() []Name {
 	return names
 }
 
-// mayFit is whether there is now what a service lacked.
+// mayFit reports whether there is now what a service lacked.
 func (r *round) mayFit(lacked *FullError) bool {
 	switch lacked.Limit {
 	case limitFronts:
@@ -121,15 +121,18 @@ func (r *round) fit(e *entry, want decision) *FullError {
 		r.fitAPI(e, want)
 		return nil
 	}
+
 	fronts := make(map[FrontKey]bool)
 	for _, c := range want.claims {
 		if _, ok := r.fronts[c.key]; !ok && !r.adding[c.key] {
 			fronts[c.key] = true
 		}
 	}
+
 	if n := len(fronts); n > 0 && len(r.fronts)+len(r.adding)+n > r.frontsFor() {
 		return &FullError{e.name, limitFronts, r.limits.Fronts, n}
 	}
+
 	members := 0
 	for _, g := range want.groups {
 		for k := range g.members {
@@ -138,15 +141,18 @@ func (r *round) fit(e *entry, want decision) *FullError {
 			}
 		}
 	}
+
 	if members > 0 && len(r.members)+members > int(r.limits.Members) {
 		return &FullError{e.name, limitMembers, r.limits.Members, members}
 	}
+
 	sources := 0
 	for k := range want.sources {
 		if !r.sources[k] {
 			sources++
 		}
 	}
+
 	if sources > 0 && len(r.sources)+sources > int(r.limits.Sources) {
 		return &FullError{e.name, limitSources, r.limits.Sources, sources}
 	}
@@ -186,8 +192,8 @@ func (r *round) fitAPI(e *entry, want decision) {
 		if key.v6 {
 			first = apiSlots / 2
 		}
-		// All are held only after changes failed half-made three times in a row. Then the last is used:
-		// rather a moment of two versions than no API server.
+		// All are held only after changes failed half-made three times in a row. Then the last is
+		// used: rather a moment of two versions than no API server.
 		for last := first + (apiBlocks-1)<<apiOrder; first < last && r.apiHeld[first]; {
 			first += 1 << apiOrder
 		}
@@ -210,7 +216,7 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// keep is whether g needs no new slots: it has no backends, or these are where they were.
+// keep reports whether g needs no new slots: it has no backends, or these are where they were.
 func (r *round) keep(e *entry, key groupKey, g *group) bool {
 	if len(g.backends) == 0 {
 		return true
@@ -243,6 +249,7 @@ func (r *round) replace(e *entry, want decision) {
 	} else {
 		delete(r.refusing, e.name)
 	}
+
 	for key, g := range want.groups {
 		if a := r.adopted[g.id]; a != nil {
 			r.free(a, g)
@@ -253,6 +260,7 @@ func (r *round) replace(e *entry, want decision) {
 		}
 		r.putMembers(g)
 	}
+
 	for key, o := range old.groups {
 		g := want.groups[key]
 		if g == nil {
@@ -264,6 +272,7 @@ func (r *round) replace(e *entry, want decision) {
 			}
 		}
 	}
+
 	for k := range want.sources {
 		if !r.sources[k] {
 			r.sources[k] = true
@@ -271,15 +280,17 @@ func (r *round) replace(e *entry, want decision) {
 		}
 		delete(r.gone.sources, k)
 	}
+
 	for k := range old.sources {
 		if !want.sources[k] {
 			r.gone.sources[k] = true
 		}
 	}
+
 	r.replaceClaims(old.claims, want.claims)
 }
 
-// free gives back what old had, unless g has it now.
+// free releases what old had, unless g has it now.
 func (r *round) free(old, g *group) {
 	if old.at.count > 0 && old.at != g.at && old.at.first >= apiSlots {
 		r.freed = append(r.freed, old.at)
@@ -333,12 +344,14 @@ func (r *round) writeFronts() {
 		} else {
 			delete(r.contested, key)
 		}
+
 		if len(list) == 0 {
 			if ok {
 				r.DropFronts = append(r.DropFronts, key)
 			}
 			continue
 		}
+
 		c := list[0]
 		g := r.entries[c.owner].now.groups[c.group]
 		want := Front{
@@ -348,6 +361,7 @@ func (r *round) writeFronts() {
 		if ok && had == want {
 			continue
 		}
+
 		r.revision++
 		want.Revision = r.revision
 		r.MovedUDP = r.MovedUDP || ok && had.Group != want.Group && key.Protocol == UDP

@@ -17,7 +17,7 @@ const (
 	SCTP Protocol = 132
 )
 
-// String gives the name that Kubernetes has for it.
+// String returns the name that Kubernetes has for it.
 func (p Protocol) String() string {
 	switch p {
 	case TCP:
@@ -33,7 +33,7 @@ func (p Protocol) String() string {
 // Name is the namespace and name of a service.
 type Name struct{ Namespace, Name string }
 
-// String gives namespace/name.
+// String returns namespace/name.
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
 // Service is what the table needs of a Service. Headless services and those of
@@ -42,7 +42,8 @@ type Service struct {
 	Name Name
 	// Created settles who has a frontend that several claim: the older.
 	Created time.Time
-	// ClusterIPs are served for callers inside the cluster only. They say which families the service has; one without any has both.
+	// ClusterIPs are served for callers inside the cluster only. They say which families the
+	// service has; one without any has both.
 	ClusterIPs []netip.Addr
 	// ExternalIPs and LoadBalancerIPs (those of ipMode VIP) are served for both.
 	ExternalIPs     []netip.Addr
@@ -55,12 +56,14 @@ type Service struct {
 	// ExternalLocal and InternalLocal are the traffic policies Local.
 	ExternalLocal bool
 	InternalLocal bool
-	// HealthCheckNodePort is where balancers ask whether this node has endpoints, 0 is nowhere. The table has no part in it.
+	// HealthCheckNodePort is where balancers ask whether this node has endpoints, 0 is nowhere. The
+	// table has no part in it.
 	HealthCheckNodePort uint16
 }
 
-// hasFamily is whether addresses of IPv6, or IPv4, are the service's to claim: balancers tell of all they have, and kube-proxy leaves others alone
-// too (GetClusterIPByFamily in pkg/proxy/util).
+// hasFamily reports whether addresses of IPv6, or IPv4, are the service's to claim: balancers tell
+// of all they have, and kube-proxy leaves others alone too (GetClusterIPByFamily in
+// pkg/proxy/util).
 func (s *Service) hasFamily(v6 bool) bool {
 	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Unmap().Is6() == v6 })
 }
@@ -121,7 +124,7 @@ type APIServer struct {
 	Backends []netip.AddrPort
 }
 
-// reachable is whether an address can be a frontend's or a backend's.
+// reachable reports whether an address can be a frontend's or a backend's.
 func reachable(a netip.Addr) bool {
 	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() &&
 		!a.IsMulticast() && !a.Unmap().IsLinkLocalUnicast()

@@ -8,7 +8,7 @@ import (
 // errText matches texts that name nothing.
 var errText = errors.New("unknown")
 
-// String gives who a scope is of, in a word.
+// String returns who a scope is of, in a word.
 func (s Scope) String() string {
 	if s == Outside {
 		return "outside"
@@ -16,7 +16,7 @@ func (s Scope) String() string {
 	return "inside"
 }
 
-// MarshalText gives String.
+// MarshalText returns String.
 func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText reads what String gives.
@@ -30,7 +30,7 @@ func (s *Scope) UnmarshalText(text []byte) error {
 	return fmt.Errorf("scope %q is %w: write inside or outside", text, errText)
 }
 
-// MarshalText gives String.
+// MarshalText returns String.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // UnmarshalText reads what String gives of the protocols that have a name.
@@ -44,7 +44,7 @@ func (p *Protocol) UnmarshalText(text []byte) error {
 	return fmt.Errorf("protocol %q is %w: write TCP or UDP", text, errText)
 }
 
-// MarshalText gives String.
+// MarshalText returns String.
 func (n Name) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
 // UnmarshalText reads what String gives.

@@ -7,12 +7,14 @@ import (
 	"time"
 )
 
-// VIPLinger is for how long an address counts after the last service that had it went, and how often it is asked then whether it is in use: flows
-// that it had go on, and their packets are translated by what remembers them.
+// VIPLinger is for how long an address counts after the last service that had it went, and how
+// often it is asked then whether it is in use: flows that it had go on, and their packets are
+// translated by what remembers them.
 const VIPLinger = time.Hour
 
-// VIPs are the addresses of all known services that are not of the cluster's service ranges: of balancers, and external ones. A pod's packet
-// to one of them that was not translated must not leave the node; the table cannot see to that, since what it does not know it leaves alone. Its
+// VIPs are the addresses of all known services that are not of the cluster's service ranges: of
+// balancers, and external ones. A pod's packet to one of them that was not translated must not
+// leave the node; the table cannot see to that, since what it does not know it leaves alone. Its
 // methods may be called concurrently; the zero value has no services.
 type VIPs struct {
 	mu        sync.Mutex
@@ -20,8 +22,8 @@ type VIPs struct {
 	gone      map[netip.Addr]time.Time // when a service last lost it, or it was last in use
 }
 
-// Put adds or replaces a service and says whether its addresses are others than before. An address that cannot be a frontend's does not count, nor
-// one of a family that the service does not have.
+// Put adds or replaces a service and says whether its addresses are others than before. An address
+// that cannot be a frontend's does not count, nor one of a family that the service does not have.
 func (v *VIPs) Put(s Service, now time.Time) bool {
 	var addrs []netip.Addr
 	for _, a := range slices.Concat(s.LoadBalancerIPs, s.ExternalIPs) {
@@ -35,7 +37,8 @@ func (v *VIPs) Put(s Service, now time.Time) bool {
 // Delete takes a service away and says whether it had addresses.
 func (v *VIPs) Delete(n Name, now time.Time) bool { return v.set(n, nil, now) }
 
-// Left adds addresses that services had before this process knew any: they count as long as those of services that go now.
+// Left adds addresses that services had before this process knew any: they count as long as those
+// of services that go now.
 func (v *VIPs) Left(addrs []netip.Addr, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -71,8 +74,9 @@ func (v *VIPs) set(n Name, addrs []netip.Addr, now time.Time) bool {
 	return true
 }
 
-// Addrs gives each address once, sorted: those that services have, those that they had until VIPLinger ago, and those that are in use since. InUse
-// says which of some addresses are; it is asked about each address once in VIPLinger, since to look is costly.
+// Addrs returns each address once, sorted: those that services have, those that they had until
+// VIPLinger ago, and those that are in use since. InUse says which of some addresses are; it is
+// asked about each address once in VIPLinger, since to look is costly.
 func (v *VIPs) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []netip.Addr {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -97,7 +101,7 @@ func (v *VIPs) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []net
 	return sorted(all)
 }
 
-// sorted gives each address once.
+// sorted returns each address once.
 func sorted(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)

@@ -18,6 +18,7 @@ func TestVIPsAreThoseOfKnownServices(t *testing.T) {
 	addrs := vipAddrs
 	var v VIPs
 	name := func(n string) Name { return Name{"shop", n} }
+
 	began := time.Now()
 	for _, c := range []struct {
 		situation string
@@ -66,6 +67,7 @@ func TestVIPsInUseStay(t *testing.T) {
 	v.Put(Service{Name: Name{"shop", "a"}, ExternalIPs: vipAddrs("198.19.199.1")}, began)
 	v.Left(vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1", "::ffff:198.19.199.3"), began)
 	v.Delete(Name{"shop", "a"}, began.Add(VIPLinger))
+
 	for _, c := range []struct {
 		situation          string
 		after              time.Duration

@@ -45,7 +45,8 @@ type FrontView struct {
 	Kind string `json:"kind"`
 	// Owner is the service that has the frontend, which may be another one.
 	Owner Name `json:"owner"`
-	// Local is whether only backends on this node are chosen, Drop whether packets are dropped because there is none.
+	// Local reports whether only backends on this node are chosen, Drop whether packets are dropped
+	// because there is none.
 	Local bool `json:"local,omitempty"`
 	Drop  bool `json:"drop,omitempty"`
 	// Affinity is for how long a client keeps its backend.
@@ -56,7 +57,8 @@ type FrontView struct {
 	// Chosen is how many backends are chosen from, of all that are Known.
 	Chosen int `json:"chosen"`
 	Known  int `json:"known"`
-	// Backends are those that are chosen from, each with the same chance, and then those that are not. A List has none.
+	// Backends are those that are chosen from, each with the same chance, and then those that are
+	// not. A List has none.
 	Backends []BackendView `json:"backends,omitempty"`
 }
 
@@ -64,9 +66,9 @@ type FrontView struct {
 type BackendView struct {
 	Addr netip.AddrPort `json:"addr"`
 	Node string         `json:"node,omitempty"`
-	// Here is whether it is on this node.
+	// Here reports whether it is on this node.
 	Here bool `json:"here,omitempty"`
-	// Chosen is whether new connections may go there; Why is why, or why not.
+	// Chosen reports whether new connections may go there; Why is why, or why not.
 	Chosen bool   `json:"chosen"`
 	Why    string `json:"why"`
 }
@@ -79,7 +81,7 @@ var kindNames = map[kind]string{
 // Services counts the services that are known.
 func (p *Planner) Services() int { return p.services }
 
-// View gives a service as it is in force; false is that there is none of this name.
+// View returns a service as it is in force; false is that there is none of this name.
 func (p *Planner) View(n Name) (View, bool) { return p.view(n, p.tellBackends) }
 
 // view has the backends of each frontend told of or counted by fill.
@@ -109,7 +111,7 @@ func (p *Planner) view(n Name, fill func(*entry, claim, *FrontView)) (View, bool
 	return v, true
 }
 
-// At gives the frontend that an address has; false is that it is no service's.
+// At returns the frontend that an address has; false is that it is no service's.
 func (p *Planner) At(a netip.AddrPort, protocol Protocol, scope Scope) (FrontView, bool) {
 	list := p.claims[frontKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol, scope)]
 	if len(list) == 0 {
@@ -121,8 +123,8 @@ func (p *Planner) At(a netip.AddrPort, protocol Protocol, scope Scope) (FrontVie
 	return f, true
 }
 
-// Keeps is whether the maps have a frontend at an address that no known service has: what an earlier process left of one that does not fit, or
-// what is not listed yet.
+// Keeps reports whether the maps have a frontend at an address that no known service has: what an
+// earlier process left of one that does not fit, or what is not listed yet.
 func (p *Planner) Keeps(a netip.AddrPort, protocol Protocol, scope Scope) bool {
 	_, ok := p.fronts[frontKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol, scope)]
 	return ok
@@ -176,7 +178,8 @@ func (p *Planner) backends(e *entry, c claim) []BackendView {
 	return slices.CompactFunc(out, func(a, b BackendView) bool { return a.Addr == b.Addr && a.Chosen == b.Chosen })
 }
 
-// endpointsOf goes through the endpoints that a group knows, with their ports; those of other nodes too.
+// endpointsOf goes through the endpoints that a group knows, with their ports; those of other nodes
+// too.
 func endpointsOf(e *entry, key groupKey) iter.Seq2[uint16, Endpoint] {
 	return func(yield func(uint16, Endpoint) bool) {
 		for _, s := range e.slices {

@@ -41,11 +41,13 @@ func TestViewsSayWhoIsChosenAndWhy(t *testing.T) {
 			if !ok || f.Owner != web {
 				t.Fatalf("%s is %+v", c.at, f)
 			}
+
 			var got []string
 			for _, b := range f.Backends {
 				chosen := map[bool]string{true: " yes ", false: " no "}[b.Chosen]
 				got = append(got, b.Addr.String()+chosen+b.Why)
 			}
+
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got  %s\nwant %s", strings.Join(got, "\n     "), strings.Join(c.want, "\n     "))
 			}
@@ -70,18 +72,22 @@ func TestViewOfAnAddressThatAnotherHas(t *testing.T) {
 	}
 }
 
-// The list is in pages, has numbers that show has too, and takes the planner away from nobody for long.
+// The list is in pages, has numbers that show has too, and takes the planner away from nobody for
+// long.
 func TestList(t *testing.T) {
 	c := planned(t, webService(func(s *Service) { s.ExternalLocal = true }), endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready elsewhere"), endpoint("198.18.1.3", "dead"))
 	c.planner.PutSlice(Slice{Service: web, Name: "2", Ports: []SlicePort{{"http", TCP, 8080}}, Endpoints: []Endpoint{endpoint("198.18.1.1", "ready")}})
 	c.planner.SetAPIServer(APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.9:443")}, Backends: []netip.AddrPort{netip.MustParseAddrPort("198.19.0.1:6443")}})
+
 	const others = listPage + 20
 	for i := range others {
 		c.planner.PutService(Service{Name: Name{"other", fmt.Sprint(i)}})
 	}
+
 	c.planner.PutSlice(Slice{Service: Name{"shop", "no service"}, Name: "1"})
 	c.planner.Plan()
 	var all []View
+
 	asked := 0
 	for after := (Name{}); ; after = all[len(all)-1].Service {
 		page, err := List(after, func(f func(*Planner)) error { asked++; f(c.planner); return nil })
@@ -93,9 +99,11 @@ func TestList(t *testing.T) {
 		}
 		all = append(all, page...)
 	}
+
 	if !slices.IsSortedFunc(all, func(a, b View) int { return compareName(a.Service, b.Service) }) || len(all) != others+2 || asked < others/listChunk {
 		t.Errorf("%d services, asked for %d times", len(all), asked)
 	}
+
 	for _, v := range []View{all[0], all[len(all)-1]} {
 		full, _ := c.planner.View(v.Service)
 		for i := range full.Fronts {
@@ -108,6 +116,7 @@ func TestList(t *testing.T) {
 			t.Errorf("%s: the list differs: %s", v.Service, diff)
 		}
 	}
+
 	if f := all[len(all)-1].Fronts[0]; f.Known != 3 || f.Chosen != 2 {
 		t.Errorf("%d of %d backends, want 2 of 3", f.Chosen, f.Known)
 	}

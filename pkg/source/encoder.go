@@ -26,7 +26,8 @@ type span struct{ from, to int }
 // noPeers is how Encode writes a table without peers; what is in strings has its quotes escaped.
 var noPeers = []byte(`"peers":[]`)
 
-// encode returns what Encode returns, with [] for nil peers. It is valid until the next call but one.
+// encode returns what Encode returns, with [] for nil peers. It is valid until the next call but
+// one.
 func (e *encoder) encode(t cluster.Table) ([]byte, error) {
 	rest := t
 	rest.Peers = []cluster.Node{}

@@ -40,12 +40,14 @@ func TestEncoderWritesWhatEncodeWrites(t *testing.T) {
 			for _, n := range rapid.SliceOfDistinct(rapid.IntRange(0, 9), rapid.ID[int]).Draw(t, "nodes") {
 				table.Peers = append(table.Peers, numbered(n, rapid.IntRange(0, 2).Draw(t, "version")))
 			}
+
 			slices.SortFunc(table.Peers, func(a, b cluster.Node) int { return strings.Compare(a.Name, b.Name) })
 			if rapid.Bool().Draw(t, "self") {
 				self := numbered(10, 1)
 				self.Name = `"peers":[]`
 				table.Self, table.Keyless = &self, []cluster.Node{numbered(11, 0)}
 			}
+
 			want, err := Encode(table)
 			if err != nil {
 				t.Fatal(err)

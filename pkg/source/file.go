@@ -37,13 +37,14 @@ type Snapshot struct {
 	complaint string
 }
 
-// NewSnapshot gives the source that reads the file at path, which must be on
+// NewSnapshot returns the source that reads the file at path, which must be on
 // tmpfs or ramfs unless trustDisk. log is told when the file has become unusable.
 func NewSnapshot(path string, trustDisk bool, log *slog.Logger) *Snapshot {
 	return &Snapshot{Poll: DefaultPoll, path: path, trustDisk: trustDisk, log: log}
 }
 
-// Check says what Run would refuse at once; a file that does not exist is waited for and fine. It is not for a Snapshot that runs.
+// Check says what Run would refuse at once; a file that does not exist is waited for and fine. It
+// is not for a Snapshot that runs.
 func (s *Snapshot) Check() error {
 	if _, err := s.next(); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -76,7 +77,7 @@ func (s *Snapshot) Run(ctx context.Context, yield func(cluster.State)) error {
 	}
 }
 
-// next gives the state that the file says, nil when it says nothing new.
+// next returns the state that the file says, nil when it says nothing new.
 func (s *Snapshot) next() (*cluster.State, error) {
 	id, text, err := s.readChanged()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -34,7 +34,7 @@ type document struct {
 	Table  *cluster.Table `json:"table"`
 }
 
-// Encode gives the content of the snapshot file of t.
+// Encode returns the content of the snapshot file of t.
 func Encode(t cluster.Table) ([]byte, error) {
 	b, err := json.Marshal(document{Schema, &t})
 	if err != nil {
@@ -131,7 +131,7 @@ func nodes(t cluster.Table) []cluster.Node {
 	return append(all, t.Keyless...)
 }
 
-// StateOf gives the synced State that says what t believes. Addresses in
+// StateOf returns the synced State that says what t believes. Addresses in
 // t.NodeAddrs that belong to no node of t become nodes of their own, the
 // youngest, so that they stay unreachable.
 func StateOf(t cluster.Table) cluster.State {
@@ -203,6 +203,7 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 	if errors.Is(err, unix.ELOOP) {
 		return nil, fmt.Errorf("%w: %s is a symbolic link; name the file itself", ErrCorrupt, path)
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
@@ -212,10 +213,12 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 			return nil, err
 		}
 	}
+
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return nil, fmt.Errorf("stat snapshot %s: %w", path, err)
 	}
+
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, fmt.Errorf("%w: %s is not a regular file", ErrCorrupt, path)
@@ -224,11 +227,13 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 	case st.Size > MaxSnapshot:
 		return nil, fmt.Errorf("%w: %s is larger than %d bytes, more than any snapshot: move it away", ErrCorrupt, path, MaxSnapshot)
 	}
+
 	// What has grown since is cut short here, and refused by Parse.
 	text, err := io.ReadAll(io.LimitReader(f, MaxSnapshot))
 	if err != nil {
 		return nil, fmt.Errorf("read snapshot %s: %w", path, err)
 	}
+
 	return text, nil
 }
 
@@ -271,24 +276,29 @@ func (w *Writer) Write(t cluster.Table) error {
 	if err != nil {
 		return err
 	}
+
 	if bytes.Equal(text, last) {
 		if _, err := os.Lstat(w.path); !errors.Is(err, fs.ErrNotExist) {
 			w.last = text
 			return nil
 		}
 	}
+
 	if len(text) > MaxSnapshot {
 		return fmt.Errorf("snapshot %s: the table needs %d bytes, more than %d", w.path, len(text), MaxSnapshot)
 	}
+
 	if !w.trustDisk {
 		// What is mounted there may have changed.
 		if err := requireMemory(w.path); err != nil {
 			return err
 		}
 	}
+
 	if err := atomicfile.Write(w.path, text, 0o600); err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
+
 	w.last = text
 	return nil
 }

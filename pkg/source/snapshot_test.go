@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -99,6 +99,7 @@ func TestParseRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	replace := func(from, to string) []byte {
 		if !bytes.Contains(good, []byte(from)) {
 			t.Fatalf("%q is not in the snapshot", from)
@@ -170,6 +171,7 @@ func TestWriterKeepsTheFile(t *testing.T) {
 	if _, err := source.Read(path, false); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("before the first write: %v, want not found", err)
 	}
+
 	want := table(t)
 	must(t, w.Write(want))
 	first, err := os.Stat(path)
@@ -177,16 +179,19 @@ func TestWriterKeepsTheFile(t *testing.T) {
 	if first.Mode() != 0o600 {
 		t.Errorf("mode %v", first.Mode())
 	}
+
 	must(t, w.Write(want))
 	if again, err := os.Stat(path); err != nil || !os.SameFile(first, again) {
 		t.Errorf("the same table was written again: %v", err)
 	}
+
 	must(t, os.Remove(path))
 	must(t, w.Write(want))
 	got, err := source.Read(path, false)
 	if err != nil || !reflect.DeepEqual(want, got) {
 		t.Errorf("%v\n%s", err, cmp.Diff(want, got, compareNetip))
 	}
+
 	want.Revision++
 	must(t, w.Write(want))
 	if got, err := source.Read(path, false); err != nil || got.Revision != want.Revision {
@@ -247,6 +252,7 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 	s.Poll = time.Millisecond
 	states, stop := run(t, s)
 	defer stop()
+
 	// There is no file yet: the source waits for it.
 	w, err := source.NewWriter(path, false)
 	must(t, err)
@@ -255,6 +261,7 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 	if got := next(t, states); got.Revision != 1 || !got.Synced || len(got.Nodes) != 4 {
 		t.Errorf("first state %+v", got)
 	}
+
 	// A corrupt file changes nothing, and is said.
 	must(t, atomicfile.Write(path, []byte("{"), 0o600))
 	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(log.String(), "correct it"); {
@@ -263,11 +270,13 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 		}
 		<-time.After(time.Millisecond)
 	}
+
 	want.Keyless = nil
 	must(t, w.Write(want))
 	if got := next(t, states); got.Revision != 2 || len(got.Nodes) != 4 {
 		t.Errorf("second state %+v", got)
 	}
+
 	must(t, os.Remove(path))
 	want.NodeAddrs = nil
 	must(t, w.Write(want))
@@ -290,6 +299,7 @@ func FuzzParse(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	f.Add(text)
 	f.Add([]byte(`{"schema":"kubeveil.io/snapshot/v1","table":{"self":{"name":"a"},"keyless":[{"name":"b"}]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -300,6 +310,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
+
 		again, err := source.Encode(got)
 		if err != nil {
 			t.Fatal(err)
@@ -311,6 +322,7 @@ func FuzzParse(f *testing.F) {
 		if d := cmp.Diff(got, back, compareNetip); d != "" {
 			t.Error(d)
 		}
+
 		// Whatever a file says, the table that comes of it is sound and stable.
 		once, _ := cluster.Resolve(rules("a"), source.StateOf(got), &got)
 		twice, _ := cluster.Resolve(rules("a"), source.StateOf(got), &once)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Health is whether the daemon is alive and ready. Make one with NewHealth; it
+// Health reports whether the daemon is alive and ready. Make one with NewHealth; it
 // is safe for concurrent use.
 type Health struct {
 	limit time.Duration
@@ -51,7 +51,7 @@ func (h *Health) Undone(step string) {
 	h.pending[step] = true
 }
 
-// Alive gives the reasons why the daemon should be restarted; none when it is alive.
+// Alive returns the reasons why the daemon should be restarted; none when it is alive.
 func (h *Health) Alive() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,7 +61,7 @@ func (h *Health) Alive() []string {
 	return nil
 }
 
-// Ready gives the reasons why the node is not ready, sorted; none when it is.
+// Ready returns the reasons why the node is not ready, sorted; none when it is.
 func (h *Health) Ready() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -111,6 +111,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(buildInfoDesc, 1, s.Version)
 	gauge(guardDesc, one(s.Guard.InForce))
 	gauge(guardLinksDesc, float64(len(s.Guard.Links)))
+
 	gauge(revisionDesc, float64(s.Table.Revision))
 	gauge(appliedDesc, float64(s.Table.Applied))
 	gauge(lagDesc, s.Table.Lag(now).Seconds())
@@ -119,21 +120,26 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(podsDesc, float64(s.Pods))
 	gauge(podMTUDesc, float64(s.MTU.Pod))
 	gauge(underlayMTUDesc, float64(s.MTU.Underlay))
+
 	drops := map[string]uint64{} // a name that came twice would spoil the whole scrape
 	for _, d := range s.Guard.Drops {
 		drops[d.Name] += d.Packets
 	}
+
 	for name, n := range drops {
 		counter(blockedDesc, n, name)
 	}
+
 	counter(marksDesc, s.Guard.MarksRestored)
 	refused := map[string]float64{}
 	for _, r := range s.Refused {
 		refused[r.Node]++
 	}
+
 	for node, n := range refused {
 		gauge(refusalsDesc, n, node)
 	}
+
 	seen := map[[2]string]bool{}
 	for _, d := range s.Devices {
 		if key := [2]string{d.Name, d.Kind}; !seen[key] {
@@ -141,10 +147,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(deviceUpDesc, one(d.Up), d.Name, d.Kind)
 		}
 	}
+
 	collectPeers(s.Peers, now, gauge, counter)
 	if c.perPeer {
 		collectEachPeer(s.Peers, now, gauge, counter)
 	}
+
 	collectServices(s.Services, gauge, counter)
 }
 

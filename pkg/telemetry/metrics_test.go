@@ -84,6 +84,7 @@ func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 	m.ObserveAdd(40 * time.Millisecond)
 	m.ObserveApply(time.Millisecond, nil)
 	m.ObserveApply(time.Millisecond, errors.New("x"))
+
 	families := gather(t, m)
 	for _, c := range []struct {
 		name, labels string

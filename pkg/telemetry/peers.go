@@ -37,6 +37,7 @@ func collectPeers(peers []Peer, now time.Time, gauge gaugeFunc, counter counterF
 	for _, st := range peerStates {
 		names[st] = map[string]bool{}
 	}
+
 	var oldest, silence time.Duration
 	narrow := map[string]bool{}
 	received, sent := map[string]uint64{}, map[string]uint64{}
@@ -58,12 +59,15 @@ func collectPeers(peers []Peer, now time.Time, gauge gaugeFunc, counter counterF
 		received[p.Device] += p.Received
 		sent[p.Device] += p.Sent
 	}
+
 	for st, set := range names {
 		gauge(peersDesc, float64(len(set)), string(st))
 	}
+
 	gauge(narrowDesc, float64(len(narrow)))
 	gauge(handshakesDesc, oldest.Seconds())
 	gauge(silenceDesc, silence.Seconds())
+
 	for device := range received {
 		counter(receivedDesc, received[device], device)
 		counter(sentDesc, sent[device], device)

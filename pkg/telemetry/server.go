@@ -55,8 +55,8 @@ func reasons(f func() []string) http.HandlerFunc {
 	}
 }
 
-// Page answers a request of the admin socket with a value that is shown as JSON. An error is of the request: it is shown as it is, with
-// the status 404.
+// Page answers a request of the admin socket with a value that is shown as JSON. An error is of the
+// request: it is shown as it is, with the status 404.
 type Page func(r *http.Request) (any, error)
 
 // AdminHandler serves StatusPath, and pages by their paths.
@@ -110,6 +110,7 @@ func ListenAdmin(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("admin socket: %w", err)
 	}
+
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -125,6 +126,7 @@ func ListenAdmin(path string) (net.Listener, error) {
 			return nil, fmt.Errorf("admin socket: remove the old one: %w", err)
 		}
 	}
+
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("admin socket: %w", err)
@@ -132,6 +134,7 @@ func ListenAdmin(path string) (net.Listener, error) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("admin socket: %w", err), l.Close())
 	}
+
 	return l, nil
 }
 
@@ -172,7 +175,8 @@ func Fetch(ctx context.Context, path string) (Status, error) {
 	return DecodeStatus(body)
 }
 
-// ErrNoPage matches the error of FetchPage when veild answered that there is nothing to show; its text says why.
+// ErrNoPage matches the error of FetchPage when veild answered that there is nothing to show; its
+// text says why.
 var ErrNoPage = errors.New("nothing to show")
 
 // FetchPage is Fetch for any page of the admin socket, as JSON; page may have a query.
@@ -186,6 +190,7 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask veild: %w", err)
 	}
+
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
@@ -196,6 +201,7 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 		return nil, fmt.Errorf("ask veild: %w", err)
 	}
 	defer resp.Body.Close()
+
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus+1))
 	if err != nil {
 		return nil, fmt.Errorf("ask veild: %w", err)
@@ -203,6 +209,7 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 	if len(body) > maxStatus {
 		return nil, fmt.Errorf("ask veild: its answer has more than %d MiB", maxStatus>>20)
 	}
+
 	text := strings.TrimSpace(string(body[:min(len(body), 500)]))
 	switch resp.StatusCode {
 	case http.StatusOK:
@@ -210,6 +217,7 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 	case http.StatusNotFound:
 		return nil, fmt.Errorf("%w: %s", ErrNoPage, text)
 	}
+
 	return nil, fmt.Errorf("ask veild: %s: %s", resp.Status, text)
 }
 

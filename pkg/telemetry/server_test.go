@@ -32,6 +32,7 @@ func TestHealthAndReadiness(t *testing.T) {
 	clock := time.Now()
 	h.now = func() time.Time { return clock }
 	h.Beat()
+
 	handler := MetricsHandler(metricsOf(busy()), h)
 	for _, step := range []struct {
 		situation string
@@ -53,14 +54,17 @@ func TestHealthAndReadiness(t *testing.T) {
 			t.Errorf("%s: %s answers %d %q, want %d %q", step.situation, step.path, w.Code, w.Body, step.code, step.want)
 		}
 	}
+
 	if w := get(handler, "GET", "/metrics"); w.Code != 200 || !strings.Contains(w.Body.String(), "kubeveil_peers") {
 		t.Errorf("/metrics answers %d", w.Code)
 	}
+
 	for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
 		if w := get(handler, "POST", path); w.Code != http.StatusMethodNotAllowed {
 			t.Errorf("POST %s answers %d", path, w.Code)
 		}
 	}
+
 	if w := get(handler, "GET", StatusPath); w.Code != http.StatusNotFound {
 		t.Errorf("the metrics address serves the status: %d", w.Code)
 	}

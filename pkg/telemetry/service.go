@@ -9,16 +9,19 @@ import (
 
 // Services is how it stands with the table of services.
 type Services struct {
-	// Listed is whether services were listed since this veild began; before, the table is the last one's.
+	// Listed reports whether services were listed since this veild began; before, the table is the
+	// last one's.
 	Listed bool `json:"listed"`
 	// HostRouting is who brings packets to pods of the node, "kernel" or "ebpf".
 	HostRouting string `json:"hostRouting"`
 	// Known counts services.
 	Known int `json:"known"`
-	// Tables are how full the maps are, by the name of their limit; that of callers is not to be set.
+	// Tables are how full the maps are, by the name of their limit; that of callers is not to be
+	// set.
 	Tables     []ServiceTable `json:"tables"`
 	APIServers []APIServer    `json:"apiServers,omitempty"`
-	// Chosen counts how often a backend was chosen, Refused how often none was: by protocol and by reason.
+	// Chosen counts how often a backend was chosen, Refused how often none was: by protocol and by
+	// reason.
 	Chosen  []ServiceCount `json:"chosen,omitempty"`
 	Refused []ServiceCount `json:"refused,omitempty"`
 	// Failures counts attempts to write the table that failed in part or whole.
@@ -98,13 +101,15 @@ func newProgramming() prometheus.Histogram {
 	})
 }
 
-// ObserveProgramming notes how long a change of services took. The first call registers the metric: without a table of services there is none.
+// ObserveProgramming notes how long a change of services took. The first call registers the metric:
+// without a table of services there is none.
 func (m *Metrics) ObserveProgramming(d time.Duration) {
 	m.programmed.Do(func() { m.Registry.MustRegister(m.programming) })
 	m.programming.Observe(d.Seconds())
 }
 
-// Pages of the admin socket about services; pkg/service has what they answer: a list of View, those after ?after=NAMESPACE/NAME, a View for ?name=NAMESPACE/NAME, and a FrontView for
+// Pages of the admin socket about services; pkg/service has what they answer: a list of View, those
+// after ?after=NAMESPACE/NAME, a View for ?name=NAMESPACE/NAME, and a FrontView for
 // ?addr=ADDRESS:PORT&protocol=TCP&scope=inside.
 const (
 	ServicesPath = "/v1/services"

@@ -14,6 +14,7 @@ func TestServiceMetrics(t *testing.T) {
 			t.Errorf("without a table of services there is %s", name)
 		}
 	}
+
 	s.Services = &Services{
 		Listed: true, Known: 4, Failures: 2, Problems: 1, Tables: []ServiceTable{{Limit: "fronts", Used: 7, Size: 100}},
 		APIServers: []APIServer{{Addr: netip.MustParseAddrPort("198.18.0.2:6443"), Up: true}},
@@ -23,6 +24,7 @@ func TestServiceMetrics(t *testing.T) {
 	m := metricsOf(s)
 	m.ObserveProgramming(2 * time.Millisecond)
 	m.ObserveProgramming(time.Second)
+
 	families = gather(t, m)
 	for _, c := range []struct {
 		name, labels string
@@ -42,6 +44,7 @@ func TestServiceMetrics(t *testing.T) {
 			t.Errorf("%s{%s} is %v (%t), want %v", c.name, c.labels, got, ok, c.want)
 		}
 	}
+
 	if h := families["kubeveil_service_programming_duration_seconds"].GetMetric(); len(h) != 1 || h[0].GetHistogram().GetSampleCount() != 2 {
 		t.Errorf("programming was observed: %v", h)
 	}

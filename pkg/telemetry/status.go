@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Snapshot gives the state of the node now. It is called from several
+// Snapshot returns the state of the node now. It is called from several
 // goroutines, once for each scrape and status request, must not wait for the API
 // server, and should answer within a second.
 type Snapshot func() Status
@@ -19,7 +19,7 @@ type Status struct {
 	Node    string    `json:"node"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
-	// Ready is whether the first apply is done and the guard is in force;
+	// Ready reports whether the first apply is done and the guard is in force;
 	// NotReady says why not. The server fills both in.
 	Ready    bool     `json:"ready"`
 	NotReady []string `json:"notReady,omitempty"`
@@ -34,7 +34,8 @@ type Status struct {
 	Refused []cluster.Refusal `json:"refused,omitempty"`
 	// InClear names what pods and hosts send in clear as configured (docs/security.md, exceptions).
 	InClear []string `json:"inClear,omitempty"`
-	// Flowtable is "on" where packets of known flows take the kernel's flow table, else why they do not; empty is not known yet.
+	// Flowtable is "on" where packets of known flows take the kernel's flow table, else why they do
+	// not; empty is not known yet.
 	Flowtable string `json:"flowtable,omitempty"`
 	// TunnelSources says from where tunnel datagrams are taken; empty is not known yet.
 	TunnelSources string `json:"tunnelSources,omitempty"`
@@ -74,7 +75,7 @@ type Device struct {
 	Epoch     uint32       `json:"epoch"`
 	Port      int          `json:"port"`
 	MTU       int          `json:"mtu"`
-	// Up is whether the device exists, is up, and answers.
+	// Up reports whether the device exists, is up, and answers.
 	Up bool `json:"up"`
 }
 

@@ -95,6 +95,7 @@ func (m *Manager) observeLocked(st State) {
 			p.Contact, p.Heard, p.Unanswered = c.at(now), c.heard, c.unanswered
 			next[id] = c
 		}
+
 		if !d.Served {
 			// Nothing was read: what is known stays.
 			for id, c := range m.contacts {
@@ -104,6 +105,7 @@ func (m *Manager) observeLocked(st State) {
 			}
 		}
 	}
+
 	m.contacts = next
 	sent := make(map[peerName]Sent, len(next))
 	for _, d := range st.Devices {
@@ -111,6 +113,7 @@ func (m *Manager) observeLocked(st State) {
 			sent[peerName{d.Name, p.Name}] = Sent{Bytes: p.Sent, At: now, Contact: p.Contact}
 		}
 	}
+
 	m.sent.Store(&sent)
 }
 

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/tunneltest"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
-	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 )
 
 // Contact with a peer is judged by its counters alone, on a clock of the test's.
@@ -16,6 +16,7 @@ func TestContact(t *testing.T) {
 		handshake      bool
 		want           tunnel.Contact
 	}
+
 	const poll = tunnel.WatchEvery
 	for _, tc := range []struct {
 		name  string
@@ -56,6 +57,7 @@ func TestContact(t *testing.T) {
 			if err := fake.Create(t.Context(), tunnel.Device{Name: "veil0"}); err != nil {
 				t.Fatal(err)
 			}
+
 			m := tunnel.NewManager(fake, func() time.Time { return now })
 			for i, l := range tc.looks {
 				now = now.Add(l.after)

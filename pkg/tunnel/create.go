@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl"
 
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // Create makes a device of the kind that Mode says, or adopts the one that is
@@ -26,6 +26,7 @@ func (h *Host) Create(ctx context.Context, d Device) error {
 		return err
 	}
 	defer netlink.Close()
+
 	l, err := netlink.LinkByName(d.Name)
 	switch {
 	case errors.Is(err, nl.ErrNotFound):
@@ -33,6 +34,7 @@ func (h *Host) Create(ctx context.Context, d Device) error {
 	case err != nil:
 		return err
 	}
+
 	switch kindOf(l) {
 	case Kernel:
 		if h.o.Mode == ModeUserspace {
@@ -48,6 +50,7 @@ func (h *Host) Create(ctx context.Context, d Device) error {
 		}
 		return h.request(ctx, d)
 	}
+
 	return fmt.Errorf("a link of that name exists and is of type %s: remove or rename it", l.Type())
 }
 

@@ -54,6 +54,7 @@ func Diff(want Spec, have State, now time.Time) Changes {
 	for _, d := range have.Devices {
 		haveByName[d.Name] = d
 	}
+
 	wanted := map[string]bool{}
 	for _, d := range want.Devices {
 		wanted[d.Name] = true
@@ -66,14 +67,17 @@ func Diff(want Spec, have State, now time.Time) Changes {
 			c.Configure = append(c.Configure, dc)
 		}
 	}
+
 	if !want.Prune {
 		return c
 	}
+
 	for _, st := range have.Devices {
 		if !wanted[st.Name] && st.Ours && st.Kind != Foreign {
 			c.Remove = append(c.Remove, st.Name)
 		}
 	}
+
 	return c
 }
 
@@ -105,6 +109,7 @@ func diffPeers(want []Peer, have []PeerState, prune bool, now time.Time) []PeerC
 			ownerByIP[ip] = p.PublicKey
 		}
 	}
+
 	// Prefixes that change hands need not be taken away first.
 	given := map[netip.Prefix]bool{}
 	wanted := make(map[wgkey.Public]bool, len(want))
@@ -116,6 +121,7 @@ func diffPeers(want []Peer, have []PeerState, prune bool, now time.Time) []PeerC
 			}
 		}
 	}
+
 	var out []PeerChange
 	for _, p := range want {
 		st, ok := haveByKey[p.PublicKey]
@@ -127,11 +133,13 @@ func diffPeers(want []Peer, have []PeerState, prune bool, now time.Time) []PeerC
 			out = append(out, pc)
 		}
 	}
+
 	for _, st := range have {
 		if prune && !wanted[st.PublicKey] {
 			out = append(out, PeerChange{Name: st.Name, PublicKey: st.PublicKey, Remove: true})
 		}
 	}
+
 	return out
 }
 

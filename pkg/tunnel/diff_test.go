@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"github.com/kubeveil/kubeveil/internal/tunneltest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
-	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -94,21 +94,26 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 			if _, err := m.Sync(t.Context(), first); err != nil {
 				t.Fatal(err)
 			}
+
 			if tc.edit != nil {
 				tc.edit(f)
 				m.Forget()
 			}
+
 			c, err := m.Sync(t.Context(), tc.want)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var got []tunnel.PeerChange
 			for _, dc := range c.Configure {
 				got = append(got, dc.Peers...)
 			}
+
 			if diff := cmp.Diff(tc.peers, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{})); diff != "" {
 				t.Errorf("peers in the configuration (-want +got):\n%s", diff)
 			}
+
 			for _, forget := range []func(){func() {}, m.Forget} {
 				forget()
 				if again, err := m.Sync(t.Context(), tc.want); err != nil || !again.Empty() {
@@ -198,6 +203,7 @@ func same(t *rapid.T, want tunnel.Spec, have tunnel.State) {
 		slices.SortFunc(ips, netip.Prefix.Compare)
 		return fmt.Sprint(key, e, keepalive, ips)
 	}
+
 	var w, h []string
 	for _, d := range want.Devices {
 		var peers []string
@@ -206,6 +212,7 @@ func same(t *rapid.T, want tunnel.Spec, have tunnel.State) {
 		}
 		w = append(w, describe(d.Name, d.PrivateKey.Public(), d.ListenPort, peers))
 	}
+
 	for _, d := range have.Devices {
 		var peers []string
 		for _, p := range d.Peers {
@@ -213,6 +220,7 @@ func same(t *rapid.T, want tunnel.Spec, have tunnel.State) {
 		}
 		h = append(h, describe(d.Name, d.PublicKey, d.ListenPort, peers))
 	}
+
 	slices.Sort(w)
 	slices.Sort(h)
 	if diff := cmp.Diff(w, h); diff != "" {
@@ -232,11 +240,13 @@ func TestFailedStepIsDoneByTheNextSync(t *testing.T) {
 			if _, err := m.Sync(t.Context(), first); err != nil {
 				t.Fatal(err)
 			}
+
 			f.Fail(step, broken)
 			want := spec(key, peer(1, pfx(1)))
 			if _, err := m.Sync(t.Context(), want); !errors.Is(err, broken) {
 				t.Fatalf("sync: %v, want %v", err, broken)
 			}
+
 			f.Fail(step, nil)
 			if _, err := m.Sync(t.Context(), want); err != nil {
 				t.Fatal(err)
@@ -260,6 +270,7 @@ func TestSpecCheck(t *testing.T) {
 	other.Devices[0].Name = "eth0"
 	twice := spec(key)
 	twice.Devices = append(twice.Devices, twice.Devices[0])
+
 	for _, tc := range []struct {
 		name string
 		spec tunnel.Spec
@@ -292,6 +303,7 @@ func TestPlan(t *testing.T) {
 			Endpoints: []netip.AddrPort{ep(1), netip.MustParseAddrPort("[fd42::1]:51820")},
 		},
 	}
+
 	in := tunnel.Inputs{
 		Devices: []tunnel.Local{{Name: "veil0", ListenPort: 51820, PrivateKey: key}, {Name: "veil1", Epoch: 1, ListenPort: 51830, PrivateKey: newKey(t)}},
 		Mark:    7, MTU: 1440, Peers: []cluster.Node{node, {Name: "node-2"}}, Underlay6: true, Prune: true,
@@ -303,6 +315,7 @@ func TestPlan(t *testing.T) {
 	if len(got.Devices) != 2 || !got.Prune || got.Devices[1].ListenPort != 51830 || got.Devices[0].Mark != 7 {
 		t.Fatalf("plan %+v", got)
 	}
+
 	for _, d := range got.Devices {
 		want := []tunnel.Peer{{
 			Name: "node-1", PublicKey: pub(2), Endpoint: netip.MustParseAddrPort("[fd42::1]:51820"),
@@ -317,6 +330,7 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", d.Name, diff)
 		}
 	}
+
 	in.Underlay4, in.Underlay6, in.Roaming = true, false, true
 	if s := tunnel.Plan(in).Devices[0].Peers[0].Sources; s != nil {
 		t.Errorf("where peers roam an endpoint has to be among %v", s)

@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -259,6 +259,7 @@ func stream(t *testing.T, from, to *testNode, port int) (arrivals func() []time.
 			}
 		}
 	})
+
 	wg.Go(func() {
 		buf := make([]byte, 2000)
 		for {
@@ -275,6 +276,7 @@ func stream(t *testing.T, from, to *testNode, port int) (arrivals func() []time.
 			mu.Unlock()
 		}
 	})
+
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
@@ -284,6 +286,7 @@ func stream(t *testing.T, from, to *testNode, port int) (arrivals func() []time.
 			wg.Wait()
 		})
 	}
+
 	t.Cleanup(stop)
 	return func() []time.Time {
 		mu.Lock()

@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
@@ -33,7 +33,8 @@ func kernelKind(t *testing.T) tunnel.Kind {
 	return kind
 }
 
-// By itself a node takes the kernel's WireGuard where there is one, else the worker's, and either carries traffic.
+// By itself a node takes the kernel's WireGuard where there is one, else the worker's, and either
+// carries traffic.
 func TestAutoTakesWhatTheKernelHas(t *testing.T) {
 	nettest.NeedTUN(t)
 	want := kernelKind(t)

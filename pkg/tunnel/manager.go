@@ -61,7 +61,7 @@ type peerID struct {
 	key    wgkey.Public
 }
 
-// NewManager gives a Manager that knows nothing yet. A nil now is time.Now.
+// NewManager returns a Manager that knows nothing yet. A nil now is time.Now.
 func NewManager(sys System, now func() time.Time) *Manager {
 	if now == nil {
 		now = time.Now
@@ -82,6 +82,7 @@ func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 	if err != nil {
 		return Changes{}, err
 	}
+
 	c := Diff(want, have, now)
 	created := c.Create
 	var errs []error
@@ -90,6 +91,7 @@ func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 			errs = append(errs, fmt.Errorf("make tunnel device %s: %w", d.Name, err))
 		}
 	}
+
 	if len(created) > 0 {
 		m.Forget()
 		if have, now, err = m.known(ctx); err != nil {
@@ -98,16 +100,19 @@ func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 		c = Diff(want, have, now)
 		c.Create = created
 	}
+
 	for _, dc := range c.Configure {
 		if err := m.sys.Configure(ctx, dc); err != nil {
 			errs = append(errs, fmt.Errorf("configure tunnel device %s: %w", dc.Name, err))
 		}
 	}
+
 	for _, name := range c.Remove {
 		if err := m.sys.Remove(ctx, name); err != nil {
 			errs = append(errs, fmt.Errorf("remove tunnel device %s: %w", name, err))
 		}
 	}
+
 	m.remember(want, have, c, len(errs) == 0)
 	return c, errors.Join(errs...)
 }

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/tunneltest"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
-	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -65,12 +65,14 @@ func TestWatchFindsWhatOthersChanged(t *testing.T) {
 					t.Fatalf("watch: differs %t, %v; want %t", differs, err, want)
 				}
 			}
+
 			watch(false)
 			f.Edit("veil0", edit)
 			watch(true)
 			if c := mustSync(t, m, want); c.Empty() {
 				t.Error("sync after watch changed nothing")
 			}
+
 			watch(false)
 		})
 	}

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -25,6 +25,7 @@ func TestThousandPeers(t *testing.T) {
 	n.mustSync(n.spec())
 	want := n.spec()
 	elsewhere := netip.MustParseAddr("198.18.0.9")
+
 	for i := range 1000 {
 		k, err := wgkey.Generate()
 		if err != nil {
@@ -40,6 +41,7 @@ func TestThousandPeers(t *testing.T) {
 			},
 		})
 	}
+
 	began := time.Now()
 	n.mustSync(want)
 	t.Logf("1000 peers: %s", time.Since(began).Round(time.Millisecond))
@@ -49,6 +51,7 @@ func TestThousandPeers(t *testing.T) {
 	if c := n.mustSync(want); !c.Empty() {
 		t.Fatalf("second sync: %d changes", len(c.Configure))
 	}
+
 	var took []time.Duration
 	for i := range 5 {
 		want = withEndpoint(want, 500, netip.AddrPortFrom(elsewhere, uint16(1000+i)))
@@ -63,6 +66,7 @@ func TestThousandPeers(t *testing.T) {
 			t.Fatalf("changes %+v, want one peer", c.Configure)
 		}
 	}
+
 	t.Logf("one changed peer of 1000: %s", took)
 	if slices.Min(took) > 500*time.Millisecond {
 		t.Errorf("one changed peer took %s", took)
@@ -70,6 +74,7 @@ func TestThousandPeers(t *testing.T) {
 	if c := n.mustSync(want); !c.Empty() {
 		t.Fatalf("a reading afterwards finds %d changes", len(c.Configure))
 	}
+
 	pid := n.child()
 	n.killChild(syscall.SIGKILL)
 	nettest.Until(t, recovery, "a new process", func() bool { p := n.child(); return p != 0 && p != pid })
@@ -85,6 +90,7 @@ func TestThousandPeers(t *testing.T) {
 		})
 		return peers == 1000
 	})
+
 	t.Logf("1000 peers back after %s", time.Since(began).Round(time.Millisecond))
 }
 
@@ -102,6 +108,7 @@ func TestDeviceRemovedByHandComesBack(t *testing.T) {
 		}
 		return h.LinkDel(l)
 	})
+
 	nettest.Until(t, 5*time.Second, "the device, served again", func() bool {
 		served := false
 		b.Do(func() error {
@@ -111,9 +118,11 @@ func TestDeviceRemovedByHandComesBack(t *testing.T) {
 		})
 		return served
 	})
+
 	if c := b.mustSync(b.spec(a)); !c.Empty() {
 		t.Errorf("changes after the device came back: %+v", c)
 	}
+
 	b.route(a)
 	arrivals, _ := stream(t, a, b, 4001)
 	flows(t, "traffic", arrivals, time.Time{})
@@ -147,6 +156,7 @@ func TestNarrowUnderlayIsFound(t *testing.T) {
 	a, b := pair(t, ipv4)
 	var found atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
+
 	var wg sync.WaitGroup
 	for _, n := range []*testNode{a, b} {
 		other := a
@@ -165,6 +175,7 @@ func TestNarrowUnderlayIsFound(t *testing.T) {
 		p.SetPeers([]pathmtu.Peer{{Name: "other", Device: device, Addr: other.inner.Addr(), DeviceMTU: 1440}})
 		wg.Go(func() { n.NS.Do(func() error { return p.Run(ctx) }) })
 	}
+
 	t.Cleanup(wg.Wait)
 	t.Cleanup(stop)
 	b.Run(t, func() error {
@@ -179,5 +190,6 @@ func TestNarrowUnderlayIsFound(t *testing.T) {
 		}
 		return h.LinkSetMTU(l, 1390)
 	})
+
 	nettest.Until(t, 20*time.Second, "an mtu of 1328", func() bool { return found.Load() == 1328 })
 }

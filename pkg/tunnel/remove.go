@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // removeWait is how long veil-wg may take to remove a device whose request is
@@ -75,10 +75,12 @@ func (h *Host) remove(ctx context.Context, name string) (took []string, err erro
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return took, fmt.Errorf("remove request: %w", err)
 	}
+
 	l, err := ourLink(netlink, name)
 	if err != nil {
 		return took, err
 	}
+
 	if l != nil {
 		if asked {
 			waitGone(ctx, netlink, name)
@@ -88,6 +90,7 @@ func (h *Host) remove(ctx context.Context, name string) (took []string, err erro
 		}
 		took = append(took, "device "+name)
 	}
+
 	return h.removeFiles(name, took)
 }
 
@@ -105,7 +108,7 @@ func ourLink(netlink *nl.Handle, name string) (nl.Link, error) {
 	return l, nil
 }
 
-// waitGone gives veil-wg the time to remove the device itself: it would make
+// waitGone waits until veil-wg can remove the device itself: it would make
 // again what is removed under it.
 func waitGone(ctx context.Context, netlink *nl.Handle, name string) {
 	ctx, cancel := context.WithTimeout(ctx, removeWait)

@@ -28,10 +28,10 @@ type State struct {
 type DeviceState struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
-	// Served is whether the device could be read; if not, what follows Up is
+	// Served reports whether the device could be read; if not, what follows Up is
 	// empty. A TUN without its worker is not served.
 	Served bool `json:"served"`
-	// Ours is whether the link is in config.TunnelGroup.
+	// Ours reports whether the link is in config.TunnelGroup.
 	Ours       bool         `json:"-"`
 	MTU        int          `json:"mtu"`
 	Up         bool         `json:"up"`
@@ -52,7 +52,7 @@ type PeerState struct {
 	Claimed    netip.AddrPort `json:"claimed"`
 	AllowedIPs []netip.Prefix `json:"allowedIPs"`
 	Keepalive  time.Duration  `json:"-"`
-	// HasPreshared is whether somebody set a preshared key, which we never do.
+	// HasPreshared reports whether somebody set a preshared key, which we never do.
 	HasPreshared bool `json:"-"`
 	// LastHandshake is zero when there was none.
 	LastHandshake time.Time `json:"lastHandshake"`
@@ -101,6 +101,7 @@ func peersAfter(st DeviceState, want Device, prune bool, endpoints map[peerID]ne
 	for _, p := range st.Peers {
 		left[p.PublicKey] = p
 	}
+
 	out := make([]PeerState, 0, len(want.Peers))
 	taken := map[netip.Prefix]bool{}
 	for _, w := range want.Peers {
@@ -118,9 +119,11 @@ func peersAfter(st DeviceState, want Device, prune bool, endpoints map[peerID]ne
 			}
 		}
 	}
+
 	if prune {
 		return out
 	}
+
 	for _, p := range st.Peers {
 		if _, ok := left[p.PublicKey]; !ok {
 			continue
@@ -129,6 +132,7 @@ func peersAfter(st DeviceState, want Device, prune bool, endpoints map[peerID]ne
 		p.AllowedIPs = slices.DeleteFunc(slices.Clone(p.AllowedIPs), func(ip netip.Prefix) bool { return taken[ip] })
 		out = append(out, p)
 	}
+
 	return out
 }
 

@@ -18,8 +18,8 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -113,12 +113,14 @@ func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
 	if st.Kind == Foreign {
 		return st, nil
 	}
+
 	if st.Kind == Userspace {
 		// Without its request the device would go at the next start of veil-wg.
 		if _, err := os.Stat(h.requestFile(a.Name)); err != nil {
 			return st, nil
 		}
 	}
+
 	c, err := wgctrl.New()
 	if err != nil {
 		return st, fmt.Errorf("open wireguard control: %w", err)
@@ -131,11 +133,13 @@ func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
 	if err != nil {
 		return st, fmt.Errorf("read device %s: %w", a.Name, err)
 	}
+
 	d.PrivateKey = wgtypes.Key{}
 	st.Served = true
 	st.PublicKey = wgkey.Public(d.PublicKey)
 	st.ListenPort, st.Mark = d.ListenPort, uint32(d.FirewallMark)
 	st.Peers = make([]PeerState, 0, len(d.Peers))
+
 	for _, p := range d.Peers {
 		st.Peers = append(st.Peers, peerState(p))
 	}
@@ -190,7 +194,7 @@ func (h *Host) Configure(ctx context.Context, c DeviceChange) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EADDRINUSE), strings.Contains(err.Error(), fmt.Sprintf("errno=-%d", unix.EADDRINUSE)):
-		// wgctrl gives the number of a userspace device as text only.
+		// wgctrl reports the number of a userspace device as text only.
 		port := 0
 		if c.ListenPort != nil {
 			port = *c.ListenPort

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
@@ -44,13 +44,16 @@ func TestKilledWorkerComesBack(t *testing.T) {
 				arrivals, _ := stream(t, a, b, 4001)
 				all = append(all, arrivals)
 			}
+
 			if tc.ba {
 				arrivals, _ := stream(t, b, a, 4002)
 				all = append(all, arrivals)
 			}
+
 			for _, arrivals := range all {
 				flows(t, "traffic before the kill", arrivals, time.Time{})
 			}
+
 			before, pid := b.links(), b.child()
 			for range 3 {
 				killed := time.Now()
@@ -66,9 +69,11 @@ func TestKilledWorkerComesBack(t *testing.T) {
 					}
 				}
 			}
+
 			if after := b.links(); after != before {
 				t.Errorf("device and routes changed:\nbefore %s\nafter %s", before, after)
 			}
+
 			onlyTunnel(t, wire.All(t))
 		})
 	}
@@ -81,8 +86,8 @@ func onlyTunnel(t *testing.T, frames []nettest.Frame) {
 	onlyTunnelOf(t, frames, tunnel.Userspace)
 }
 
-// onlyTunnelOf knows that the kernel's WireGuard sets no DF (drivers/net/wireguard/socket.c, send4): its outer
-// packets need only be whole.
+// onlyTunnelOf knows that the kernel's WireGuard sets no DF (drivers/net/wireguard/socket.c,
+// send4): its outer packets need only be whole.
 func onlyTunnelOf(t *testing.T, frames []nettest.Frame, kind tunnel.Kind) {
 	t.Helper()
 	const df, more = 0x4000, 0x3fff // the second: more fragments, or an offset
@@ -94,6 +99,7 @@ func onlyTunnelOf(t *testing.T, frames []nettest.Frame, kind tunnel.Kind) {
 		if len(f.Data) < 54 {
 			continue
 		}
+
 		ip := f.Data[14:]
 		switch binary.BigEndian.Uint16(f.Data[12:]) {
 		case unix.ETH_P_IP:
@@ -113,6 +119,7 @@ func onlyTunnelOf(t *testing.T, frames []nettest.Frame, kind tunnel.Kind) {
 			}
 		}
 	}
+
 	if tunnelled == 0 {
 		t.Fatal("no tunnel packet was seen")
 	}
@@ -186,6 +193,7 @@ func TestRemoveAll(t *testing.T) {
 				n.super.Process.Wait()
 				n.killChild(syscall.SIGKILL)
 			}
+
 			var took []string
 			n.Run(t, func() (err error) {
 				took, err = n.m.RemoveAll(t.Context())
@@ -204,6 +212,7 @@ func TestRemoveAll(t *testing.T) {
 				}
 				return err
 			})
+
 			if len(took) == 0 || len(left) > 0 {
 				t.Fatalf("took %q, left %q", took, left)
 			}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // fileSize is the size of a key file, bytes: base64 of the key and a newline.
@@ -144,7 +144,7 @@ func refuse(path, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrFile, path, fmt.Sprintf(format, args...))
 }
 
-// encode gives the content of a key file.
+// encode returns the content of a key file.
 func (k Private) encode() []byte {
 	b := k.Bytes()
 	return append(base64.StdEncoding.AppendEncode(nil, b[:]), '\n')

@@ -14,7 +14,7 @@ type Public [Size]byte
 // String is the key in base64.
 func (p Public) String() string { return base64.StdEncoding.EncodeToString(p[:]) }
 
-// MarshalText gives the key in base64.
+// MarshalText returns the key in base64.
 func (p Public) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // UnmarshalText reads base64 of exactly 32 bytes.

@@ -38,7 +38,7 @@ func newPrivate(b [Size]byte) Private {
 	return Private{reveal: func() [Size]byte { return b }}
 }
 
-// Bytes gives the secret itself, to be handed to a device and to nothing else.
+// Bytes returns the secret itself, to be handed to a device and to nothing else.
 // Those of the zero value are all zero.
 func (k Private) Bytes() [Size]byte {
 	if k.reveal == nil {
@@ -47,7 +47,7 @@ func (k Private) Bytes() [Size]byte {
 	return k.reveal()
 }
 
-// IsZero is whether k is no key.
+// IsZero reports whether k is no key.
 func (k Private) IsZero() bool { return k.reveal == nil }
 
 // Equal compares two keys in constant time.
@@ -82,8 +82,8 @@ func (k Private) GoString() string { return redacted }
 // LogValue is "redacted".
 func (k Private) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// MarshalText gives "redacted".
+// MarshalText returns "redacted".
 func (k Private) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// MarshalJSON gives "redacted".
+// MarshalJSON returns "redacted".
 func (k Private) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }

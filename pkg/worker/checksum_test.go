@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/tun"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// A datagram over IPv6 whose sum comes to 0 has the checksum 0xffff, alone and as one of several that
-// the kernel handed over at once; one without a checksum stays without.
+// A datagram over IPv6 whose sum comes to 0 has the checksum 0xffff, alone and as one of several
+// that the kernel handed over at once; one without a checksum stays without.
 func TestChecksumOfZero(t *testing.T) {
 	ns := nettest.NewNS(t)
 	nettest.NeedTUN(t)
@@ -94,7 +94,7 @@ func setOption(t *testing.T, c *net.UDPConn, option, value int) {
 	}
 }
 
-// readChecksums gives the checksums of the next n datagrams over IPv6.
+// readChecksums returns the checksums of the next n datagrams over IPv6.
 func readChecksums(t *testing.T, dev tun.Device, n int) []uint16 {
 	t.Helper()
 	const offset = 16 // the library wants room before a packet

@@ -56,6 +56,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 	if o.SocketDir == "" {
 		o.SocketDir = SocketDir
 	}
+
 	if o.Lock != nil {
 		// Open, and so held, as long as the device is served.
 		defer o.Lock.Close()
@@ -63,16 +64,19 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 			return err
 		}
 	}
+
 	tunDev, err := openTUN(o.Device, o.MTU)
 	if err != nil {
 		return err
 	}
+
 	dev := device.NewDevice(tunDev, conn.NewStdNetBind(), newLogger(o.Log.With("device", o.Device), o.Debug))
 	defer dev.Close()
 	s := &server{dev: dev, state: filepath.Join(o.Dir, o.Device+".state")}
 	if err := s.restore(o.Log); err != nil {
 		return err
 	}
+
 	if up, err := linkIsUp(o.Device); err != nil {
 		return err
 	} else if up {
@@ -80,6 +84,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 			return fmt.Errorf("open the sockets of %s: %w", o.Device, err)
 		}
 	}
+
 	g := newGreeter(dev)
 	g.greet()
 	s.changed = g.greet
@@ -89,10 +94,11 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 	err = s.run(ctx, filepath.Join(o.SocketDir, o.Device+".sock"), dev.Wait(), o.Log)
 	stop()
 	greeted.Wait()
+
 	return err
 }
 
-// restore gives the device the state that was kept. One that it does not take is
+// restore sets the device to the kept state. One that it does not take is
 // a warning: the device begins empty and waits to be configured.
 func (s *server) restore(log *slog.Logger) error {
 	b, err := load(s.state)
@@ -114,6 +120,7 @@ func (s *server) run(ctx context.Context, path string, gone <-chan struct{}, log
 	if err != nil {
 		return err
 	}
+
 	go s.serve(l)
 	log.Info("device ready", "socket", path)
 	tick := time.NewTicker(time.Second)
@@ -124,6 +131,7 @@ func (s *server) run(ctx context.Context, path string, gone <-chan struct{}, log
 			os.Remove(path)
 		}
 	}()
+
 	ours, _ := os.Stat(path) // without it the socket is made again
 	for {
 		select {
@@ -133,14 +141,17 @@ func (s *server) run(ctx context.Context, path string, gone <-chan struct{}, log
 			return ErrDeviceGone
 		case <-tick.C:
 		}
+
 		if now, err := os.Stat(path); err == nil && ours != nil && os.SameFile(now, ours) {
 			continue
 		}
+
 		again, err := listen(path)
 		if err != nil {
 			log.Warn("configuration socket is gone and cannot be made again", "socket", path, "err", err)
 			continue
 		}
+
 		l.Close()
 		l = again
 		ours, _ = os.Stat(path)

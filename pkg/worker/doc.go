@@ -14,7 +14,8 @@
 //     without veild and also when the other side only receives.
 //   - Outer packets carry DF and are never fragmented: each UDP socket has
 //     IP(V6)_MTU_DISCOVER = PROBE before it can send.
-//   - A datagram over IPv6 never gets the checksum 0, with which it would be dropped where it arrives.
+//   - A datagram over IPv6 never gets the checksum 0, with which it would be dropped where it
+//     arrives.
 //   - Keys are not printed: whatever looks like one is cut from log lines, the
 //     process is not dumpable and leaves no core.
 //   - It works beside a veild of another release and takes over the TUN of one:

@@ -92,9 +92,11 @@ func (g *greeter) round(ctx context.Context) bool {
 	if err := g.dev.IpcGetOperation(&get); err != nil {
 		return false
 	}
+
 	before := g.greeted
 	g.greeted = map[device.NoisePublicKey]greeting{}
 	sent := 0
+
 	unknown := strangers(get.Bytes())
 	for key, done := range before {
 		p := g.dev.LookupPeer(key)
@@ -106,6 +108,7 @@ func (g *greeter) round(ctx context.Context) bool {
 		g.greeted[key] = done
 		sent++
 	}
+
 	for key, endpoint := range unknown {
 		done := before[key]
 		if done.endpoint != endpoint {
@@ -126,6 +129,7 @@ func (g *greeter) round(ctx context.Context) bool {
 		_ = p.SendHandshakeInitiation(false)
 		g.greeted[key] = greeting{endpoint: endpoint, times: done.times + 1}
 	}
+
 	return sent > 0
 }
 

@@ -17,6 +17,7 @@ func TestSupervisorTakesOverFromOneThatEnds(t *testing.T) {
 	if err != nil || !held {
 		t.Fatal(held, err)
 	}
+
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	log := &lines{c: make(chan string, 10)}
@@ -26,6 +27,7 @@ func TestSupervisorTakesOverFromOneThatEnds(t *testing.T) {
 	if line := <-log.c; !strings.Contains(line, "waiting for its end") {
 		t.Errorf("it says %q, want that it waits", line)
 	}
+
 	before.Close()
 	select {
 	case err := <-ended:
@@ -35,6 +37,7 @@ func TestSupervisorTakesOverFromOneThatEnds(t *testing.T) {
 			t.Errorf("it says %q, want that it serves", line)
 		}
 	}
+
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -80,6 +80,7 @@ func (k *keeper) run(ctx context.Context) {
 			}
 			return
 		}
+
 		began := time.Now()
 		if err == nil {
 			err = k.child(ctx, lock)
@@ -91,6 +92,7 @@ func (k *keeper) run(ctx context.Context) {
 		if failures++; lived >= shortLife {
 			failures = 0
 		}
+
 		delay = nextDelay(delay, lived, failures)
 		k.log.Warn("device process ended, starting it again", "err", err, "lived", lived.Round(time.Millisecond), "pause", delay)
 		select {

@@ -54,10 +54,12 @@ func endHolder(path string) error {
 	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
+
 	if err != nil {
 		return fmt.Errorf("open process %d: %w", pid, err)
 	}
 	defer unix.Close(fd)
+
 	// Asked after the process was opened: while the lock is held, its number is the holder's.
 	free := func() bool {
 		f, held, err := tryLock(path)
@@ -66,6 +68,7 @@ func endHolder(path string) error {
 		}
 		return held || err != nil
 	}
+
 	signal := unix.SIGTERM
 	for end := time.Now().Add(grace); !free(); time.Sleep(adoptedPoll) {
 		if time.Now().After(end) {
@@ -75,5 +78,6 @@ func endHolder(path string) error {
 			return fmt.Errorf("end process %d: %w", pid, err)
 		}
 	}
+
 	return nil
 }

@@ -18,7 +18,7 @@ var keyText = regexp.MustCompile(`[0-9A-Fa-f]{24,}|[A-Za-z0-9+/]{40,}=?`)
 // redact cuts from s what may be a key.
 func redact(s string) string { return keyText.ReplaceAllString(s, "redacted") }
 
-// newLogger gives the library's messages to log: its errors as warnings, at
+// newLogger returns the library's messages to log: its errors as warnings, at
 // most linesPerSecond, the others as debug messages when debug is set.
 func newLogger(log *slog.Logger, debug bool) *device.Logger {
 	l := &limiter{now: time.Now}

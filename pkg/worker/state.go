@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // A state file is the answer of a device to "get", less what "set" refuses and
@@ -19,7 +19,7 @@ var counters = [][]byte{
 	[]byte("tx_bytes="), []byte("rx_bytes="), []byte("errno="),
 }
 
-// configuration gives the lines of a "get" that a "set" takes.
+// configuration returns the lines of a "get" that a "set" takes.
 func configuration(get []byte) []byte {
 	set := make([]byte, 0, len(get))
 next:

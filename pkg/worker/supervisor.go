@@ -18,7 +18,7 @@ import (
 type Supervisor struct {
 	// Dir holds requests, locks and states.
 	Dir string
-	// Command gives the program and arguments of a device's process. The held
+	// Command returns the program and arguments of a device's process. The held
 	// lock of the device is its file descriptor 3.
 	Command func(Request) []string
 	// TrustDisk allows Dir to be elsewhere than on tmpfs.
@@ -47,6 +47,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	if err := prepareDir(s.Dir, s.TrustDisk); err != nil {
 		return err
 	}
+
 	own, err := s.takeOver(ctx)
 	if err != nil || own == nil {
 		return err
@@ -58,9 +59,11 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		return err
 	}
 	defer stop()
+
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
 	s.Log.Info("serving device requests", "dir", s.Dir)
+
 	for {
 		s.scan(ctx)
 		select {

@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/tun"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // tunLink is the netlink library's type name of a TUN or TAP.
 const tunLink = "tuntap"
 
 // openTUN opens the TUN of that name, makes it if there is none, persistent and
-// in the group of tunnels, and gives it to the library. A new one gets mtu, a
+// in the group of tunnels, and returns it to the library. A new one gets mtu, a
 // queue that does not drop bursts, and is set up; an existing one keeps what it has.
 func openTUN(name string, mtu int) (tun.Device, error) {
 	h, err := nl.Open()
@@ -28,6 +28,7 @@ func openTUN(name string, mtu int) (tun.Device, error) {
 	if err != nil && !errors.Is(err, nl.ErrNotFound) {
 		return nil, fmt.Errorf("look for %s: %w", name, err)
 	}
+
 	created := err != nil
 	var flags uint16
 	if !created {
@@ -36,15 +37,18 @@ func openTUN(name string, mtu int) (tun.Device, error) {
 		}
 		mtu = old.Attrs().MTU
 	}
+
 	file, err := attachTUN(name, flags)
 	if err != nil {
 		return nil, err
 	}
+
 	dev, err := setUpTUN(h, file, name, mtu, created)
 	if err != nil {
 		file.Close()
 		return nil, err
 	}
+
 	return dev, nil
 }
 

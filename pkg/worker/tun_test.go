@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // A TUN that another release made is attached with its own flags, as often as a
@@ -32,6 +32,7 @@ func TestOpenTUNTakesTheFlagsOfAnExistingOne(t *testing.T) {
 				if err := persistentTUN("veil0", tc.flags); err != nil {
 					return err
 				}
+
 				h, err := nl.Open()
 				if err != nil {
 					return err
@@ -44,6 +45,7 @@ func TestOpenTUNTakesTheFlagsOfAnExistingOne(t *testing.T) {
 				if err := h.LinkSetMTU(before, 1337); err != nil {
 					return err
 				}
+
 				for range 2 {
 					dev, err := openTUN("veil0", 1440)
 					if tc.want != "" {
@@ -59,10 +61,12 @@ func TestOpenTUNTakesTheFlagsOfAnExistingOne(t *testing.T) {
 						return err
 					}
 				}
+
 				after, err := h.LinkByName("veil0")
 				if err == nil && (after.Attrs().Index != before.Attrs().Index || after.Attrs().MTU != 1337) {
 					err = fmt.Errorf("the device is another or has another MTU: %+v", after.Attrs())
 				}
+
 				return err
 			})
 		})

@@ -290,6 +290,7 @@ func TestProtocol(t *testing.T) {
 			}()
 			go s.handle(end)
 			defer client.Close()
+
 			client.SetDeadline(time.Now().Add(5 * time.Second))
 			got := make([]byte, len(tc.want))
 			if _, err := io.ReadFull(client, got); tc.want != "" && (err != nil || string(got) != tc.want) {
@@ -318,6 +319,7 @@ func TestSocketsForbidFragments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, e := range entries {
 		fd, _ := strconv.Atoi(e.Name())
 		addr, err := unix.Getsockname(fd)
@@ -338,6 +340,7 @@ func TestSocketsForbidFragments(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if seen[4] != unix.IP_PMTUDISC_PROBE || seen[6] != unix.IPV6_PMTUDISC_PROBE {
 		t.Errorf("path mtu discovery of the sockets by family: %v, want %d", seen, unix.IP_PMTUDISC_PROBE)
 	}

@@ -73,6 +73,7 @@ func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time
 	} else if exists {
 		return nil, fmt.Errorf("container %s has interface %s on network %q already: call DEL before another ADD", args.ContainerID, args.IfName, conf.Name)
 	}
+
 	ipam, err := findIPAM(args)
 	if err != nil {
 		return nil, err
@@ -81,6 +82,7 @@ func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time
 	if err != nil {
 		return nil, wrap("reserve addresses", err)
 	}
+
 	undo.Add(ipam.del)
 	record := pod.Record{
 		Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns,
@@ -89,6 +91,7 @@ func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time
 	if err := p.paths.Attach(record, nsFd, undo); err != nil {
 		return nil, err
 	}
+
 	if err := p.paths.NoteTook(hostLink, time.Since(began)); err != nil {
 		return nil, err
 	}

@@ -19,8 +19,8 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // nodeExec lets libcni run plugins in the node's namespaces.
@@ -129,6 +129,7 @@ func wantEcho(t *testing.T, pod, outside *nettest.NS) {
 		}
 		served <- err
 	}()
+
 	outside.Run(t, func() error {
 		c, err := net.DialTimeout("tcp", "198.18.200.1:8080", 10*time.Second)
 		if err != nil {
@@ -143,6 +144,7 @@ func wantEcho(t *testing.T, pod, outside *nettest.NS) {
 		_, err = io.ReadFull(c, buf)
 		return err
 	})
+
 	if err := <-served; err != nil {
 		t.Errorf("serve in the pod: %v", err)
 	}
@@ -157,6 +159,7 @@ func TestChainGC(t *testing.T) {
 	cni := libcni.NewCNIConfigWithCacheDir([]string{binDir}, t.TempDir(), nodeExec{n, &version.PluginDecoder{}})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+
 	var valid []types.GCAttachment
 	for _, id := range []string{"keep", "orphan"} {
 		a, _ := newPod(t, id)
@@ -165,16 +168,19 @@ func TestChainGC(t *testing.T) {
 		}
 		valid = append(valid, types.GCAttachment{ContainerID: id, IfName: a.ifName})
 	}
+
 	if err := cni.GetStatusNetworkList(ctx, list); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
 	if err := cni.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: valid[:1]}); err != nil {
 		t.Errorf("GC: %v", err)
 	}
+
 	n.wantLeft(attachment{id: "keep", ifName: "eth0"})
 	if err := cni.GCNetworkList(ctx, list, &libcni.GCArgs{}); err != nil {
 		t.Errorf("GC of everything: %v", err)
 	}
+
 	n.wantNothing()
 	if _, err := os.Stat(config.PodDir); err == nil {
 		t.Errorf("%s was made outside of the node", config.PodDir)

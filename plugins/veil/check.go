@@ -30,6 +30,7 @@ func (p *plugin) check(args *skel.CmdArgs) error {
 	if err != nil {
 		return coded(types.ErrInvalidNetworkConfig, fmt.Errorf("network %q: prevResult: %w", conf.Name, err))
 	}
+
 	hostLink := pod.HostLink(args.ContainerID, args.IfName)
 	r, err := p.paths.Load(hostLink)
 	if errors.Is(err, pod.ErrNotFound) || err == nil && r.Network != conf.Name {
@@ -42,6 +43,7 @@ func (p *plugin) check(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+
 	differences = append(differences, compare(prev, r, args.Netns)...)
 	if len(differences) > 0 {
 		return fmt.Errorf("container %s, interface %s: %s", args.ContainerID, args.IfName, strings.Join(differences, "; "))
@@ -53,6 +55,7 @@ func (p *plugin) check(args *skel.CmdArgs) error {
 	if err := ipam.run("CHECK"); err != nil {
 		return wrap("check reservation", err)
 	}
+
 	return nil
 }
 

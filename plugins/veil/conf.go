@@ -120,6 +120,7 @@ func (c *ipamConf) validate(mtu int) []error {
 	default:
 		return []error{fmt.Errorf(`"ipam.type" is %q: write %q, the only one that veil works with`, c.Type, ipamType)}
 	}
+
 	if !filepath.IsAbs(c.DataDir) || filepath.Clean(c.DataDir) == "/" {
 		add(`"ipam.dataDir" is %q: write %q; host-local's own default is on the disk and outlives a reboot, which no pod does`, c.DataDir, config.IPAMDir)
 	}
@@ -127,16 +128,19 @@ func (c *ipamConf) validate(mtu int) []error {
 	if err != nil {
 		errs = append(errs, err)
 	}
+
 	for _, p := range prefixes {
 		if p.Addr().Is6() && mtu != 0 && mtu < config.MinPodMTU6 {
 			add(`"mtu" is %d, but pods get IPv6 addresses from %s: IPv6 needs at least %d (RFC 8200 section 5), so an underlay of at least %d`, mtu, p, config.MinPodMTU6, config.MinPodMTU6+60)
 		}
 	}
+
 	for _, r := range c.Routes {
 		if r.Dst != "0.0.0.0/0" && r.Dst != "::/0" {
 			add(`"ipam.routes" has %q: take it out; a pod has only default routes, all else is routed by the node`, r.Dst)
 		}
 	}
+
 	return errs
 }
 

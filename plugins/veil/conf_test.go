@@ -39,15 +39,18 @@ func TestConfigurationMistakes(t *testing.T) {
 			if err == nil {
 				err = c.validate(data)
 			}
+
 			if tt.want == nil {
 				if err != nil {
 					t.Errorf("refused: %v", err)
 				}
 				return
 			}
+
 			if err == nil {
 				t.Fatal("accepted")
 			}
+
 			wantError(t, err, 7, append(tt.want, `network "kubeveil"`)...)
 			if strings.Contains(err.Error(), "\n") {
 				t.Errorf("message has more than one line: %q", err)
@@ -63,7 +66,8 @@ func TestConfigurationThatIsNoJSON(t *testing.T) {
 	}
 }
 
-// FuzzParse: nothing panics, and what is accepted can be attached: its prefixes parse and its MTU fits.
+// FuzzParse: nothing panics, and what is accepted can be attached: its prefixes parse and its MTU
+// fits.
 func FuzzParse(f *testing.F) {
 	f.Add(conf("1.1.0", nil))
 	f.Add(conf("0.3.1", object{"prevResult": object{}, "cni.dev/valid-attachments": []any{object{"containerID": "x"}}}))

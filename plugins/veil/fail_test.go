@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/pod"
-	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // TestAddFailedAnywhereLeavesNothing breaks what each step of ADD stands on. The
@@ -54,15 +54,18 @@ func TestAddFailedAnywhereLeavesNothing(t *testing.T) {
 			if tt.subnet != "" {
 				subnet = tt.subnet
 			}
+
 			c := conf("1.0.0", object{"ipam": ipamOf("fd42:1:0:1::/64", subnet)})
 			a, ns := newPod(t, "c1")
 			if tt.prepare != nil {
 				n.Run(t, func() error { return tt.prepare(n, ns) })
 			}
+
 			if tt.other { // takes the last address, or the last place
 				other, _ := newPod(t, "other")
 				n.must("ADD", other, c)
 			}
+
 			before := n.leftovers()
 			_, err := n.run(call{verb: "ADD", att: a, conf: c, path: tt.path})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -140,6 +143,7 @@ func TestGC(t *testing.T) {
 	}
 	keep := add("keep", c)
 	theirs := add("theirs", other)
+
 	add("orphan", c)
 	unrecorded := add("unrecorded", c)
 	foreign := []string{"foreign0", "vpodforeign"}
@@ -155,11 +159,13 @@ func TestGC(t *testing.T) {
 		}
 		return os.WriteFile(leak, []byte("leaked\r\neth0"), 0o600)
 	})
+
 	valid := object{"cni.dev/valid-attachments": []any{object{"containerID": keep.id, "ifname": "eth0"}}}
 	for range 2 {
 		n.must("GC", attachment{}, conf("1.1.0", valid))
 		n.wantLeft(keep, theirs)
 	}
+
 	n.Run(t, func() error {
 		for _, name := range foreign {
 			if _, err := podtest.LinkIndex(name); err != nil {
@@ -168,6 +174,7 @@ func TestGC(t *testing.T) {
 		}
 		return nil
 	})
+
 	_, err := n.try("GC", attachment{}, c)
 	wantError(t, err, 7, "cni.dev/valid-attachments")
 	n.wantLeft(keep, theirs)
@@ -190,17 +197,20 @@ func (n *node) wantLeft(want ...attachment) {
 			reserved++
 		}
 	}
+
 	var wantLinks []string
 	wantReserved := 0
 	for _, a := range want {
 		wantLinks = append(wantLinks, pod.HostLink(a.id, a.ifName))
 		wantReserved += map[bool]int{true: 1, false: 2}[a.id == "theirs"]
 	}
+
 	slices.Sort(links)
 	slices.Sort(wantLinks)
 	if !slices.Equal(links, wantLinks) || reserved != wantReserved {
 		n.t.Errorf("links %v and %d reservations, want %v and %d", links, reserved, wantLinks, wantReserved)
 	}
+
 	var records []pod.Record
 	n.Run(n.t, func() (err error) {
 		records, err = n.paths.List()

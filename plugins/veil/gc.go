@@ -34,16 +34,19 @@ func (p *plugin) gc(args *skel.CmdArgs) error {
 	if err != nil {
 		return coded(types.ErrInvalidNetworkConfig, fmt.Errorf("network %q: %w", conf.Name, err))
 	}
+
 	validLinks := make(map[string]bool)
 	validOwners := make(map[owner]bool)
 	for _, a := range attachments {
 		validLinks[pod.HostLink(a.ContainerID, a.IfName)] = true
 		validOwners[owner{a.ContainerID, a.IfName}] = true
 	}
+
 	orphans, err := p.paths.Orphans(conf.Name, validLinks)
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	held := make(map[string]bool) // links that could not be removed keep their addresses
 	for _, link := range orphans {
@@ -52,6 +55,7 @@ func (p *plugin) gc(args *skel.CmdArgs) error {
 			errs = append(errs, err)
 		}
 	}
+
 	_, err = p.paths.PruneAddrs()
 	errs = append(errs, err, releaseOrphans(args, conf, validOwners, held))
 	return errors.Join(errs...)
@@ -74,7 +78,7 @@ func (c *netConf) valid() ([]types.GCAttachment, error) {
 	return list, nil
 }
 
-// releaseOrphans gives back, by host-local's own DEL, the addresses whose owner is not valid.
+// releaseOrphans releases, by host-local's own DEL, the addresses whose owner is not valid.
 func releaseOrphans(args *skel.CmdArgs, conf *netConf, valid map[owner]bool, held map[string]bool) error {
 	owners, err := reservations(filepath.Join(conf.IPAM.DataDir, conf.Name))
 	if err != nil {

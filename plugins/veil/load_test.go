@@ -14,10 +14,12 @@ func TestTwoHundredPodsByEightWorkers(t *testing.T) {
 	const pods, workers, bound = 200, 8, 4 * time.Minute
 	n := newNode(t)
 	c := conf("1.0.0", nil)
+
 	attachments := make([]attachment, pods)
 	for i := range attachments {
 		attachments[i], _ = newPod(t, fmt.Sprintf("c%d", i))
 	}
+
 	results := make([][]byte, pods)
 	each := func(f func(i int) error) {
 		t.Helper()
@@ -29,6 +31,7 @@ func TestTwoHundredPodsByEightWorkers(t *testing.T) {
 			t.Errorf("%d calls took %s", pods, took)
 		}
 	}
+
 	each(func(i int) (err error) {
 		results[i], err = n.try("ADD", attachments[i], c)
 		return err
@@ -36,6 +39,7 @@ func TestTwoHundredPodsByEightWorkers(t *testing.T) {
 	if left := n.leftovers(); len(left) != pods*(1+2+4+1+2) {
 		t.Errorf("%d links, elements, routes, records and reservations, want %d", len(left), pods*10)
 	}
+
 	each(func(i int) error {
 		_, err := n.try("CHECK", attachments[i], conf("1.0.0", object{"prevResult": raw(results[i])}))
 		return err

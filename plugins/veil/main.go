@@ -40,7 +40,7 @@ func (p *plugin) verbs() skel.CNIFuncs {
 	return skel.CNIFuncs{Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status}
 }
 
-// coded gives err the code of the CNI specification; an error that has one
+// coded wraps err with the code of the CNI specification; an error that has one
 // already, such as that of the IPAM plugin, keeps it.
 func coded(code uint, err error) error {
 	return types.NewError(code, err.Error(), "")

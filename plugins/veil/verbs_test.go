@@ -12,8 +12,8 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
@@ -39,6 +39,7 @@ func TestEveryVerbInEveryVersion(t *testing.T) {
 			if got := strings.Contains(string(out), `"version"`); got != spec.ipFamily {
 				t.Errorf("result has the family in ips: %v, want %v: %s", got, spec.ipFamily, out)
 			}
+
 			with := conf(spec.version, object{"prevResult": raw(out)})
 			n.verb("CHECK", spec.check, a, with)
 			n.verb("STATUS", spec.status, attachment{}, c)
@@ -49,9 +50,11 @@ func TestEveryVerbInEveryVersion(t *testing.T) {
 			n.must("DEL", a, with)
 			n.wantNothing()
 			a.netns = ""
+
 			n.must("DEL", a, c)
 		})
 	}
+
 	t.Run("VERSION", func(t *testing.T) {
 		out := newNode(t).must("VERSION", attachment{}, conf("1.0.0", nil))
 		for _, spec := range specs {
@@ -60,6 +63,7 @@ func TestEveryVerbInEveryVersion(t *testing.T) {
 			}
 		}
 	})
+
 	t.Run("a version that is unknown", func(t *testing.T) {
 		n := newNode(t)
 		a, _ := newPod(t, "c1")
@@ -95,11 +99,13 @@ func wantResult(t *testing.T, out []byte, version string, a attachment, mtus boo
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	host := pod.HostLink(a.id, a.ifName)
 	if len(r.Interfaces) != 2 || r.Interfaces[0].Name != host || r.Interfaces[0].Sandbox != "" ||
 		r.Interfaces[1].Name != "eth0" || r.Interfaces[1].Sandbox != a.netns {
 		t.Errorf("interfaces: %s, want %s and eth0 in %s", out, host, a.netns)
 	}
+
 	for _, i := range r.Interfaces {
 		if _, err := net.ParseMAC(i.Mac); err != nil {
 			t.Errorf("interface %s: %v", i.Name, err)
@@ -108,6 +114,7 @@ func wantResult(t *testing.T, out []byte, version string, a attachment, mtus boo
 			t.Errorf("interface %s has mtu %d", i.Name, i.Mtu)
 		}
 	}
+
 	wantIPs(t, r, mtus)
 }
 
@@ -160,6 +167,7 @@ func TestAddRefusals(t *testing.T) {
 	own.netns = n.Path()
 	file := a
 	file.netns = config.ReadyFile
+
 	for _, tt := range []struct {
 		name string
 		a    attachment
@@ -251,6 +259,7 @@ func TestCheckRefusals(t *testing.T) {
 		}
 		return conf("1.0.0", object{"prevResult": raw(data)})
 	}
+
 	same := change(func(*current.Result) {})
 	n.must("CHECK", a, same)
 	_, err := n.try("CHECK", a, conf("1.0.0", nil))
@@ -261,6 +270,7 @@ func TestCheckRefusals(t *testing.T) {
 	wantError(t, err, types.ErrUnknownContainer, "c2")
 	_, err = n.try("CHECK", a, change(func(r *current.Result) { r.IPs = r.IPs[:1] }))
 	wantError(t, err, types.ErrInternal, "fd42:1:0:1::2/128")
+
 	_, err = n.try("CHECK", a, change(func(r *current.Result) { r.Interfaces[1].Mac = "02:00:00:00:00:01" }))
 	wantError(t, err, types.ErrInternal, "no interface eth0")
 	nettest.Sysctl(t, ns, "ipv6/conf/eth0/disable_ipv6", "1")

@@ -2,8 +2,8 @@
 /*
  * Judges the headers behind the IP header of a packet: IP packets inside it, the addresses that a
  * routing header lists, and the addresses in an ICMP message. Routes with an encapsulation (seg6,
- * rpl, ioam6), IPsec's tunnel mode and raw sockets put addresses of the cluster there, and no
- * netfilter hook sees the packet as it leaves.
+ * rpl, ioam6), IPsec's tunnel mode and raw sockets put addresses of the cluster there. No netfilter
+ * hook sees such a packet as it leaves.
  *
  * Each step reads one header. The state is in a map and encap_step is a global function. The
  * verifier checks a global function once, by itself, so the number of steps costs it nothing.

@@ -48,7 +48,7 @@ static __always_inline int rewrite_addr(struct __sk_buff *skb, int family, __u32
 
 	/*
 	 * An IPv6 header has no checksum. The sum that the device computed over the packet changes
-	 * by the address and by the checksum that covers it, and the kernel has to be told of each.
+	 * twice: by the address and by the checksum that covers it. The kernel is told of each.
 	 */
 	return bpf_skb_store_bytes(skb, network + (end == REWRITE_SRC ? 8 : 24), to, sizeof(*to),
 		flags & BPF_F_PSEUDO_HDR ? BPF_F_RECOMPUTE_CSUM : 0);

@@ -23,7 +23,7 @@
 #define TIMEOUT_REUSE	  2    /* closed TCP, for a new flow of the same client */
 #define TIMEOUT_REUSE_ANY 10   /* closed TCP, for a new flow of another client */
 
-/* Returns the time in seconds since boot. */
+/* Returns the time in seconds, of CLOCK_MONOTONIC. */
 static __always_inline __u32 flow_now(void)
 {
 	return bpf_ktime_get_coarse_ns() / 1000000000ULL;
@@ -70,8 +70,8 @@ static __always_inline int flow_expired(__u8 protocol, const struct flow *f, __u
  * has not may still send, however long it waits.
  *
  * Late packets of the old flow reach the new client. If the client is the same, that does no harm
- * and a RST is enough. If not, the old flow must have FIN of both ends, since a RST can be forged,
- * and the silence must be longer than TCP waits between retransmissions.
+ * and a RST is enough. If not, both ends must have sent FIN, since a RST can be
+ * forged. And the silence must be longer than TCP waits between retransmissions.
  */
 static __always_inline int flow_reusable(const struct flow *f, const struct addr *client, __u32 now)
 {

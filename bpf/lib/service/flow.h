@@ -60,7 +60,7 @@ struct flow {
 	struct addr addr; /* the new source or destination */
 	__be16 port;
 	__u16 flags;
-	__u32 used; /* seconds since boot; see conntrack.h */
+	__u32 used; /* seconds; see flow_now of conntrack.h */
 	/* Of a reply entry: the pod's link that the replies come by. The source passed the reverse
 	 * path filter there. An address stays with a pod for as long as the link exists. */
 	__u64 link;

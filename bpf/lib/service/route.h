@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Host routing by eBPF, the fast path: a packet for a pod of this node, and a pod's reply to an
- * external client, go from link to link, past netfilter and policy routing.
+ * Host routing by eBPF, the fast path: packets go from link to link, past netfilter and policy
+ * routing. These are packets for a pod of this node, and a pod's replies to an external client.
  *
  * A connection of an external client meets conntrack in both directions and from its beginning, or
  * not at all: conntrack takes half a connection for an invalid one. A packet that leaves the node

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * NAT at sockets: the address that a socket connects or sends to becomes a backend's, and the
- * backend's becomes the service's where the socket asks who its peer is.
+ * NAT at sockets. The address that a socket connects or sends to becomes a backend's. When the
+ * socket asks for its peer, the backend's address becomes the service's.
  */
 #pragma once
 
@@ -111,9 +111,9 @@ static __always_inline void socket_reply_remember(
 }
 
 /*
- * Forgets that replies from key come from a service: the socket asks for key itself now. The kernel
- * also runs the program for a connected IPv6 socket that sends to IPv4, with its peer's address, as
- * if it were not connected (udpv6_sendmsg in net/ipv6/udp.c). That changes nothing.
+ * Forgets that replies from key come from a service: the socket asks for key itself now. A
+ * connected IPv6 socket that sends to IPv4 changes nothing: the kernel runs the program with the
+ * peer's address, as if the socket were not connected (udpv6_sendmsg in net/ipv6/udp.c).
  */
 static __always_inline void socket_reply_forget(
 	struct bpf_sock_addr *ctx, const struct frontend_key *key, int datagram, __u64 cookie)

@@ -1,4 +1,5 @@
-// Package crypttest has an Engine that keeps mappings in memory, for tests of what uses one. It encrypts nothing. Imported by tests only.
+// Package crypttest has an Engine that keeps mappings in memory, for tests of what uses one. It
+// encrypts nothing. Imported by tests only.
 package crypttest
 
 import (
@@ -20,7 +21,9 @@ type Engine struct {
 	mappings map[string]*mapping
 	created  int
 
-	// Hook, when set, is asked before each method ("answer", "create", "lookup", "list", "probe", "load" and "resize", "suspend", "resume", "fence", "remove") of a name; an error of it is the method's.
+	// Hook, when set, is asked before each method ("answer", "create", "lookup", "list", "probe",
+	// "load" and "resize", "suspend", "resume", "fence", "remove") of a name; an error of it is the
+	// method's.
 	Hook func(op, name string) error
 }
 
@@ -31,10 +34,10 @@ type mapping struct {
 	dead  bool
 }
 
-// New gives one without mappings.
+// New returns one without mappings.
 func New() *Engine { return &Engine{mappings: map[string]*mapping{}} }
 
-// Clone gives an engine with the same mappings and no hook.
+// Clone returns an engine with the same mappings and no hook.
 func (e *Engine) Clone() *Engine {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -48,7 +51,7 @@ func (e *Engine) Clone() *Engine {
 	return c
 }
 
-// begin locks, asks the hook, and gives the mapping, which may be nil.
+// begin locks, asks the hook, and returns the mapping, which may be nil.
 func (e *Engine) begin(op, name string) (*mapping, func(), error) {
 	e.mu.Lock()
 	if e.Hook != nil {
@@ -138,7 +141,8 @@ func (e *Engine) Probe(_ context.Context, name string) error {
 	return nil
 }
 
-// Resize implements crypt.Engine, in two steps: the table is loaded as a second one, then made the live one.
+// Resize implements crypt.Engine, in two steps: the table is loaded as a second one, then made the
+// live one.
 func (e *Engine) Resize(_ context.Context, t crypt.Table, key *keyring.Secret) error {
 	m, end, err := e.need("load", t.Name)
 	if err != nil {
@@ -221,7 +225,8 @@ func (e *Engine) Kill(name string) {
 	e.mappings[name].dead = true
 }
 
-// Live gives the names of mappings that have a key and whose disk lives; those that are suspended, too.
+// Live returns the names of mappings that have a key and whose disk lives; those that are
+// suspended, too.
 func (e *Engine) Live() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestFileIsReadAndWrittenDirectly(t *testing.T) {
@@ -21,6 +21,7 @@ func TestFileIsReadAndWrittenDirectly(t *testing.T) {
 	if errors.Is(err, unix.EINVAL) {
 		nettest.Skip(t, nettest.NoKernelFeature, "temporary files without O_DIRECT")
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,6 +34,7 @@ func TestFileIsReadAndWrittenDirectly(t *testing.T) {
 	if err := d.Sync(); err != nil {
 		t.Fatal(err)
 	}
+
 	got := make([]byte, blk.Align+1)[1:]
 	if _, err := d.ReadAt(got, 8192); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("read back: %v, equal %v", err, bytes.Equal(got, want))
@@ -74,6 +76,7 @@ func TestLoop(t *testing.T) {
 	if _, err := os.Stat("/dev/loop-control"); err != nil {
 		nettest.Skip(t, nettest.NoKernelFeature, "no loop devices")
 	}
+
 	path := sparse(t, 8<<20)
 	l := attached(t, path)
 	again, err := blk.AttachLoop(path)
@@ -86,6 +89,7 @@ func TestLoop(t *testing.T) {
 	if n, err := blk.Number(l.Path); n != l.Number || err != nil {
 		t.Errorf("number %d, %v; want %d", n, err, l.Number)
 	}
+
 	moved(t, l, path)
 	detachWhileOpen(t, l, path)
 	if err := os.Truncate(path, 16<<20); err != nil {
@@ -94,6 +98,7 @@ func TestLoop(t *testing.T) {
 	if err := l.Resize(); err != nil {
 		t.Fatal(err)
 	}
+
 	writeThrough(t, l.Path, path)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -101,17 +106,20 @@ func TestLoop(t *testing.T) {
 	if found, err := blk.FindLoops(path); err != nil || len(found) != 1 {
 		t.Errorf("after the file was removed: %v, %v", found, err)
 	}
+
 	for range 2 {
 		if err := l.Detach(); err != nil {
 			t.Errorf("detach: %v", err)
 		}
 	}
+
 	if found, err := blk.FindLoops(path); err != nil || len(found) != 0 {
 		t.Errorf("after detaching: %v, %v", found, err)
 	}
 }
 
-// A process that has no descriptor left finds no device, and must not say that there is none: a second one on the same file would take the place of the first.
+// A process that has no descriptor left finds no device, and must not say that there is none: a
+// second one on the same file would take the place of the first.
 func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	nettest.NeedRoot(t)
 	path := sparse(t, 8<<20)
@@ -121,12 +129,14 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, gone := range []bool{false, true} {
 		if gone {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		for left := range uint64(3) {
 			f, err := os.Open(other)
 			if err != nil {
@@ -158,7 +168,9 @@ func TestDetachLeavesOthers(t *testing.T) {
 	if err := l.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel gives the lowest number that is free; where somebody else has taken that, this is tried again.
+
+	// The kernel gives the lowest number that is free; where somebody else has taken that, this is
+	// tried again.
 	for range 20 {
 		o := attached(t, others)
 		if o.Path != l.Path {
@@ -178,10 +190,12 @@ func TestDetachLeavesOthers(t *testing.T) {
 		}
 		return
 	}
+
 	t.Logf("%s was not given again: others use loop devices, too", l.Path)
 }
 
-// Many at once, as suites that run beside one another: each has its own device, and none takes another's away.
+// Many at once, as suites that run beside one another: each has its own device, and none takes
+// another's away.
 func TestLoopsAtOnce(t *testing.T) {
 	nettest.NeedRoot(t)
 	attached(t, sparse(t, 1<<20)) // Or it is skipped.
@@ -228,7 +242,8 @@ func TestDeviceIsReadByItsNumber(t *testing.T) {
 	}
 }
 
-// attached puts a file on a loop device until the test ends; the test is skipped where there are none.
+// attached puts a file on a loop device until the test ends; the test is skipped where there are
+// none.
 func attached(t *testing.T, path string) blk.Loop {
 	t.Helper()
 	l, err := blk.AttachLoop(path)
@@ -246,7 +261,8 @@ func attached(t *testing.T, path string) blk.Loop {
 	return l
 }
 
-// detachWhileOpen checks that a device that is attached again before its last user has closed it stays.
+// detachWhileOpen checks that a device that is attached again before its last user has closed it
+// stays.
 func detachWhileOpen(t *testing.T, l blk.Loop, path string) {
 	t.Helper()
 	user, err := os.Open(l.Path)
@@ -351,6 +367,7 @@ func TestID(t *testing.T) {
 		"devices/dm-1/dm/uuid":            {Data: []byte("mpath-3600508b4\n")},
 		"devices/md127/md/uuid":           {Data: []byte("1fcf3df1-0000-4000-8000-000000000001\n")},
 	}
+
 	for name, c := range map[string]struct {
 		number uint64
 		want   string
@@ -366,9 +383,11 @@ func TestID(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
 		}
 	}
+
 	if _, err := blk.ID(sys, unix.Mkdev(7, 0)); !errors.Is(err, blk.ErrNoID) {
 		t.Errorf("nothing to tell it by: %v", err)
 	}
+
 	for _, attribute := range []string{"partition", "start", "wwid"} {
 		for _, errno := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
 			if got, err := blk.ID(unread{sys, attribute, errno}, unix.Mkdev(8, 1)); !errors.Is(err, errno) {
@@ -376,6 +395,7 @@ func TestID(t *testing.T) {
 			}
 		}
 	}
+
 	if got, err := blk.ID(unread{sys, "wwid", unix.EIO}, unix.Mkdev(8, 1)); got != "serial:S1/part1@2048" || err != nil {
 		t.Errorf("a disk that does not say its wwid: %q, %v", got, err)
 	}

@@ -11,17 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Align is what offsets and lengths of reads and writes are multiples of, bytes. Every disk there is can do direct I/O of it.
+// Align is what offsets and lengths of reads and writes are multiples of, bytes. Every disk there
+// is can do direct I/O of it.
 const Align = 4096
 
-// ErrUnaligned matches errors of reads and writes whose offset or length is not a multiple of Align.
+// ErrUnaligned matches errors of reads and writes whose offset or length is not a multiple of
+// Align.
 var ErrUnaligned = errors.New("not a multiple of 4096 bytes")
 
 // ErrOther matches when a path leads to another device than it did.
 var ErrOther = errors.New("it is another device now")
 
-// Disk is a block device, or a file in its place. ReadAt and WriteAt want offsets and lengths that are multiples of Align;
-// their buffers may lie anywhere. They and Sync may be called from several goroutines.
+// Disk is a block device, or a file in its place. ReadAt and WriteAt want offsets and lengths that
+// are multiples of Align; their buffers may lie anywhere. They and Sync may be called from several
+// goroutines.
 type Disk interface {
 	io.ReaderAt
 	io.WriterAt
@@ -40,7 +43,7 @@ func Buffer(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// RoundUp gives the smallest multiple of Align that is not less than n.
+// RoundUp returns the smallest multiple of Align that is not less than n.
 func RoundUp[T int | int64](n T) T { return (n + Align - 1) &^ (Align - 1) }
 
 func aligned(b []byte) bool {
@@ -58,12 +61,14 @@ func CheckAligned(what string, length int, offset int64) error {
 // directDisk is a Disk on a file descriptor opened with O_DIRECT.
 type directDisk struct{ f *os.File }
 
-// Open opens the block device or regular file at path for direct reads and writes. A block device is opened exclusively
-// (O_EXCL): one that is mounted, mapped or a member of something is refused with EBUSY. A file must not be a symbolic
-// link; block devices are opened through links, as stable ids are.
+// Open opens the block device or regular file at path for direct reads and writes. A block device
+// is opened exclusively (O_EXCL): one that is mounted, mapped or a member of something is refused
+// with EBUSY. A file must not be a symbolic link; block devices are opened through links, as stable
+// ids are.
 func Open(path string) (Disk, error) { return open(path, unix.O_EXCL) }
 
-// OpenShared is Open for a device that is in use: what lies beside the data of a mapping is written while it is live.
+// OpenShared is Open for a device that is in use: what lies beside the data of a mapping is written
+// while it is live.
 func OpenShared(path string) (Disk, error) { return open(path, 0) }
 
 func open(path string, exclusive int) (Disk, error) {
@@ -128,8 +133,9 @@ func (d *directDisk) Size() (int64, error) {
 // Close closes the descriptor.
 func (d *directDisk) Close() error { return d.f.Close() }
 
-// CheckNumber refuses an open block device that has another number than that (ErrOther): its path led elsewhere when it was opened. A regular file, and what
-// Open did not open, has none and is taken.
+// CheckNumber refuses an open block device that has another number than that (ErrOther): its path
+// led elsewhere when it was opened. A regular file, and what Open did not open, has none and is
+// taken.
 func CheckNumber(d Disk, number uint64) error {
 	direct, ok := d.(*directDisk)
 	if !ok {

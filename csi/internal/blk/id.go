@@ -17,11 +17,13 @@ var ErrNoID = errors.New("device has no stable id")
 // PartitionMark is in the id of a partition, after the id of its disk.
 const PartitionMark = "/part"
 
-// idAttributes are where sysfs keeps what stays with a disk, best first: the World Wide Identifier of SCSI and NVMe, serial numbers of
-// virtio and others, and what device-mapper (LVM, multipath) and md say of an array.
+// idAttributes are where sysfs keeps what stays with a disk, best first: the World Wide Identifier
+// of SCSI and NVMe, serial numbers of virtio and others, and what device-mapper (LVM, multipath)
+// and md say of an array.
 var idAttributes = []string{"wwid", "device/wwid", "serial", "device/serial", "dm/uuid", "md/uuid"}
 
-// nameOf returns the beginning of an id by an attribute: "dm" and "md" for the last two, which have one base name.
+// nameOf returns the beginning of an id by an attribute: "dm" and "md" for the last two, which have
+// one base name.
 func nameOf(attribute string) string {
 	if dir := path.Dir(attribute); dir == "dm" || dir == "md" {
 		return dir
@@ -29,9 +31,10 @@ func nameOf(attribute string) string {
 	return path.Base(attribute)
 }
 
-// ID gives a name of the block device with that number which stays with it over reboots and other disks' comings and goings: an
-// identifier of the hardware, and for a partition its number and start. sys is the root of sysfs ("/sys"). It is what the disk's owner
-// says of himself: it protects against mistakes, not against him.
+// ID returns a name of the block device with that number which stays with it over reboots and other
+// disks' comings and goings: an identifier of the hardware, and for a partition its number and
+// start. sys is the root of sysfs ("/sys"). It is what the disk's owner says of himself: it
+// protects against mistakes, not against him.
 func ID(sys fs.FS, number uint64) (string, error) {
 	dir := fmt.Sprintf("dev/block/%d:%d", unix.Major(number), unix.Minor(number))
 	suffix := ""
@@ -39,6 +42,7 @@ func ID(sys fs.FS, number uint64) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	if part != "" {
 		start, err := attribute(sys, dir+"/start")
 		if err != nil {
@@ -52,6 +56,7 @@ func ID(sys fs.FS, number uint64) (string, error) {
 		}
 		dir = parent
 	}
+
 	for _, name := range idAttributes {
 		v, err := attribute(sys, dir+"/"+name)
 		if err != nil {
@@ -61,10 +66,11 @@ func ID(sys fs.FS, number uint64) (string, error) {
 			return nameOf(name) + ":" + strings.Join(strings.Fields(v), "_") + suffix, nil
 		}
 	}
+
 	return "", fmt.Errorf("device %d:%d: %w", unix.Major(number), unix.Minor(number), ErrNoID)
 }
 
-// parentOf gives the folder of the disk that holds the partition.
+// parentOf returns the folder of the disk that holds the partition.
 func parentOf(sys fs.FS, dir string) (string, error) {
 	target, err := fs.ReadLink(sys, dir)
 	if err != nil {
@@ -73,7 +79,8 @@ func parentOf(sys fs.FS, dir string) (string, error) {
 	return path.Dir(path.Join(path.Dir(dir), target)), nil
 }
 
-// attribute gives what the attribute says, empty when it has nothing to say: many devices lack it, or have none to give.
+// attribute returns what the attribute says, empty when it has nothing to say: many devices lack
+// it, or have none to give.
 func attribute(sys fs.FS, name string) (string, error) {
 	b, err := fs.ReadFile(sys, name)
 	if exhausted(err) {

@@ -18,7 +18,8 @@ import (
 var (
 	// ErrNoLoop matches when the kernel gives no further loop device, or has none at all.
 	ErrNoLoop = errors.New("no loop device to be had")
-	// ErrNotDirect matches when direct I/O was asked for and the kernel says that it is not in use, because the file system below cannot.
+	// ErrNotDirect matches when direct I/O was asked for and the kernel says that it is not in use,
+	// because the file system below cannot.
 	ErrNotDirect = errors.New("loop device does no direct I/O")
 )
 
@@ -35,15 +36,17 @@ type Loop struct {
 	// Path is the device node, Number its device number.
 	Path   string
 	Number uint64
-	// device and inode are the file's: the number may be another's by the time that something is done to it.
+	// device and inode are the file's: the number may be another's by the time that something is
+	// done to it.
 	device, inode uint64
 }
 
 // is whether info is of the file that l is on.
 func (l Loop) is(info *unix.LoopInfo64) bool { return info.Device == l.device && info.Inode == l.inode }
 
-// AttachLoop puts the file at path on a loop device with sectors of Align and direct I/O, or gives the one it is already on. A device on that file with
-// other settings (an offset, a limit, buffered, read-only) is refused. Callers hold a lock on path if they may race for it.
+// AttachLoop puts the file at path on a loop device with sectors of Align and direct I/O, or gives
+// the one it is already on. A device on that file with other settings (an offset, a limit,
+// buffered, read-only) is refused. Callers hold a lock on path if they may race for it.
 func AttachLoop(path string) (Loop, error) {
 	for range attempts {
 		loops, err := FindLoops(path)
@@ -65,7 +68,8 @@ func AttachLoop(path string) (Loop, error) {
 	return Loop{}, fmt.Errorf("attach %s: %w: its device comes and goes", path, ErrNoLoop)
 }
 
-// keep undoes a Detach that waits for the last close: somebody, such as udev, has the device open just now.
+// keep undoes a Detach that waits for the last close: somebody, such as udev, has the device open
+// just now.
 func (l Loop) keep() error {
 	dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -117,21 +121,25 @@ func configure(f *os.File) (Loop, error) {
 	defer control.Close()
 	config := unix.LoopConfig{Fd: uint32(f.Fd()), Size: Align, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO}}
 	copy(config.Info.File_name[:len(config.Info.File_name)-1], f.Name())
+
 	var last error
 	for range attempts {
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
 			return Loop{}, fmt.Errorf("%w: %w", ErrNoLoop, err)
 		}
+
 		l := Loop{Path: fmt.Sprintf("/dev/loop%d", n), Number: unix.Mkdev(loopMajor, uint32(n))}
 		dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
 			last = err // Another took it and is giving it back, or has removed it.
 			continue
 		}
+
 		if err != nil {
 			return Loop{}, fmt.Errorf("%w: %w", ErrNoLoop, err)
 		}
+
 		err = unix.IoctlLoopConfigure(int(dev.Fd()), &config)
 		dev.Close()
 		switch {
@@ -146,6 +154,7 @@ func configure(f *os.File) (Loop, error) {
 			return Loop{}, fmt.Errorf("%s: configure: %w", l.Path, err)
 		}
 	}
+
 	return Loop{}, fmt.Errorf("%w: others took %d of them: %w", ErrNoLoop, attempts, last)
 }
 
@@ -186,7 +195,8 @@ func (l Loop) status() (*unix.LoopInfo64, error) {
 // Resize makes l as large as its file is now. ENXIO matches when it is on that file no more.
 func (l Loop) Resize() error { return l.ioctl("resize", unix.LOOP_SET_CAPACITY) }
 
-// Detach takes the file off l; at the last close, when somebody has it open. A device that has no file, or another one by now, is no error, and left.
+// Detach takes the file off l; at the last close, when somebody has it open. A device that has no
+// file, or another one by now, is no error, and left.
 func (l Loop) Detach() error {
 	err := l.ioctl("detach", unix.LOOP_CLR_FD)
 	if errors.Is(err, unix.ENXIO) {
@@ -195,7 +205,8 @@ func (l Loop) Detach() error {
 	return err
 }
 
-// ioctl asks something of the device while that is on the file of l: it stays there for as long as it is open here.
+// ioctl asks something of the device while that is on the file of l: it stays there for as long as
+// it is open here.
 func (l Loop) ioctl(what string, request uint) error {
 	dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -215,10 +226,12 @@ func (l Loop) ioctl(what string, request uint) error {
 	return nil
 }
 
-// FindLoops returns the loop devices that the file at path is on. Only devices whose file has the same base name are opened, and
-// their inode and device compared: to ask any other could wait for a server that is away. A file that does not
-// exist is on none, unless a device still holds it by its former name: those are returned, too. A device of that base name that cannot be
-// looked at is an error: the file may be on it. One is passed over when the file system of its own file fails (EIO, ESTALE) and that of path does not.
+// FindLoops returns the loop devices that the file at path is on. Only devices whose file has the
+// same base name are opened, and their inode and device compared: to ask any other could wait for a
+// server that is away. A file that does not exist is on none, unless a device still holds it by its
+// former name: those are returned, too. A device of that base name that cannot be looked at is an
+// error: the file may be on it. One is passed over when the file system of its own file fails (EIO,
+// ESTALE) and that of path does not.
 func FindLoops(path string) ([]Loop, error) {
 	var st unix.Stat_t
 	gone := unix.Stat(path, &st)
@@ -229,6 +242,7 @@ func FindLoops(path string) ([]Loop, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var found []Loop
 	for _, d := range devices {
 		number, isLoop := strings.CutPrefix(d.Name(), "loop")
@@ -236,6 +250,7 @@ func FindLoops(path string) ([]Loop, error) {
 		if !isLoop || err != nil {
 			continue
 		}
+
 		attribute := filepath.Join(blockDir, d.Name(), "loop/backing_file")
 		backing, err := os.ReadFile(attribute)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
@@ -248,6 +263,7 @@ func FindLoops(path string) ([]Loop, error) {
 		if filepath.Base(name) != filepath.Base(path) || gone != nil && !(deleted && name == path) {
 			continue
 		}
+
 		l := Loop{Path: fmt.Sprintf("/dev/loop%d", n), Number: unix.Mkdev(loopMajor, uint32(n))}
 		info, err := l.status()
 		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
@@ -259,16 +275,18 @@ func FindLoops(path string) ([]Loop, error) {
 		if err != nil {
 			return nil, fmt.Errorf("is %s on %s: %w", path, l.Path, err)
 		}
+
 		l.device, l.inode = info.Device, info.Inode
 		if gone != nil || info.Inode == st.Ino && info.Device == st.Dev {
 			found = append(found, l)
 		}
 	}
+
 	return found, nil
 }
 
-// BackingFile returns the path of the file that the loop device of that number is on, as the kernel names it;
-// empty for any other device.
+// BackingFile returns the path of the file that the loop device of that number is on, as the kernel
+// names it; empty for any other device.
 func BackingFile(number uint64) string {
 	if unix.Major(number) != loopMajor {
 		return ""
@@ -283,12 +301,14 @@ func BackingFile(number uint64) string {
 // deletedSuffix is what the kernel adds to the name of a file that is gone.
 const deletedSuffix = " (deleted)"
 
-// exhausted is whether err says of this process or machine, and not of what was asked for, that it could not be opened.
+// exhausted reports whether err says of this process or machine, and not of what was asked for,
+// that it could not be opened.
 func exhausted(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
 
-// Hole is whether nothing was ever written to the file: it has no data extent (SEEK_DATA). It says nothing of devices.
+// Hole reports whether nothing was ever written to the file: it has no data extent (SEEK_DATA). It
+// says nothing of devices.
 func Hole(f *os.File) (bool, error) {
 	_, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_DATA)
 	switch {

@@ -8,11 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// A loop device of another file is not opened: the kernel would ask that file's server, which may be away. Other
-// programs may open it at any moment, so one search of several without an opening is enough.
+// A loop device of another file is not opened: the kernel would ask that file's server, which may
+// be away. Other programs may open it at any moment, so one search of several without an opening is
+// enough.
 func TestLoopsOfOtherFilesAreNotOpened(t *testing.T) {
 	nettest.NeedRoot(t)
 	other, ours := sparse(t, 1<<20), sparse(t, 1<<20)

@@ -17,14 +17,15 @@ type Reader interface {
 	io.Closer
 }
 
-// OpenNumber opens the block device of that number for direct reads, whoever else uses it. It is opened without
-// the right to write, so that closing it starts no probe of udev.
+// OpenNumber opens the block device of that number for direct reads, whoever else uses it. It is
+// opened without the right to write, so that closing it starts no probe of udev.
 func OpenNumber(number uint64) (Reader, error) {
 	major, minor := unix.Major(number), unix.Minor(number)
 	text, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/uevent", major, minor))
 	if err != nil {
 		return nil, fmt.Errorf("block device %d:%d: %w", major, minor, err)
 	}
+
 	for line := range strings.Lines(string(text)) {
 		name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME=")
 		if !ok {
@@ -45,5 +46,6 @@ func OpenNumber(number uint64) (Reader, error) {
 		}
 		return d, nil
 	}
+
 	return nil, fmt.Errorf("block device %d:%d: the kernel names no node of it", major, minor)
 }

@@ -1,5 +1,5 @@
-// Package durable puts small files on a disk so that a reader, a crash or a power cut finds the old content or the new one,
-// and never a part of either. Start reading at Write.
+// Package durable puts small files on a disk so that a reader, a crash or a power cut finds the old
+// content or the new one, and never a part of either. Start reading at Write.
 package durable
 
 import (
@@ -14,11 +14,12 @@ import (
 // unfinished begins the names of files that have their own only when they are complete.
 const unfinished = ".new-"
 
-// Write replaces the file at path, which need not exist, with data and mode 0600. Its folder must exist. On error the former content is
-// there; on success the new one survives a power cut.
+// Write replaces the file at path, which need not exist, with data and mode 0600. Its folder must
+// exist. On error the former content is there; on success the new one survives a power cut.
 func Write(path string, data []byte) error { return put(path, data, os.Rename) }
 
-// Create is Write for a file that must not exist: the error matches fs.ErrExist when it does, and nothing has changed.
+// Create is Write for a file that must not exist: the error matches fs.ErrExist when it does, and
+// nothing has changed.
 func Create(path string, data []byte) error {
 	return put(path, data, func(from, to string) error {
 		// A hard link, other than a rename, replaces nothing.
@@ -68,7 +69,8 @@ func Settle(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Names gives the names of the files in a folder that end in suffix, without it. Other than filepath.Glob it gives an error when the folder cannot be read.
+// Names returns the names of the files in a folder that end in suffix, without it. Other than
+// filepath.Glob it returns an error when the folder cannot be read.
 func Names(dir, suffix string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -83,7 +85,8 @@ func Names(dir, suffix string) ([]string, error) {
 	return out, nil
 }
 
-// Sweep removes what a process left in a folder that died in Write or Create. Nobody may be in either there meanwhile.
+// Sweep removes what a process left in a folder that died in Write or Create. Nobody may be in
+// either there meanwhile.
 func Sweep(dir string) error {
 	names, err := Names(dir, "")
 	if err != nil {

@@ -22,24 +22,29 @@ func TestWriteCreateRemove(t *testing.T) {
 			t.Errorf("left behind: %v", names)
 		}
 	}
+
 	for _, err := range []error{Create(path, []byte("a")), Write(path, []byte("b"))} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	want("b")
 	if err := Create(path, []byte("c")); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("create over a file: %v", err)
 	}
+
 	want("b")
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
+
 	for range 2 {
 		if err := Remove(path); err != nil {
 			t.Error(err)
 		}
 	}
+
 	if err := Write(filepath.Join(dir, "none", "f"), nil); err == nil {
 		t.Error("written into a folder that is not there")
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/vm"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 const (
@@ -27,6 +27,7 @@ func TestKernel(t *testing.T) {
 	if os.Getenv(vmEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+vmEnv+"=1 to start virtual machines")
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Minute)
 	defer cancel()
 	binary := filepath.Join(t.TempDir(), "kerneltest")
@@ -35,14 +36,17 @@ func TestKernel(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+
 	// Room for volumes of tens of GiB, of which little is written.
 	disk := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(disk, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.Truncate(disk, 64<<30); err != nil {
 		t.Fatal(err)
 	}
+
 	c, err := vm.New(ctx, vm.Options{
 		Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		QEMU: []string{"-drive", "if=none,id=room,format=raw,cache=unsafe,discard=unmap,file=" + disk, "-device", "virtio-blk-pci,drive=room,serial=room"},
@@ -50,6 +54,7 @@ func TestKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if _, err := c.Close(); err != nil {
 			t.Error(err)
@@ -59,6 +64,7 @@ func TestKernel(t *testing.T) {
 	if err := m.PutFile(ctx, "/root/kerneltest", binary); err != nil {
 		t.Fatal(err)
 	}
+
 	out, err := m.Exec(ctx, "cd /root && modprobe dm-crypt && mkfs.ext4 -q /dev/disk/by-id/virtio-room && mount /dev/disk/by-id/virtio-room /mnt && KUBEVEIL_DM=1 TMPDIR=/mnt ./kerneltest -test.v -test.timeout 28m -test.run '"+os.Getenv(runEnv)+"' 2>&1; echo status $?; dmesg | tail -20")
 	t.Logf("%s", out)
 	if err != nil || !strings.Contains(string(out), "\nPASS\nstatus 0\n") {

@@ -10,30 +10,33 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// block is the unit in which disks are kept, bytes. One that is in a disk is never changed, so that disks can share it.
+// block is the unit in which disks are kept, bytes. One that is in a disk is never changed, so that
+// disks can share it.
 const block = blk.Align
 
-// Disk is a disk, or a part of one, in memory. It reads as zero where nothing was written. It is not for several goroutines.
+// Disk is a disk, or a part of one, in memory. It reads as zero where nothing was written. It is
+// not for several goroutines.
 type Disk struct {
 	under        *Disk
 	start, size  int64
 	blockByIndex map[int64][]byte
 }
 
-// NewDisk gives an empty disk.
+// NewDisk returns an empty disk.
 func NewDisk(size int64) *Disk { return &Disk{size: size, blockByIndex: map[int64][]byte{}} }
 
-// Over gives a disk that shows d and keeps what is written to it for itself. d must not be written to meanwhile.
+// Over returns a disk that shows d and keeps what is written to it for itself. d must not be
+// written to meanwhile.
 func (d *Disk) Over() *Disk {
 	return &Disk{under: d, size: d.size, blockByIndex: map[int64][]byte{}}
 }
 
-// Part gives what is of d from start on: a disk of its own on the same blocks.
+// Part returns what is of d from start on: a disk of its own on the same blocks.
 func (d *Disk) Part(start, size int64) *Disk {
 	return &Disk{under: d, start: start, size: size, blockByIndex: map[int64][]byte{}}
 }
 
-// block gives what is there; nil is zeros.
+// block returns what is there; nil is zeros.
 func (d *Disk) block(i int64) []byte {
 	if b, ok := d.blockByIndex[i]; ok || d.under == nil {
 		return b
@@ -61,7 +64,8 @@ func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// WriteAt implements blk.Disk, and takes writes of whole sectors of 512 bytes, too, as logs have them.
+// WriteAt implements blk.Disk, and takes writes of whole sectors of 512 bytes, too, as logs have
+// them.
 func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	if off%minSector != 0 || len(p)%minSector != 0 || off < 0 || off+int64(len(p)) > d.size {
 		return 0, fmt.Errorf("write %d bytes at %d of %d", len(p), off, d.size)
@@ -87,7 +91,7 @@ func (d *Disk) Size() (int64, error) { return d.size, nil }
 // Close implements blk.Disk; the disk is opened again by using it.
 func (d *Disk) Close() error { return nil }
 
-// Written gives the numbers of all blocks that were written, in order.
+// Written returns the numbers of all blocks that were written, in order.
 func (d *Disk) Written() []int64 {
 	all := map[int64]bool{}
 	for at, shift := d, int64(0); at != nil; at = at.under {
@@ -101,7 +105,8 @@ func (d *Disk) Written() []int64 {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Replay makes a disk again as it was at moments of its log. Moment i is when the first i entries were done. Moments are asked for in order.
+// Replay makes a disk again as it was at moments of its log. Moment i is when the first i entries
+// were done. Moments are asked for in order.
 type Replay struct {
 	log *Log
 	// flushed is the disk with the first done entries, up to which everything was flushed.
@@ -112,7 +117,8 @@ type Replay struct {
 // NewReplay begins with an empty disk of size bytes.
 func NewReplay(log *Log, size int64) *Replay { return &Replay{log: log, flushed: NewDisk(size)} }
 
-// At gives the disk at moment i, until the next call. A nil keep is all that was written; else each write since the last flush is there when keep says so.
+// At returns the disk at moment i, until the next call. A nil keep is all that was written; else
+// each write since the last flush is there when keep says so.
 func (r *Replay) At(i int, keep *rand.Rand) (*Disk, error) {
 	if i < r.done || i > len(r.log.Entries) {
 		return nil, fmt.Errorf("moment %d of %d after %d", i, len(r.log.Entries), r.done)

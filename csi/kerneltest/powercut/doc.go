@@ -1,5 +1,6 @@
-// Package powercut is the proof that a volume survives the power going at any moment: everything that a machine writes to a
-// disk is logged in its order by the emulator beneath it, and the disk is made again as it was at many of those moments.
+// Package powercut is the proof that a volume survives the power going at any moment: everything
+// that a machine writes to a disk is logged in its order by the emulator beneath it, and the disk
+// is made again as it was at many of those moments.
 //
 //	virtual machine: TestWorkload            this machine: TestPowerCut
 //	  ext4 on dm-crypt on a partition          for each moment that is looked at:
@@ -8,14 +9,16 @@
 //	  virtio-blk ─ blklogwrites ─▶ log ────────▶ the trusted state as it was (the last mark)
 //	                     └──▶ disk               open, decrypt, fsck, look for what was flushed
 //
-// A mark is a write of its own, so it has its place in the order: it says which trusted state was kept, and which files were
-// flushed, before everything that follows it in the log.
+// A mark is a write of its own, so it has its place in the order: it says which trusted state was
+// kept, and which files were flushed, before everything that follows it in the log.
 //
-// It promises that a log is read without believing it (Read), and that a moment is one that a real disk may show after a power cut: whatever was
-// written before the last flush, and any part of the rest. It refuses logs that are cut short or do not hang together (ErrLog).
+// It promises that a log is read without believing it (Read), and that a moment is one that a real
+// disk may show after a power cut: whatever was written before the last flush, and any part of the
+// rest. It refuses logs that are cut short or do not hang together (ErrLog).
 //
-// What is written at a moment is decrypted here, without device-mapper, so only recording needs a machine (KUBEVEIL_VM=1). Blocks that were never written
-// read as zero here, and as noise through dm-crypt: file systems must not care, and neither is looked at.
+// What is written at a moment is decrypted here, without device-mapper, so only recording needs a
+// machine (KUBEVEIL_VM=1). Blocks that were never written read as zero here, and as noise through
+// dm-crypt: file systems must not care, and neither is looked at.
 //
 // Start reading at log.go, then disk.go; the tests have the rest.
 package powercut

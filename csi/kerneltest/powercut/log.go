@@ -10,8 +10,9 @@ import (
 // ErrLog matches what is no log, or one that does not hang together.
 var ErrLog = errors.New("not a log of writes")
 
-// The format of Linux' dm-log-writes (drivers/md/dm-log-writes.c), which QEMU's blklogwrites writes: little endian, a super block in sector 0, then
-// entries, each a sector with a header and the sectors that were written.
+// The format of Linux' dm-log-writes (drivers/md/dm-log-writes.c), which QEMU's blklogwrites
+// writes: little endian, a super block in sector 0, then entries, each a sector with a header and
+// the sectors that were written.
 const (
 	superMagic   = 0x6a736677736872
 	superVersion = 1
@@ -51,13 +52,14 @@ type Log struct {
 	from    io.ReaderAt
 }
 
-// Read reads the entries of a log of size bytes; the data stay where they are. What follows the last entry that the super block counts was not
-// flushed, and is left out.
+// Read reads the entries of a log of size bytes; the data stay where they are. What follows the
+// last entry that the super block counts was not flushed, and is left out.
 func Read(from io.ReaderAt, size int64) (*Log, error) {
 	var super [superSize]byte
 	if _, err := from.ReadAt(super[:], 0); err != nil {
 		return nil, fmt.Errorf("%w: super block: %w", ErrLog, err)
 	}
+
 	le := binary.LittleEndian
 	sector := int64(le.Uint32(super[24:]))
 	count := le.Uint64(super[16:])
@@ -69,6 +71,7 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 	case count > uint64(size/sector):
 		return nil, fmt.Errorf("%w: %d entries in %d bytes", ErrLog, count, size)
 	}
+
 	l := &Log{from: from}
 	at := sector
 	for range count {
@@ -79,10 +82,11 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 		l.Entries = append(l.Entries, e)
 		at = next
 	}
+
 	return l, nil
 }
 
-// readEntry reads the entry at a place of the log, and gives that of the next.
+// readEntry reads the entry at a place of the log, and returns that of the next.
 func readEntry(from io.ReaderAt, at, sector, size int64) (e Entry, next int64, err error) {
 	var header [entrySize]byte
 	if _, err := from.ReadAt(header[:], at); err != nil {

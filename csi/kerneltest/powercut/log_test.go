@@ -12,10 +12,10 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// writeLog gives a log as it is on disk.
+// writeLog returns a log as it is on disk.
 func writeLog(entries []logged) []byte {
 	le := binary.LittleEndian
 	out := make([]byte, minSector)
@@ -91,6 +91,7 @@ func TestReplay(t *testing.T) {
 		}
 		return []byte{b[0], b[512], b[1024], b[4096], b[8192], b[8704]}
 	}
+
 	rng := rand.New(rand.NewPCG(1, 2))
 	seen := map[string]bool{}
 	for range 100 {
@@ -101,6 +102,7 @@ func TestReplay(t *testing.T) {
 		}
 		seen[string(show(d))] = true
 	}
+
 	for _, c := range []struct {
 		at   int
 		want []byte
@@ -116,12 +118,14 @@ func TestReplay(t *testing.T) {
 			t.Errorf("moment %d: %v; want %v", c.at, got, c.want)
 		}
 	}
+
 	for _, possible := range [][]byte{{1, 1, 1, 4, 2, 0}, {1, 5, 1, 4, 2, 0}, {3, 3, 3, 4, 2, 0}, {3, 5, 3, 4, 2, 0}} {
 		if !seen[string(possible)] {
 			t.Errorf("never seen: %v", possible)
 		}
 		delete(seen, string(possible))
 	}
+
 	if len(seen) != 0 {
 		t.Errorf("no disk shows %v", seen)
 	}
@@ -163,6 +167,7 @@ func TestLogOfQEMU(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	image := "driver=blklogwrites,log-sector-size=512,file.driver=file,file.filename=" + filepath.Join(dir, "disk") +
 		",log.driver=file,log.filename=" + filepath.Join(dir, "log")
 	out, err := exec.CommandContext(t.Context(), tool, "--image-opts", image,
@@ -170,10 +175,12 @@ func TestLogOfQEMU(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+
 	raw, err := os.ReadFile(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	l := readLog(t, raw)
 	var got []logged
 	for _, e := range l.Entries {
@@ -183,6 +190,7 @@ func TestLogOfQEMU(t *testing.T) {
 		}
 		got = append(got, logged{e.Offset, data, e.Flags})
 	}
+
 	want := []logged{{4096, sectors(16, 17), 0}, {0, nil, Flush}, {512, sectors(1, 18), 0}, {0, nil, Flush}}
 	if !slices.EqualFunc(got, want, func(a, b logged) bool {
 		return a.offset == b.offset && a.flags == b.flags && bytes.Equal(a.data, b.data)

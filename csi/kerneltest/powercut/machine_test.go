@@ -18,13 +18,14 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/e2e/vm"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 const (
 	// vmEnv turns on tests that start machines.
 	vmEnv = "KUBEVEIL_VM"
-	// logEnv names a file where the log is kept; one that is there is looked at, and no machine is started.
+	// logEnv names a file where the log is kept; one that is there is looked at, and no machine is
+	// started.
 	logEnv = "KUBEVEIL_POWERCUT_LOG"
 	// momentsEnv is how many moments are looked at beside those of the metadata.
 	momentsEnv     = "KUBEVEIL_POWERCUT_MOMENTS"
@@ -40,6 +41,7 @@ func TestPowerCut(t *testing.T) {
 	if os.Getenv(vmEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+vmEnv+"=1 to start virtual machines")
 	}
+
 	nettest.NeedRoot(t)
 	needTools(t)
 	n := defaultMoments
@@ -49,6 +51,7 @@ func TestPowerCut(t *testing.T) {
 			t.Fatalf("%s=%q: want a number of moments", momentsEnv, text)
 		}
 	}
+
 	path := os.Getenv(logEnv)
 	if path == "" {
 		path = filepath.Join(t.TempDir(), "log")
@@ -56,6 +59,7 @@ func TestPowerCut(t *testing.T) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		record(t, path)
 	}
+
 	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +73,7 @@ func TestPowerCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	checkCoverage(t, log)
 	v := newVerifier(t, log)
 	seed := uint64(time.Now().UnixNano())
@@ -79,10 +84,12 @@ func TestPowerCut(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+
 	checkControl(t, log)
 }
 
-// checkCoverage is whether the log has what the workload does: without, nothing would be proven.
+// checkCoverage reports whether the log has what the workload does: without, nothing would be
+// proven.
 func checkCoverage(t *testing.T, log *Log) {
 	t.Helper()
 	marks, err := Marks(log, marksStart, marksSize)
@@ -100,14 +107,15 @@ func checkCoverage(t *testing.T, log *Log) {
 	}
 	last := marks[len(marks)-1]
 	const files = (cycles + 2) * filesPerCycle
-	// Formatting, and two records for each closing, opening (once more: the last is not closed) and expansion.
+	// Formatting, and two records for each closing, opening (once more: the last is not closed) and
+	// expansion.
 	if want := 3 + 2*(2*cycles+2); metadata < want || flushes < want || last.Files != files || last.Volume.Payload != lastPayload {
 		t.Errorf("the log has %d writes to the metadata, %d flushes, %d files and a payload of %d; want at least %d, %d and exactly %d, %d",
 			metadata, flushes, last.Files, last.Volume.Payload, want, want, files, int64(lastPayload))
 	}
 }
 
-// checkControl is whether a disk that is older than its state is noticed in this very log.
+// checkControl reports whether a disk that is older than its state is noticed in this very log.
 func checkControl(t *testing.T, log *Log) {
 	t.Helper()
 	v := newVerifier(t, log)
@@ -139,11 +147,13 @@ func record(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+
 	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), QEMU: []string{
 		"-blockdev", "driver=file,node-name=cut-disk,cache.no-flush=on,filename=" + disk,
 		"-blockdev", "driver=file,node-name=cut-log,cache.no-flush=on,filename=" + path,
@@ -155,6 +165,7 @@ func record(t *testing.T, path string) {
 		os.Remove(path)
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if _, err := c.Close(); err != nil {
 			t.Error(err)
@@ -164,9 +175,11 @@ func record(t *testing.T, path string) {
 	if err := m.PutFile(ctx, "/root/powercut", binary); err != nil {
 		t.Fatal(err)
 	}
+
 	var out bytes.Buffer
 	cmd := m.SSH(ctx, "cd /root && modprobe dm-crypt && udevadm settle && "+workloadEnv+
 		"=1 TMPDIR=/var/tmp ./powercut -test.v -test.timeout 15m -test.run '^TestWorkload$' 2>&1; echo status $?; dmesg | tail -20")
+
 	// Said as it comes: the machine is slow.
 	cmd.Stdout, cmd.WaitDelay = io.MultiWriter(&out, t.Output()), time.Second
 	// The connection stays open for others, so that its pipes do is no error.
@@ -174,6 +187,7 @@ func record(t *testing.T, path string) {
 		os.Remove(path)
 		t.Fatalf("workload on the machine: %v", err)
 	}
+
 	if err := m.Kill(ctx); err != nil {
 		t.Fatal(err)
 	}

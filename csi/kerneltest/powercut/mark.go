@@ -23,7 +23,7 @@ type State struct {
 	Files int `json:"files"`
 }
 
-// encodeMark gives a mark as it is written.
+// encodeMark returns a mark as it is written.
 func encodeMark(s State) ([]byte, error) {
 	text, err := json.Marshal(s)
 	if err != nil {

@@ -75,7 +75,8 @@ func (r recorder) Sync() error {
 // files of the simulated file system.
 const simulatedFiles = 4
 
-// simulate is a volume's life without a machine: what device-mapper and a file system would write is written here.
+// simulate is a volume's life without a machine: what device-mapper and a file system would write
+// is written here.
 func simulate(t *testing.T) []logged {
 	t.Helper()
 	var entries []logged
@@ -92,16 +93,19 @@ func simulate(t *testing.T) []logged {
 			t.Fatal(err)
 		}
 	}
+
 	step(s.Create(ctx, volumeID, firstPayload))
 	o, err := s.Open(ctx, volumeID, volume.OpenOptions{})
 	step(o, err)
 	simulateFiles(t, disk, o.State)
 	step(nil, s.MarkMade(ctx, volumeID, ""))
 	step(nil, m.put(func(m *State) { m.Files = simulatedFiles }))
+
 	for range 2 {
 		step(s.Close(ctx, volumeID, nil))
 		step(s.Open(ctx, volumeID, volume.OpenOptions{}))
 	}
+
 	step(s.Expand(ctx, volumeID, lastPayload, volume.OpenOptions{}))
 	step(s.Close(ctx, volumeID, nil))
 	return entries
@@ -116,6 +120,7 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 			t.Fatal(err)
 		}
 	}
+
 	image := filepath.Join(t.TempDir(), "image")
 	if out, err := exec.CommandContext(t.Context(), "mke2fs", "-q", "-t", "ext4", "-b", "4096", "-N", "64", "-J", "size=4", "-d", dir, image, "128M").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -124,11 +129,13 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c, wipe, err := cipherOf(t.Context(), testKeys(t), s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer wipe()
+
 	sector, empty := make([]byte, block), make([]byte, block)
 	for at := 0; at < len(plain); at += block {
 		if slices.Equal(plain[at:at+block], empty) {
@@ -139,12 +146,14 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 			t.Fatal(err)
 		}
 	}
+
 	if err := disk.Sync(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Each moment of a volume that was written in the right order passes; and the check notices disks and orders that are not right.
+// Each moment of a volume that was written in the right order passes; and the check notices disks
+// and orders that are not right.
 func TestSimulated(t *testing.T) {
 	needTools(t)
 	entries := simulate(t)
@@ -156,15 +165,18 @@ func TestSimulated(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+
 	t.Logf("%d entries, %d marks, %d moments, %d with a file system", len(entries), len(v.marks), v.looked, v.checked)
 	if v.checked == 0 {
 		t.Error("no file system was looked at")
 	}
+
 	if _, err := look(slices.DeleteFunc(slices.Clone(entries), func(e logged) bool { return e.flags&Flush != 0 })); err == nil {
 		t.Error("a disk that loses what was flushed is not noticed")
 	} else {
 		t.Logf("without flushes: %v", err)
 	}
+
 	// The state is kept after the disk is written in place of before.
 	early := slices.Clone(entries)
 	for i, e := range early {
@@ -172,17 +184,20 @@ func TestSimulated(t *testing.T) {
 			early[i], early[next] = early[next], early[i]
 		}
 	}
+
 	if _, err := look(early); err == nil {
 		t.Error("a state that comes too late is not noticed")
 	} else {
 		t.Logf("with late states: %v", err)
 	}
+
 	lost := slices.Clone(entries)
 	for i, e := range lost {
 		if data := e.offset - volumeStart - crypt.DataOffset; data > 0 && e.offset < marksStart && i%3 == 0 {
 			lost[i].data = make([]byte, len(e.data))
 		}
 	}
+
 	if _, err := look(lost); err == nil {
 		t.Error("a damaged file system is not noticed")
 	} else {

@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // oneStore is a store with one state, in memory.
@@ -89,8 +89,8 @@ func newVerifier(t *testing.T, log *Log) *verifier {
 	return v
 }
 
-// states are those that may have been kept outside the disk at a moment: the last that was marked, and the one whose mark comes next, for it was
-// kept before it was marked.
+// states are those that may have been kept outside the disk at a moment: the last that was marked,
+// and the one whose mark comes next, for it was kept before it was marked.
 func (v *verifier) states(moment int) []State {
 	var out []State
 	for i, m := range v.marks {
@@ -107,7 +107,8 @@ func (v *verifier) states(moment int) []State {
 	return out
 }
 
-// look checks a moment, with all that was written, or with what keep leaves of what was not flushed.
+// look checks a moment, with all that was written, or with what keep leaves of what was not
+// flushed.
 func (v *verifier) look(moment int, keep *rand.Rand) error {
 	states := v.states(moment)
 	if len(states) == 0 {
@@ -127,7 +128,7 @@ func (v *verifier) look(moment int, keep *rand.Rand) error {
 	return nil
 }
 
-// check is whether a volume with that state goes on with that disk.
+// check reports whether a volume with that state goes on with that disk.
 func (v *verifier) check(d *Disk, s State) error {
 	ctx := context.Background()
 	store := &oneStore{state: s.Volume}
@@ -135,6 +136,7 @@ func (v *verifier) check(d *Disk, s State) error {
 	if id == "" {
 		id = "none yet"
 	}
+
 	opened := d.Over()
 	set := volume.NewSet(volume.Config{
 		Cluster: cluster, Node: nodeName, Store: store, Engine: crypttest.New(), Backend: oneDisk{id: id}, Keys: v.keys,
@@ -147,6 +149,7 @@ func (v *verifier) check(d *Disk, s State) error {
 		}
 		return nil
 	}
+
 	if err != nil {
 		return err
 	}
@@ -159,11 +162,13 @@ func (v *verifier) check(d *Disk, s State) error {
 	if s.Volume.Content != volume.Made {
 		return nil
 	}
+
 	v.checked++
 	return v.checkFiles(ctx, d, s)
 }
 
-// checkFiles decrypts the volume, has its file system checked, and looks for the files that were flushed.
+// checkFiles decrypts the volume, has its file system checked, and looks for the files that were
+// flushed.
 func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
@@ -172,14 +177,17 @@ func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
 	if err := v.decrypt(ctx, d, s.Volume, image); err != nil {
 		return err
 	}
+
 	// As a volume is mounted: the journal is replayed. Then there is nothing to be found.
 	out, err := exec.CommandContext(ctx, "e2fsck", "-p", image).CombinedOutput()
 	if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || exit.ExitCode() > 1) {
 		return fmt.Errorf("e2fsck -p: %w: %s", err, out)
 	}
+
 	if out, err := exec.CommandContext(ctx, "e2fsck", "-fn", image).CombinedOutput(); err != nil {
 		return fmt.Errorf("e2fsck -fn: %w: %s", err, out)
 	}
+
 	files := filepath.Join(v.dir, "files")
 	if err := os.Mkdir(files, 0o700); err != nil {
 		return err
@@ -188,12 +196,14 @@ func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
 	if out, err := exec.CommandContext(ctx, "debugfs", "-R", "rdump / "+files, image).CombinedOutput(); err != nil {
 		return fmt.Errorf("debugfs: %w: %s", err, out)
 	}
+
 	for i := range s.Files {
 		got, err := os.ReadFile(filepath.Join(files, fileName(i)))
 		if err != nil || !bytes.Equal(got, fileContent(i)) {
 			return fmt.Errorf("file %d of %d that were flushed: %d bytes, %w", i, s.Files, len(got), errors.Join(err, errLost))
 		}
 	}
+
 	return nil
 }
 
@@ -214,10 +224,12 @@ func (v *verifier) decrypt(ctx context.Context, d *Disk, s volume.State, path st
 		return err
 	}
 	defer f.Close()
+
 	size := max(s.Payload, s.PendingPayload)
 	if err := f.Truncate(size); err != nil {
 		return err
 	}
+
 	sector, plain := make([]byte, block), make([]byte, block)
 	for _, i := range d.Written() {
 		at := i*block - crypt.DataOffset
@@ -232,10 +244,12 @@ func (v *verifier) decrypt(ctx context.Context, d *Disk, s volume.State, path st
 			return err
 		}
 	}
+
 	return nil
 }
 
-// tweak is the number of the sector at an offset, as plain64 counts: in 512 bytes, however large sectors are.
+// tweak is the number of the sector at an offset, as plain64 counts: in 512 bytes, however large
+// sectors are.
 func tweak(at int64) uint64 { return uint64(at / 512) }
 
 func cipherOf(ctx context.Context, keys keyring.Provider, s volume.State) (*xts.Cipher, func(), error) {
@@ -256,7 +270,8 @@ func cipherOf(ctx context.Context, keys keyring.Provider, s volume.State) (*xts.
 	return c, derived.Wipe, nil
 }
 
-// moments are those that are looked at: each before and after a write to the metadata, after each mark, and n others.
+// moments are those that are looked at: each before and after a write to the metadata, after each
+// mark, and n others.
 func moments(log *Log, marks []Marked, n int, r *rand.Rand) []int {
 	chosen := make([]bool, len(log.Entries)+1)
 	for i, e := range log.Entries {
@@ -291,8 +306,9 @@ const (
 // errTime is a look that had to end before all moments were seen.
 var errTime = errors.New("the test's time is over")
 
-// all looks at moments of the log, each with everything that was written, and twice with a part of what was not flushed. What was not looked at because the
-// time is over is an error, as what was and is wrong.
+// all looks at moments of the log, each with everything that was written, and twice with a part of
+// what was not flushed. What was not looked at because the time is over is an error, as what was
+// and is wrong.
 func (v *verifier) all(n int, r *rand.Rand) error {
 	chosen := moments(v.replay.log, v.marks, n, r)
 	deadline, bounded := v.t.Deadline()

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // workloadEnv is set on the machine whose disk is logged.
@@ -38,11 +38,13 @@ type workload struct {
 	files int
 }
 
-// TestWorkload is a volume's life, as long as there is power: made, formatted, written to, closed, opened, expanded. It ends while it is mounted.
+// TestWorkload is a volume's life, as long as there is power: made, formatted, written to, closed,
+// opened, expanded. It ends while it is mounted.
 func TestWorkload(t *testing.T) {
 	if os.Getenv(workloadEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+workloadEnv+"=1 on a machine with a disk whose writes are logged; TestPowerCut does")
 	}
+
 	const part = "/dev/disk/by-id/virtio-" + diskSerial + "-part"
 	marks, err := blk.OpenShared(part + "2")
 	if err != nil {
@@ -50,11 +52,14 @@ func TestWorkload(t *testing.T) {
 	}
 	defer marks.Close()
 	states, claims := t.TempDir(), t.TempDir()
-	// Left behind with the volume mounted on it: a folder of the test's would be emptied at its end, and the machine goes with its power.
+
+	// Left behind with the volume mounted on it: a folder of the test's would be emptied at its
+	// end, and the machine goes with its power.
 	dir, err := os.MkdirTemp("", "powercut-")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	w := &workload{t: t, marks: &marker{disk: marks}, dir: dir}
 	w.set = volume.NewSet(volume.Config{
 		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: states}, w.marks}, Engine: crypt.Kernel{},
@@ -63,6 +68,7 @@ func TestWorkload(t *testing.T) {
 	if _, err := w.set.Create(t.Context(), volumeID, firstPayload); err != nil {
 		t.Fatal(err)
 	}
+
 	w.makeFileSystem()
 	began := time.Now()
 	for i := range cycles {
@@ -78,6 +84,7 @@ func TestWorkload(t *testing.T) {
 		w.run("umount", w.dir)
 		w.close()
 	}
+
 	w.mount()
 	w.write(filesPerCycle)
 	w.run("sync")
@@ -149,7 +156,8 @@ func (w *workload) write(n int) {
 	}
 }
 
-// flushedFile writes a file that is there after a power cut once this returns (fsync(2) of the file and of its folder).
+// flushedFile writes a file that is there after a power cut once this returns (fsync(2) of the file
+// and of its folder).
 func flushedFile(path string, content []byte) error {
 	for _, step := range []struct {
 		path  string

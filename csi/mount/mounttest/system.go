@@ -1,6 +1,7 @@
-// Package mounttest has a mount.System in memory, for tests of what uses one. Targets are real folders and files, so that callers can look whether they
-// are there; nothing is mounted on them. A file system is a page at the beginning of its device, so it goes where the device's bytes go. Imported by
-// tests only.
+// Package mounttest has a mount.System in memory, for tests of what uses one. Targets are real
+// folders and files, so that callers can look whether they are there; nothing is mounted on them. A
+// file system is a page at the beginning of its device, so it goes where the device's bytes go.
+// Imported by tests only.
 package mounttest
 
 import (
@@ -36,9 +37,10 @@ type Device struct {
 
 // System is the fake. Open must be set; the rest may be.
 type System struct {
-	// Open gives the device of a path, fs.ErrNotExist when there is none.
+	// Open returns the device of a path, fs.ErrNotExist when there is none.
 	Open func(path string) (Device, error)
-	// Hook is asked before each method of System ("make", "mount", …) with the path it is about; an error of it is the method's.
+	// Hook is asked before each method of System ("make", "mount", …) with the path it is about; an
+	// error of it is the method's.
 	Hook func(op, path string) error
 
 	// Private has CheckShared refuse every path.
@@ -247,7 +249,7 @@ func (s *System) List() ([]mount.Mount, error) {
 	return out, nil
 }
 
-// at gives what shows at a path.
+// at returns what shows at a path.
 func (s *System) at(path string) (m mounted, ok bool) {
 	for _, each := range s.mounts {
 		if each.Target == path {
@@ -257,7 +259,7 @@ func (s *System) at(path string) (m mounted, ok bool) {
 	return m, ok
 }
 
-// Options gives the options of what is mounted at target.
+// Options returns the options of what is mounted at target.
 func (s *System) Options(target string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/load"
 )
 
-// caps are the rates of the link at which the cost of headers is measured, Mbit/s, and the underlay's MTU there: what an emulated tunnel
-// carries easily, and the links of the published tables. The largest that the machine fills is taken by platform.
+// caps are the rates of the link at which the cost of headers is measured, Mbit/s, and the
+// underlay's MTU there: what an emulated tunnel carries easily, and the links of the published
+// tables. The largest that the machine fills is taken by platform.
 var caps = []struct {
 	name      string
 	mbps      float64
@@ -22,7 +23,8 @@ var caps = []struct {
 	{"10_gbit", 10_000, 8896, []string{bench.VM, bench.SEVSNP, bench.TDX, bench.Metal}},
 }
 
-// fillShare is what clear must carry of a capped link, payload against the link's rate, for the link to be the limit.
+// fillShare is what clear must carry of a capped link, payload against the link's rate, for the
+// link to be the limit.
 const fillShare = 0.85
 
 // capped measures ours against clear over a link of limited rate.
@@ -37,6 +39,7 @@ func (s *suite) capped(ctx context.Context) (err error) {
 		return nil
 	}
 	defer func() { err = errors.Join(err, s.Cap(context.WithoutCancel(ctx), 0)) }()
+
 	for _, c := range caps {
 		fits := false
 		for _, p := range c.platforms {
@@ -55,6 +58,7 @@ func (s *suite) capped(ctx context.Context) (err error) {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -62,18 +66,22 @@ func (s *suite) cappedAt(ctx context.Context, name string, mbps float64) error {
 	if err := s.Cap(ctx, mbps); err != nil {
 		return fmt.Errorf("limit the link to %v Mbit/s: %w", mbps, err)
 	}
+
 	clear := s.podTarget(sideClear)
 	fills, err := s.tcp(clear, 1)(ctx)
 	if err != nil {
 		return err
 	}
+
 	if fills.Value < fillShare*mbps {
 		s.skip("link of limited rate "+name, fmt.Sprintf("this machine does not fill it: %.0f Mbit/s in clear", fills.Value))
 		return nil
 	}
+
 	hint := 0.9 * mbps
 	search := load.Search{Floor: mbps / 4, Ceiling: mbps * 1.05, Loss: maxLoss, Step: 1.01}
 	ours := s.podTarget(sideOurs)
+
 	var groups []bench.Group
 	for _, q := range []quantity{
 		{"tcp_1_link_" + name, bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 1) }, nil},
@@ -85,6 +93,7 @@ func (s *suite) cappedAt(ctx context.Context, name string, mbps float64) error {
 			Pairs: []bench.Pair{{Name: "pod_" + q.name + clearSuffix, Ours: toPod(sideOurs), Base: toPod(sideClear), BaseName: baseClear}},
 		})
 	}
+
 	cases, err := s.runner.RunGroups(ctx, groups)
 	s.result.Cases = append(s.result.Cases, cases...)
 	return err

@@ -21,8 +21,8 @@ const churnWindows = 5
 // churnPatience is what churn may take longer than it should.
 const churnPatience = 2 * time.Minute
 
-// inFlight is how many pods may be on their way at a time. More than a node can start would measure how it suffocates;
-// what was reached instead of churnRate is a figure beside the others.
+// inFlight is how many pods may be on their way at a time. More than a node can start would measure
+// how it suffocates; what was reached instead of churnRate is a figure beside the others.
 func inFlight(platform string) int {
 	if platform == bench.Emulated {
 		return 2
@@ -30,45 +30,54 @@ func inFlight(platform string) int {
 	return 10
 }
 
-// churn creates pods at churnRate on both nodes in turn, deletes each when it is ready, and measures veild meanwhile.
+// churn creates pods at churnRate on both nodes in turn, deletes each when it is ready, and
+// measures veild meanwhile.
 func (s *suite) churn(ctx context.Context) error {
 	if s.Churn < 0 {
 		s.skip(caseChurnCPU, "left out by the caller")
 		return nil
 	}
+
 	s.Progress("%d pods a minute for %v", churnRate, s.Churn)
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Churn+churnPatience, errors.New("the nodes do not answer any more"))
 	defer cancel()
 	pods := newChurner(ctx, s.ground, inFlight(s.result.Platform))
 	defer pods.end()
 	var cpu, memory []float64
+
 	before, err := s.ground.snapshot(ctx)
 	for range churnWindows {
 		if err != nil {
 			return err
 		}
+
 		began := time.Now()
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(s.Churn / churnWindows):
 		}
+
 		var after [2]remote.Counters
 		if after, err = s.ground.snapshot(ctx); err != nil {
 			return err
 		}
+
 		busiest, largest := 0.0, 0.0
 		for i := range after {
 			busiest = max(busiest, (after[i].DaemonCPU-before[i].DaemonCPU).Seconds()/time.Since(began).Seconds()*100)
 			largest = max(largest, after[i].DaemonMiB)
 		}
+
 		cpu, memory = append(cpu, busiest), append(memory, largest)
 		before = after
 	}
+
 	ready, err := pods.stop()
 	if err != nil {
 		return err
 	}
+
 	rate := float64(ready) / s.Churn.Minutes()
 	s.result.Cases = append(s.result.Cases,
 		bench.Case{Name: caseChurnCPU, Unit: bench.Percent, Ours: bench.Summarize(cpu)},
@@ -137,7 +146,7 @@ func (c *churner) one(ctx context.Context, g *ground, i int) {
 	}
 }
 
-// stop ends it and gives how many pods became ready.
+// stop ends it and returns how many pods became ready.
 func (c *churner) stop() (ready int, err error) {
 	c.end()
 	<-c.done

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -25,6 +25,7 @@ func TestPlan(t *testing.T) {
 	for _, a := range serviceAddrs(DefaultPrefix) {
 		seen[a] = true
 	}
+
 	for i := range 2 {
 		p, err := newPlan(DefaultPrefix, i)
 		if err != nil {
@@ -38,14 +39,17 @@ func TestPlan(t *testing.T) {
 			seen[a] = true
 		}
 	}
+
 	if len(seen) != 10 {
 		t.Errorf("%d addresses, want 10", len(seen))
 	}
+
 	for _, bad := range []string{"198.18.192.0/27", "fd42::/64"} {
 		if _, err := newPlan(netip.MustParsePrefix(bad), 0); err == nil || !strings.Contains(err.Error(), bad) {
 			t.Errorf("%s: error %v", bad, err)
 		}
 	}
+
 	if _, err := newPlan(netip.Prefix{}, 0); err == nil {
 		t.Error("no prefix gave no error")
 	}
@@ -203,6 +207,7 @@ func TestReport(t *testing.T) {
 		}
 		s.result.Cases = append(s.result.Cases, cases...)
 	}
+
 	s.result.Cases = append(s.result.Cases,
 		measuredCase("pod_tcp_1_link_15_mbit_to_clear", 1500, 13.7, 14.3, baseClear), measuredCase("pod_udp_link_15_mbit_to_clear", 1500, 13.8, 14.4, baseClear))
 	var err error
@@ -212,11 +217,13 @@ func TestReport(t *testing.T) {
 	if err := s.result.Validate(); err != nil {
 		t.Error(err)
 	}
+
 	for _, g := range s.result.Gates {
 		if strings.HasPrefix(g.Got, "not measured") {
 			t.Errorf("the gate %q finds nothing", g.Name)
 		}
 	}
+
 	dir := t.TempDir()
 	if *sampleDir != "" {
 		dir = *sampleDir
@@ -229,6 +236,7 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, want := range []string{`class="banner">Emulated machines<`, "Constellation", "Ours / bare WireGuard", "Pod to service, UDP", "node-1 and node-2"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("the page lacks %q", want)

@@ -17,7 +17,8 @@ const guardPrograms = "guard_"
 // costTime is how long a sample of the guard's cost takes.
 const costTime = 2 * time.Second
 
-// guardCost measures what the guard's programs take for a packet, and of a processor, while datagrams go by ours at a rate that it carried.
+// guardCost measures what the guard's programs take for a packet, and of a processor, while
+// datagrams go by ours at a rate that it carried.
 func (s *suite) guardCost(ctx context.Context) error {
 	ours := s.podTarget(sideOurs)
 	c := s.result.Find("pod_udp", s.at.underlay)

@@ -42,7 +42,8 @@ type place struct {
 func (g *ground) client() *place { return g.nodes[0] }
 func (g *ground) server() *place { return g.nodes[1] }
 
-// newGround makes the namespace, the pods and the sessions. What was made is closed also when it fails.
+// newGround makes the namespace, the pods and the sessions. What was made is closed also when it
+// fails.
 func newGround(ctx context.Context, c *framework.Cluster, names []string) (*ground, error) {
 	g := &ground{cluster: c}
 	if err := g.make(ctx, names); err != nil {
@@ -68,8 +69,8 @@ func (g *ground) make(ctx context.Context, names []string) (err error) {
 	return err
 }
 
-// chooseNodes takes the named nodes, which must be Ready, else the first two that are Ready and schedulable. Pods are bound to
-// them without the scheduler.
+// chooseNodes takes the named nodes, which must be Ready, else the first two that are Ready and
+// schedulable. Pods are bound to them without the scheduler.
 func (g *ground) chooseNodes(ctx context.Context, names []string) error {
 	nodes, err := g.cluster.Nodes(ctx)
 	if err != nil {
@@ -101,7 +102,8 @@ const podCPU = "500m"
 // occupy starts both pods of a node and their sessions.
 func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 	p.pod = &framework.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod"}, Change: func(o *corev1.Pod) {
-		// A pod that asks for nothing gets a hundredth of what the kubelet gets where they compete, and stalls with each of its rounds.
+		// A pod that asks for nothing gets a hundredth of what the kubelet gets where they compete,
+		// and stalls with each of its rounds.
 		o.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(podCPU)}
 	}}
 	agent := &framework.Pod{Name: "agent-" + role, Node: p.Name, Command: []string{tool, "agent"}, HostNetwork: true, Change: func(o *corev1.Pod) {
@@ -111,10 +113,12 @@ func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 		o.Spec.TerminationGracePeriodSeconds = &grace
 		o.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 	}}
+
 	started := make(chan error, 2)
 	for _, pod := range []*framework.Pod{p.pod, agent} {
 		go func() { started <- g.ns.Run(ctx, pod) }()
 	}
+
 	if err := errors.Join(<-started, <-started); err != nil {
 		return fmt.Errorf("node %s: %w", p.Name, err)
 	}
@@ -122,10 +126,12 @@ func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 	if p.podAddr, ok = p.pod.Addr(true); !ok {
 		return fmt.Errorf("pod %s has no IPv4 address: the suite measures over IPv4 only", p.pod.Name)
 	}
+
 	p.inPod, p.onNode = openSession(ctx, p.pod), openSession(ctx, agent)
 	if err := p.onNode.Call(ctx, remote.VerbPlatform, remote.Ask{NodeAddr: p.addr}, &p.platform); err != nil {
 		return fmt.Errorf("node %s: %w", p.Name, err)
 	}
+
 	return nil
 }
 

@@ -15,7 +15,8 @@ const maxLoss = 0.005
 // udpSearch bounds the rates that are tried without a cap, Mbit/s.
 var udpSearch = load.Search{Floor: 1, Ceiling: 100_000, Loss: maxLoss, Step: 1.02}
 
-// Where a search begins, Mbit/s, when nothing is known yet. A flood would take an emulated machine's kubelet from its work.
+// Where a search begins, Mbit/s, when nothing is known yet. A flood would take an emulated
+// machine's kubelet from its work.
 const (
 	firstRateEmulated = 20
 	firstRate         = 500
@@ -104,7 +105,8 @@ func (s *suite) setMTU(ctx context.Context, mtu int) error {
 	return nil
 }
 
-// matrix measures every quantity of every side to pod and service, all sides of one quantity directly after one another.
+// matrix measures every quantity of every side to pod and service, all sides of one quantity
+// directly after one another.
 func (s *suite) matrix(ctx context.Context) error {
 	var groups []bench.Group
 	for _, q := range s.quantities() {
@@ -130,13 +132,16 @@ func (s *suite) group(q quantity) bench.Group {
 		}
 		g.Sides, targets = append(g.Sides, side), append(targets, t)
 	}
+
 	for _, side := range s.sides() {
 		add(toPod(side), s.podTarget(side))
 		add(toService(side), s.serviceTarget(side))
 	}
+
 	if q.together != nil {
 		g.Together = q.together(targets)
 	}
+
 	for _, base := range s.sides()[1:] {
 		name, suffix := baseBare, ""
 		if base == sideClear {
@@ -146,9 +151,11 @@ func (s *suite) group(q quantity) bench.Group {
 			bench.Pair{Name: pod + suffix, Ours: toPod(sideOurs), Base: toPod(base), BaseName: name},
 			bench.Pair{Name: service + suffix, Ours: toService(sideOurs), Base: toService(base), BaseName: name})
 	}
+
 	if len(s.sides()) == 1 {
 		g.Pairs = append(g.Pairs, bench.Pair{Name: pod, Ours: toPod(sideOurs)}, bench.Pair{Name: service, Ours: toService(sideOurs)})
 	}
+
 	g.Pairs = append(g.Pairs, bench.Pair{Name: q.name + serviceSuffix, Ours: toService(sideOurs), Base: toPod(sideOurs), BaseName: basePods})
 	return g
 }

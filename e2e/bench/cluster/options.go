@@ -14,24 +14,29 @@ type Options struct {
 	Rounds int
 	// Seed determines the order; from the clock.
 	Seed uint64
-	// TCP is how long a TCP sample takes, whole seconds, the first excluded; 2 s. Probe is one rate of UDP; 1 s.
+	// TCP is how long a TCP sample takes, whole seconds, the first excluded; 2 s. Probe is one rate
+	// of UDP; 1 s.
 	TCP, Probe time.Duration
 	// RoundTrips is for how long request and response are measured at least; half a second.
 	RoundTrips time.Duration
-	// Prefix are the addresses of the other two sides; 198.18.192.0/24. The first node gets the second sixteen, the other node the third.
+	// Prefix are the addresses of the other two sides; 198.18.192.0/24. The first node gets the
+	// second sixteen, the other node the third.
 	Prefix netip.Prefix
 	// Nodes are the names of the two nodes; empty takes the first two that are Ready.
 	Nodes []string
-	// MTUs are those of the underlay to measure at, in this order, and SetMTU changes it on both nodes. Both empty measure at
-	// the MTU that is there.
+	// MTUs are those of the underlay to measure at, in this order, and SetMTU changes it on both
+	// nodes. Both empty measure at the MTU that is there.
 	MTUs   []int
 	SetMTU func(ctx context.Context, mtu int) error
-	// Cap limits the link between the nodes, both ways, to a rate in Mbit/s; 0 takes the limit away. Nil: it cannot be limited.
+	// Cap limits the link between the nodes, both ways, to a rate in Mbit/s; 0 takes the limit
+	// away. Nil: it cannot be limited.
 	Cap func(ctx context.Context, mbps float64) error
-	// Wire gives what was seen outside of the nodes since the cluster began, and ends looking. It is called after the nodes' own
-	// links were judged and before the load. Nil: the nodes' own links are all there is.
+	// Wire returns what was seen outside of the nodes since the cluster began, and ends looking. It
+	// is called after the nodes' own links were judged and before the load. Nil: the nodes' own
+	// links are all there is.
 	Wire func(ctx context.Context) (bench.Leaks, error)
-	// Ready are the seconds from apply to all nodes Ready, where that was measured; empty lists it as skipped.
+	// Ready are the seconds from apply to all nodes Ready, where that was measured; empty lists it
+	// as skipped.
 	Ready []float64
 	// Reference is what FirstBytes gave on the reference network; empty leaves the comparison out.
 	Reference []float64
@@ -82,8 +87,9 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Costs of a sample beyond what is measured, as emulated machines have them: counters read and iperf3 started, and the number of rates that a
-// search tries when it begins at the last one's answer.
+// Costs of a sample beyond what is measured, as emulated machines have them: counters read and
+// iperf3 started, and the number of rates that a search tries when it begins at the last one's
+// answer.
 const (
 	sampleOverhead = 2 * time.Second
 	searchProbes   = 3

@@ -14,8 +14,8 @@ import (
 // proofTrips are the messages that are exchanged while the nodes' links are watched.
 const proofTrips = 200
 
-// prove watches the links of both nodes while the pods exchange messages that hold a canary: by ours nothing may be
-// seen, in clear it must be.
+// prove watches the links of both nodes while the pods exchange messages that hold a canary: by
+// ours nothing may be seen, in clear it must be.
 func (s *suite) prove(ctx context.Context) (err error) {
 	defer func() {
 		// Half a proof is none.
@@ -27,6 +27,7 @@ func (s *suite) prove(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+
 	s.result.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext}
 	if s.noClear == "" {
 		control, err := s.watched(ctx, sideClear)
@@ -35,10 +36,12 @@ func (s *suite) prove(ctx context.Context) (err error) {
 		}
 		s.result.Leaks.ControlPlaintext = control.Plaintext
 	}
+
 	s.Progress("on the nodes' links: %d frames, %d with plaintext by ours, %d in clear", ours.Frames, ours.Plaintext, s.result.Leaks.ControlPlaintext)
 	for _, e := range ours.Examples {
 		s.Progress("LEAK %s", e)
 	}
+
 	if s.Wire == nil {
 		return nil
 	}
@@ -46,6 +49,7 @@ func (s *suite) prove(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+
 	s.Progress("on the wire outside of the nodes: %d frames, %d with plaintext, %d in the control", outside.Frames, outside.Plaintext, outside.ControlPlaintext)
 	s.result.Leaks.Frames += outside.Frames
 	s.result.Leaks.Plaintext += outside.Plaintext
@@ -53,29 +57,34 @@ func (s *suite) prove(ctx context.Context) (err error) {
 	return nil
 }
 
-// watched exchanges messages of a side under the eyes of both nodes' oracles. Each has a canary of its own.
+// watched exchanges messages of a side under the eyes of both nodes' oracles. Each has a canary of
+// its own.
 func (s *suite) watched(ctx context.Context, side string) (sum remote.Judgement, err error) {
 	canary := framework.NewCanary()
 	ranges, nodes, err := s.known(ctx)
 	if err != nil {
 		return sum, err
 	}
+
 	err = s.ground.both(func(_ int, p *place) error {
 		return p.onNode.Call(ctx, remote.VerbWatch, remote.Watch{Link: p.platform.Underlay, Ranges: ranges, Nodes: nodes, Canary: canary}, nil)
 	})
 	if err != nil {
 		return sum, err
 	}
+
 	exchange := remote.RoundTrips{Size: 400, Count: proofTrips, Most: reachPatience, Fill: canary}
 	for _, t := range []target{s.podTarget(side), s.serviceTarget(side)} {
 		exchange.To = append(exchange.To, netip.AddrPortFrom(t.addr, remote.RoundTripsPort))
 	}
+
 	errs := []error{s.ground.client().inPod.Call(ctx, remote.VerbRoundTrips, exchange, nil)}
 	var seen [2]remote.Judgement
 	errs = append(errs, s.ground.both(func(i int, p *place) error { return p.onNode.Call(ctx, remote.VerbJudge, struct{}{}, &seen[i]) }))
 	if err := errors.Join(errs...); err != nil {
 		return sum, fmt.Errorf("watch the links, %s: %w", side, err)
 	}
+
 	for i, j := range seen {
 		if j.Dropped > 0 || j.Frames == 0 {
 			return sum, fmt.Errorf("watch %s of %s: %d frames seen and %d missed, so nothing is proven", s.ground.nodes[i].platform.Underlay, s.ground.nodes[i].Name, j.Frames, j.Dropped)
@@ -84,6 +93,7 @@ func (s *suite) watched(ctx context.Context, side string) (sum remote.Judgement,
 		sum.Plaintext += j.Plaintext
 		sum.Examples = append(sum.Examples, j.Examples...)
 	}
+
 	return sum, nil
 }
 

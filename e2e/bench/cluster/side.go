@@ -54,7 +54,8 @@ func carriedBetween(before, after [2]remote.Counters) carried {
 // strayBytes is what a way may carry while another is measured: handshakes, keepalives, neighbours.
 const strayBytes = 20_000
 
-// check says whether the traffic of a side went that side's way. Pods of others may use ours meanwhile.
+// check says whether the traffic of a side went that side's way. Pods of others may use ours
+// meanwhile.
 func (c carried) check(side string, least uint64) error {
 	var wrong bool
 	switch side {
@@ -124,7 +125,8 @@ func (s *suite) tcp(t target, streams int) bench.Measure {
 	})
 }
 
-// udp searches for the highest rate without more loss than maxLoss. The hint is the last one's answer.
+// udp searches for the highest rate without more loss than maxLoss. The hint is the last one's
+// answer.
 func (s *suite) udp(t target, search load.Search, hint *float64) bench.Measure {
 	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
 		search := search
@@ -137,8 +139,8 @@ func (s *suite) udp(t target, search load.Search, hint *float64) bench.Measure {
 	})
 }
 
-// Round trips: the size of a message each way, what it is on the way at least (headers of IPv4 and TCP without options), and how many
-// there must be to each target unless the time is up.
+// Round trips: the size of a message each way, what it is on the way at least (headers of IPv4 and
+// TCP without options), and how many there must be to each target unless the time is up.
 const (
 	tripSize  = 64
 	tripBytes = tripSize + 20 + 20
@@ -147,18 +149,21 @@ const (
 	tripsPatience = 4
 )
 
-// trips measures request and response with all targets, one transaction with each in turn, and makes sure that each side carried its own.
+// trips measures request and response with all targets, one transaction with each in turn, and
+// makes sure that each side carried its own.
 func (s *suite) trips(targets []target) func(context.Context) ([]bench.Sample, error) {
 	return func(ctx context.Context) ([]bench.Sample, error) {
 		before, err := s.ground.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
+
 		least := time.Duration(len(targets)) * s.RoundTrips
 		trips := remote.RoundTrips{Size: tripSize, Count: tripCount, Least: least, Most: tripsPatience * least}
 		for _, t := range targets {
 			trips.To = append(trips.To, netip.AddrPortFrom(t.addr, remote.RoundTripsPort))
 		}
+
 		var all []remote.Latency
 		if err := s.ground.client().inPod.Call(ctx, remote.VerbRoundTrips, trips, &all); err != nil {
 			return nil, err
@@ -170,12 +175,14 @@ func (s *suite) trips(targets []target) func(context.Context) ([]bench.Sample, e
 		if err != nil {
 			return nil, err
 		}
+
 		ms := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 		samples, sent := make([]bench.Sample, len(all)), map[string]uint64{}
 		for i, l := range all {
 			samples[i] = bench.Sample{Value: ms(l.P50), P99: ms(l.P99)}
 			sent[targets[i].side] += uint64(l.Count) * tripBytes
 		}
+
 		return samples, carriedBetween(before, after).checkAll(sent)
 	}
 }

@@ -18,8 +18,9 @@ const (
 	startPatience = 2 * time.Minute
 )
 
-// FirstBytes starts pods, one after the other, on one node and gives for each the seconds from the request that created
-// it until a pod on the other node had its first bytes. It is for whatever network the cluster has, and leaves nothing.
+// FirstBytes starts pods, one after the other, on one node and returns for each the seconds from
+// the request that created it until a pod on the other node had its first bytes. It is for whatever
+// network the cluster has, and leaves nothing.
 func FirstBytes(ctx context.Context, c *framework.Cluster, nodes []string) (seconds []float64, err error) {
 	g := &ground{cluster: c}
 	if err := g.chooseNodes(ctx, nodes); err != nil {

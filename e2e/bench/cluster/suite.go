@@ -33,9 +33,10 @@ type suite struct {
 	noClear string
 }
 
-// Run measures the cluster and gives the report, whose result is judged by the gates of the platform that the nodes say
-// they are. It takes about o.Estimate. A part that fails, or that ctx ends, is an error beside a report that has what was measured until then
-// and lists the part as skipped. Such an error also says what could not be taken away from the cluster.
+// Run measures the cluster and returns the report, whose result is judged by the gates of the
+// platform that the nodes say they are. It takes about o.Estimate. A part that fails, or that ctx
+// ends, is an error beside a report that has what was measured until then and lists the part as
+// skipped. Such an error also says what could not be taken away from the cluster.
 func Run(ctx context.Context, c *framework.Cluster, o Options) (rep *report.Report, err error) {
 	o.setDefaults()
 	s := &suite{Options: o, cluster: c, runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
@@ -109,7 +110,7 @@ func (s *suite) skip(name, reason string) {
 	s.result.Tests.Skipped = append(s.result.Tests.Skipped, bench.Skip{Name: name, Reason: reason})
 }
 
-// connect gives the pods their other interfaces and sees which of the ways there are.
+// connect adds the pods' other interfaces and detects which of the ways there are.
 func (s *suite) connect(ctx context.Context) (err error) {
 	if s.wiring, err = s.ground.serve(ctx, s.Prefix); err != nil {
 		return err
@@ -123,20 +124,23 @@ func (s *suite) connect(ctx context.Context) (err error) {
 	if s.wiring.noBare != "" {
 		s.skip("bare WireGuard", "the nodes' kernels cannot: "+s.wiring.noBare)
 	}
+
 	if !s.ground.client().platform.KernelTunnels || !s.ground.server().platform.KernelTunnels {
 		s.skip("ours by the kernel's WireGuard", "a node tunnels in userspace; ours is measured as it is")
 	}
+
 	for _, t := range s.targets() {
 		err := s.reach(ctx, t)
 		switch {
 		case err == nil:
 		case t.side == sideClear && ctx.Err() == nil:
 			s.noClear = err.Error()
-			s.skip("the network in clear", fmt.Sprintf("the network between the nodes does not carry addresses of %v (docs/benchmarks.md says how to let it): %v", s.Prefix, err))
+			s.skip("the network in clear", fmt.Sprintf("the network between the nodes does not carry addresses of %v (docs/how-to/benchmark.md says how to let it): %v", s.Prefix, err))
 		default:
 			return fmt.Errorf("%s: %w", t.side, err)
 		}
 	}
+
 	return nil
 }
 

@@ -66,7 +66,8 @@ func (s *suite) report() *report.Report {
 	}
 }
 
-// matrixTable is in the form of the published documents: a line for each destination and MTU, the sides beside one another.
+// matrixTable is in the form of the published documents: a line for each destination and MTU, the
+// sides beside one another.
 func (s *suite) matrixTable() report.Table {
 	t := report.Table{
 		Title: "Bandwidth and latency", Head: []string{"", "MTU", "side", "TCP, 1 stream", "TCP, 8 streams", "UDP, ≤ 0.5 % loss", "round trip p50", "p99", "core-s/GB, TCP 8"},
@@ -145,7 +146,8 @@ func (s *suite) measuredMTUs() []int {
 	return out
 }
 
-// published are what the documents of others say of encrypted pod networks, against the same network in clear.
+// published are what the documents of others say of encrypted pod networks, against the same
+// network in clear.
 var published = [][]string{
 	{"Constellation 2.6, Azure DC4as_v5, 1.25 Gbit/s", "1500", "−10 %", "−40 %"},
 	{"Constellation 2.6, GCP n2d-standard-4, 10 Gbit/s", "8896", "−58 %", "slightly better"},

@@ -32,7 +32,7 @@ func serviceAddrs(prefix netip.Prefix) map[string]netip.Addr {
 // nodePrefixBits is the size of a node's share of Options.Prefix, one route in a cloud's table.
 const nodePrefixBits = 28
 
-// newPlan gives node i (0 or 1) sixteen addresses of the prefix, the first sixteen left out.
+// newPlan returns node i (0 or 1) sixteen addresses of the prefix, the first sixteen left out.
 func newPlan(prefix netip.Prefix, i int) (plan, error) {
 	if !prefix.IsValid() || !prefix.Addr().Is4() || prefix.Bits() > 26 {
 		return plan{}, fmt.Errorf("prefix %v: write an IPv4 prefix of /26 or larger", prefix)
@@ -55,9 +55,10 @@ type wiring struct {
 	noBare string
 }
 
-// serve makes the services: ours an ordinary one; in clear one with an address of its own, which kube-proxy translates as it does a load
-// balancer's (an address of the cluster's service range would be refused by Kubeveil's guard on a link that is not a pod's).
-// The bare device's namespace translates its own.
+// serve makes the services: ours an ordinary one; in clear one with an address of its own, which
+// kube-proxy translates as it does a load balancer's (an address of the cluster's service range
+// would be refused by Kubeveil's guard on a link that is not a pod's). The bare device's namespace
+// translates its own.
 func (g *ground) serve(ctx context.Context, prefix netip.Prefix) (*wiring, error) {
 	w := &wiring{services: map[string]netip.Addr{}}
 	for i := range w.plans {
@@ -124,6 +125,7 @@ func (g *ground) serveClear(ctx context.Context, addr, endpoint netip.Addr) erro
 	if err != nil {
 		return fmt.Errorf("endpoints of service %s: %w", name, err)
 	}
+
 	err = g.ns.Serve(ctx, &framework.Service{Name: name, Type: corev1.ServiceTypeLoadBalancer, Change: func(o *corev1.Service) {
 		singleStack(o)
 		class, no := loadBalancerClass, false
@@ -132,15 +134,18 @@ func (g *ground) serveClear(ctx context.Context, addr, endpoint netip.Addr) erro
 	if err != nil {
 		return err
 	}
+
 	services := g.cluster.Client.CoreV1().Services(g.ns.Name)
 	o, err := services.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("service %s: %w", name, err)
 	}
+
 	o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: addr.String()}}
 	if _, err := services.UpdateStatus(ctx, o, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("address of service %s: %w", name, err)
 	}
+
 	return nil
 }
 
@@ -153,19 +158,23 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 	if err != nil {
 		return err
 	}
+
 	return g.both(func(i int, p *place) error {
 		mine, other, peer := w.plans[i], w.plans[1-i], g.nodes[1-i]
 		var self remote.Self
 		if err := p.inPod.Call(ctx, remote.VerbSelf, struct{}{}, &self); err != nil {
 			return err
 		}
+
 		clearTo, bareTo := []netip.Addr{other.clearPod}, []netip.Addr{other.barePod}
 		if p == g.client() {
 			clearTo, bareTo = append(clearTo, w.services[sideClear]), append(bareTo, w.services[sideBare])
 		} else {
-			// kube-proxy masquerades what comes from outside the pod ranges: answers go back to this.
+			// kube-proxy masquerades what comes from outside the pod ranges: answers go back to
+			// this.
 			clearTo = append(clearTo, peer.addr)
 		}
+
 		wire := remote.Wire{
 			NetNS: self.NetNS, Other: other.clearPod, Via: peer.addr,
 			Clear: remote.Link{Host: remote.HostClearLink, Pod: remote.ClearLink, MTU: m.underlay, Addr: mine.clearPod, Gateway: mine.clearGateway, Routes: clearTo},
@@ -174,11 +183,13 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 			wire.Bare = &remote.Link{Host: remote.HostBareLink, Pod: remote.BareLink, MTU: m.pod, Addr: mine.barePod, Gateway: mine.bareGateway, Routes: bareTo}
 			wire.Peer = remote.Peer{PublicKey: keys[1-i], Endpoint: netip.AddrPortFrom(peer.addr, barePort), Pod: other.barePod}
 		}
+
 		return p.onNode.Call(ctx, remote.VerbWire, wire, nil)
 	})
 }
 
-// tunnels makes the bare devices and gives their public keys. A kernel without WireGuard has none, which is no error.
+// tunnels makes the bare devices and returns their public keys. A kernel without WireGuard has
+// none, which is no error.
 func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string, err error) {
 	if w.noBare != "" {
 		return keys, nil
@@ -200,7 +211,7 @@ func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string
 // mtuPatience bounds the wait until pods have the MTU that follows from the underlay's.
 const mtuPatience = 90 * time.Second
 
-// readMTU gives the MTUs that are there, both nodes agreeing.
+// readMTU returns the MTUs that are there, both nodes agreeing.
 func (g *ground) readMTU(ctx context.Context) (m mtus, err error) {
 	var all [2]mtus
 	err = g.both(func(i int, p *place) error {

@@ -1,8 +1,10 @@
-// Package disk reads and writes a file at random places, past the page cache, as many requests at once as it is told, and says how fast. It needs
-// no other program, so it runs where there is no fio.
+// Package disk reads and writes a file at random places, past the page cache, as many requests at
+// once as it is told, and says how fast. It needs no other program, so it runs where there is no
+// fio.
 //
-// It promises that what it counts was answered within the time, and that no request is of a part of the file that Fill has not written. It
-// refuses files that cannot be opened with O_DIRECT. Start reading at Job.
+// It promises that what it counts was answered within the time, and that no request is of a part of
+// the file that Fill has not written. It refuses files that cannot be opened with O_DIRECT. Start
+// reading at Job.
 package disk
 
 import (
@@ -23,7 +25,8 @@ type Job struct {
 	// File is a file that Fill has written; Size is its size, bytes, a multiple of Block.
 	File string
 	Size int64
-	// Block is the size of a request, bytes, a multiple of 4096; Depth is how many are under way at once.
+	// Block is the size of a request, bytes, a multiple of 4096; Depth is how many are under way at
+	// once.
 	Block int64
 	Depth int
 	// Write writes; else it reads.
@@ -57,6 +60,7 @@ func Fill(ctx context.Context, path string, size int64) error {
 	if size < piece || size%piece != 0 {
 		return fmt.Errorf("fill %s: %d bytes: want a multiple of %d", path, size, piece)
 	}
+
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
@@ -67,6 +71,7 @@ func Fill(ctx context.Context, path string, size int64) error {
 		return err
 	}
 	defer free()
+
 	random := rand.NewChaCha8([32]byte{1})
 	for at := int64(0); at < size; at += piece {
 		if err := ctx.Err(); err != nil {
@@ -77,6 +82,7 @@ func Fill(ctx context.Context, path string, size int64) error {
 			return fmt.Errorf("fill %s at %d: %d bytes: %w", path, at, n, errors.Join(err, errShort(n == len(b))))
 		}
 	}
+
 	if err := unix.Fsync(fd); err != nil {
 		return &os.PathError{Op: "fsync", Path: path, Err: err}
 	}
@@ -93,7 +99,7 @@ func errShort(all bool) error {
 	return errCut
 }
 
-// buffer gives memory as O_DIRECT wants it, and what gives it back.
+// buffer returns memory as O_DIRECT wants it, and what gives it back.
 func buffer(size int) ([]byte, func(), error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -116,6 +122,7 @@ func Run(ctx context.Context, j Job) (Result, error) {
 	if err := j.check(); err != nil {
 		return Result{}, err
 	}
+
 	fd, err := unix.Open(j.File, unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return Result{}, &os.PathError{Op: "open", Path: j.File, Err: err}
@@ -125,6 +132,7 @@ func Run(ctx context.Context, j Job) (Result, error) {
 	defer cancel()
 	began := time.Now()
 	times, errs := make([][]time.Duration, j.Depth), make([]error, j.Depth)
+
 	var all sync.WaitGroup
 	for i := range j.Depth {
 		all.Go(func() {
@@ -133,6 +141,7 @@ func Run(ctx context.Context, j Job) (Result, error) {
 			}
 		})
 	}
+
 	all.Wait()
 	r := Result{Took: time.Since(began)}
 	if err := errors.Join(errs...); err != nil {
@@ -142,13 +151,14 @@ func Run(ctx context.Context, j Job) (Result, error) {
 	if len(took) == 0 {
 		return Result{}, fmt.Errorf("%s: no request was answered within %v", j.File, j.For)
 	}
+
 	slices.Sort(took)
 	at := func(share float64) time.Duration { return took[int(share*float64(len(took)-1))] }
 	r.Ops, r.P50, r.P99 = int64(len(took)), at(0.5), at(0.99)
 	return r, nil
 }
 
-// submit makes one request after the other, and gives their times.
+// submit makes one request after the other, and returns their times.
 func (j Job) submit(ctx context.Context, fd int) (times []time.Duration, err error) {
 	b, free, err := buffer(int(j.Block))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 // userHZ is the unit of /proc/stat on every architecture Linux has.
 const userHZ = 100
 
-// Busy gives the CPU time that all CPUs of this machine together have spent on something.
+// Busy returns the CPU time that all CPUs of this machine together have spent on something.
 func Busy() (time.Duration, error) {
 	f, err := os.Open("/proc/stat")
 	if err != nil {
@@ -47,7 +47,7 @@ func ParseBusy(line string) (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / userHZ, nil
 }
 
-// ProcessCPU gives the CPU time that a process and its threads have spent, by
+// ProcessCPU returns the CPU time that a process and its threads have spent, by
 // /proc/PID/stat, in hundredths of a second.
 func ProcessCPU(pid int) (time.Duration, error) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
@@ -79,7 +79,7 @@ func parseProcessCPU(stat string) (time.Duration, error) {
 	return time.Duration(user+system) * time.Second / userHZ, nil
 }
 
-// ResidentMiB gives the resident memory of a process (VmRSS), MiB.
+// ResidentMiB returns the resident memory of a process (VmRSS), MiB.
 func ResidentMiB(pid int) (float64, error) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 	if err != nil {

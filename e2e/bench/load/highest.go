@@ -49,10 +49,12 @@ func (s Search) Highest(ctx context.Context, probe Probe) (Datagrams, error) {
 		}
 		return lost, nil
 	}
+
 	good, bad, err := s.bracket(passes)
 	if err != nil {
 		return Datagrams{}, err
 	}
+
 	for bad/good > s.Step {
 		middle := math.Sqrt(good * bad)
 		came, err := passes(middle)
@@ -68,6 +70,7 @@ func (s Search) Highest(ctx context.Context, probe Probe) (Datagrams, error) {
 			bad = middle
 		}
 	}
+
 	return best, nil
 }
 
@@ -85,13 +88,14 @@ const (
 	exhausted
 )
 
-// bracket gives a rate that passes and a higher one that does not; both are the
+// bracket returns a rate that passes and a higher one that does not; both are the
 // same when no higher one can be tried.
 func (s Search) bracket(passes func(float64) (outcome, error)) (good, bad float64, err error) {
 	rate, widen := s.Hint, 1.2
 	if rate == 0 {
 		rate, widen = math.Sqrt(s.Floor*s.Ceiling), 2
 	}
+
 	rate = min(max(rate, s.Floor), s.Ceiling)
 	for {
 		came, err := passes(rate)
@@ -109,9 +113,11 @@ func (s Search) bracket(passes func(float64) (outcome, error)) (good, bad float6
 			bad = rate
 			rate = max(rate/widen, s.Floor)
 		}
+
 		if good != 0 && bad != 0 {
 			return good, bad, nil
 		}
+
 		widen = min(widen*1.2, 3)
 	}
 }

@@ -53,6 +53,7 @@ func (s *Server) wait(ctx context.Context, patience time.Duration) error {
 	deadline := time.After(patience)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -63,6 +64,7 @@ func (s *Server) wait(ctx context.Context, patience time.Duration) error {
 			return errors.New("does not listen")
 		case <-tick.C:
 		}
+
 		var inUse bool
 		err := netns.Do(s.ns, func() error {
 			l, err := net.Listen("tcp", fmt.Sprintf(":%d", controlPort))
@@ -97,13 +99,15 @@ type Flow struct {
 	To netip.Addr
 	// Duration is how long to send, whole seconds.
 	Duration time.Duration
-	// Run, when it is not nil, runs iperf3 in another place than From and gives what it printed, also with an error.
+	// Run, when it is not nil, runs iperf3 in another place than From and returns what it printed,
+	// also with an error.
 	Run func(ctx context.Context, args ...string) ([]byte, error)
-	// Busy, when it is not nil, gives the CPU time spent by the machines that take part, instead of this one's.
+	// Busy, when it is not nil, gives the CPU time spent by the machines that take part, instead of
+	// this one's.
 	Busy func(ctx context.Context) (time.Duration, error)
 }
 
-// TCP sends by this many parallel streams and gives Mbit/s received and the CPU it cost.
+// TCP sends by this many parallel streams and returns Mbit/s received and the CPU it cost.
 func (f Flow) TCP(ctx context.Context, streams int) (bench.Sample, error) {
 	// The first second is left out: slow start is no property of the path.
 	r, err := f.run(ctx, "-P", strconv.Itoa(streams), "-O", "1")
@@ -150,6 +154,7 @@ func (f Flow) run(ctx context.Context, args ...string) (figures, error) {
 		if err != nil {
 			return figures{}, err
 		}
+
 		out, err := f.iperf(ctx, args)
 		if e := context.Cause(ctx); e != nil {
 			return figures{}, e
@@ -158,15 +163,18 @@ func (f Flow) run(ctx context.Context, args ...string) (figures, error) {
 		if e != nil {
 			return figures{}, e
 		}
+
 		r, e := parse(out)
 		if errors.Is(e, errBusy) {
 			// The server has not yet let go of the last client.
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
+
 		if e = errors.Join(err, e); e != nil {
 			return figures{}, fmt.Errorf("iperf3 to %s: %w", f.To, e)
 		}
+
 		r.cpu = after - before
 		return r, nil
 	}
@@ -215,6 +223,7 @@ func parse(out []byte) (figures, error) {
 	if err := json.Unmarshal(out, &r); err != nil {
 		return figures{}, fmt.Errorf("read its answer: %w", err)
 	}
+
 	switch {
 	case strings.Contains(r.Error, "busy"):
 		return figures{}, errBusy
@@ -223,14 +232,17 @@ func parse(out []byte) (figures, error) {
 	case r.End.Received.Bytes <= 0 || r.End.Sent.Bytes <= 0:
 		return figures{}, errors.New("nothing arrived")
 	}
+
 	moved := 0.0
 	for _, i := range r.Intervals {
 		moved += i.Sum.Bytes
 	}
+
 	loss := 0.0
 	if r.End.Sent.Packets > 0 {
 		loss = max(0, 1-r.End.Received.Bytes/r.End.Sent.Bytes)
 		moved = r.End.Received.Bytes
 	}
+
 	return figures{mbps: r.End.Received.Rate / 1e6, loss: loss, bytes: max(moved, r.End.Received.Bytes)}, nil
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -45,12 +45,14 @@ func TestHighest(t *testing.T) {
 				}
 				return Datagrams{Mbps: min(mbps, tt.capacity), Loss: max(0, 1-tt.capacity/mbps)}, nil
 			})
+
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 					t.Errorf("error %v, want one with %q", err, tt.wantErr)
 				}
 				return
 			}
+
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,6 +102,7 @@ func TestParse(t *testing.T) {
 				}
 				return
 			}
+
 			if err != nil || got.mbps != tt.want.mbps || math.Abs(got.loss-tt.want.loss) > 1e-9 || got.bytes != tt.want.bytes {
 				t.Errorf("%+v, %v, want %+v", got, err, tt.want)
 			}

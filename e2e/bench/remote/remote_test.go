@@ -11,14 +11,14 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 type word struct{ Text string }
 
-// open gives a session with a program that knows the verbs.
+// open returns a session with a program that knows the verbs.
 func open(t *testing.T, handlers map[string]remote.Handler) *remote.Session {
 	s := remote.Open(t.Context(), "pod x", func(ctx context.Context, in io.Reader, out io.Writer) error {
 		return remote.Serve(ctx, in, out, handlers)

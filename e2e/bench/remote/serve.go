@@ -9,10 +9,12 @@ import (
 	"sync"
 )
 
-// Handler does what one verb says and returns what its answer holds. It returns soon after ctx is done.
+// Handler does what one verb says and returns what its answer holds. It returns soon after ctx is
+// done.
 type Handler func(ctx context.Context, args json.RawMessage) (any, error)
 
-// Handle makes a Handler of a function with its own type of arguments. Keys that the type does not have are ignored.
+// Handle makes a Handler of a function with its own type of arguments. Keys that the type does not
+// have are ignored.
 func Handle[A any](fn func(ctx context.Context, args A) (any, error)) Handler {
 	return func(ctx context.Context, raw json.RawMessage) (any, error) {
 		var args A
@@ -25,8 +27,9 @@ func Handle[A any](fn func(ctx context.Context, args A) (any, error)) Handler {
 	}
 }
 
-// Serve is the program's end: it does what in says, each call in a goroutine of its own, until in ends; then the calls
-// that still run are cancelled and waited for. Bytes that are no request end it with an error.
+// Serve is the program's end: it does what in says, each call in a goroutine of its own, until in
+// ends; then the calls that still run are cancelled and waited for. Bytes that are no request end
+// it with an error.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, handlers map[string]Handler) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var calls sync.WaitGroup

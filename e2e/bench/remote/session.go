@@ -43,7 +43,8 @@ type Session struct {
 	err     error
 }
 
-// Open starts the program; name is for errors. The session lives until Close, the end of ctx or that of the program.
+// Open starts the program; name is for errors. The session lives until Close, the end of ctx or
+// that of the program.
 func Open(ctx context.Context, name string, run Stream) *Session {
 	ctx, cancel := context.WithCancel(ctx)
 	inR, inW := io.Pipe()
@@ -61,7 +62,7 @@ func Open(ctx context.Context, name string, run Stream) *Session {
 	return s
 }
 
-// read gives answers to those who wait, until the program ends.
+// read delivers answers to waiting callers until the program ends.
 func (s *Session) read(r *io.PipeReader) {
 	defer close(s.ended)
 	dec := json.NewDecoder(r)
@@ -87,7 +88,8 @@ func (s *Session) read(r *io.PipeReader) {
 	}
 }
 
-// Call gives a command and reads its answer into reply, which may be nil. The error of the program names the session and the verb.
+// Call sends a command and reads its answer into reply, which may be nil. The error of the program
+// names the session and the verb.
 func (s *Session) Call(ctx context.Context, verb string, args, reply any) error {
 	b, err := json.Marshal(args)
 	if err != nil {
@@ -97,6 +99,7 @@ func (s *Session) Call(ctx context.Context, verb string, args, reply any) error 
 	if err != nil {
 		return err
 	}
+
 	select {
 	case <-ctx.Done():
 		s.cancel(id)

@@ -9,7 +9,8 @@ import (
 const (
 	// VerbIperf runs iperf3: Iperf, answered by IperfDone.
 	VerbIperf = "iperf"
-	// VerbRoundTrips measures request and response over connections: RoundTrips, answered by a Latency for each.
+	// VerbRoundTrips measures request and response over connections: RoundTrips, answered by a
+	// Latency for each.
 	VerbRoundTrips = "round-trips"
 	// VerbSelf says where the program runs: no arguments, answered by Self.
 	VerbSelf = "self"
@@ -23,7 +24,7 @@ const (
 	VerbPlatform = "platform"
 	// VerbTunnel makes the bare WireGuard device: Tunnel, answered by its public key (text).
 	VerbTunnel = "tunnel"
-	// VerbWire gives a pod its other interfaces and the node the routes between them: Wire.
+	// VerbWire adds to a pod its other interfaces and the node the routes between them: Wire.
 	VerbWire = "wire"
 	// VerbUnwire takes all of it away again; it may be repeated.
 	VerbUnwire = "unwire"
@@ -31,7 +32,8 @@ const (
 	VerbCount = "count"
 	// VerbPrograms counts for a while what BPF programs do: Programs, answered by Ran.
 	VerbPrograms = "programs"
-	// VerbWatch listens on the node's link until VerbJudge: Watch. VerbJudge ends it and is answered by Judgement.
+	// VerbWatch listens on the node's link until VerbJudge: Watch. VerbJudge ends it and is
+	// answered by Judgement.
 	VerbWatch = "watch"
 	VerbJudge = "judge"
 )
@@ -68,8 +70,9 @@ type IperfDone struct {
 	Failure string `json:"failure"`
 }
 
-// RoundTrips says what is measured: turns of one transaction with each of To, over a connection to each and in an order drawn
-// for each turn, until there are Count turns and Least has passed, at most for Most. What else a machine does so meets all of them alike.
+// RoundTrips says what is measured: turns of one transaction with each of To, over a connection to
+// each and in an order drawn for each turn, until there are Count turns and Least has passed, at
+// most for Most. What else a machine does so meets all of them alike.
 type RoundTrips struct {
 	To    []netip.AddrPort `json:"to"`
 	Size  int              `json:"size"`
@@ -115,7 +118,8 @@ type Tunnel struct {
 type Wire struct {
 	// NetNS is the inode of the pod's network namespace.
 	NetNS uint64 `json:"netns"`
-	// Clear is the pod's link in clear. Other, the pod's address on the other node, is routed to Via, that node, without a tunnel.
+	// Clear is the pod's link in clear. Other, the pod's address on the other node, is routed to
+	// Via, that node, without a tunnel.
 	Clear Link       `json:"clear"`
 	Other netip.Addr `json:"other"`
 	Via   netip.Addr `json:"via"`
@@ -180,7 +184,8 @@ type Platform struct {
 	// Underlay is the link to the node's own address; UnderlayMTU is its MTU, bytes.
 	Underlay    string `json:"underlay"`
 	UnderlayMTU int    `json:"underlayMTU"`
-	// Tunnels are the links of Kubeveil's tunnels; KernelTunnels whether all of them are the kernel's WireGuard.
+	// Tunnels are the links of Kubeveil's tunnels; KernelTunnels whether all of them are the
+	// kernel's WireGuard.
 	Tunnels       []string `json:"tunnels"`
 	KernelTunnels bool     `json:"kernelTunnels"`
 }

@@ -38,7 +38,7 @@ type scale struct {
 	base string
 }
 
-// charts gives a chart for each unit and base that has comparisons, in order of appearance.
+// charts returns a chart for each unit and base that has comparisons, in order of appearance.
 func (r *Report) charts() []chart {
 	var out []chart
 	index := map[scale]int{}
@@ -111,8 +111,8 @@ type ratioGroup struct {
 	Rows []ratioRow
 }
 
-// ratios draws the comparisons with each base on a scale in which 1 is in the middle and equal factors are equally far
-// from it.
+// ratios draws the comparisons with each base on a scale in which 1 is in the middle and equal
+// factors are equally far from it.
 func (r *Report) ratios() []ratioGroup {
 	var out []ratioGroup
 	reach := map[string]float64{}

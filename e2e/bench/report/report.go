@@ -26,10 +26,12 @@ type Report struct {
 	Result *bench.Result
 	// Labels name cases for people, by Case.Name; others keep their name.
 	Labels map[string]string
-	// Sides are captures to be shown next to each other, the one in clear first; may be empty. SidesTitle heads them; empty is a sniffer's.
+	// Sides are captures to be shown next to each other, the one in clear first; may be empty.
+	// SidesTitle heads them; empty is a sniffer's.
 	Sides      []Capture
 	SidesTitle string
-	// Refused lists what was tried and must not have gone through; may be empty. RefusedWhat names what that is; empty are packets.
+	// Refused lists what was tried and must not have gone through; may be empty. RefusedWhat names
+	// what that is; empty are packets.
 	Refused     []Refusal
 	RefusedWhat string
 	// Tables are shown before the cases; may be empty.
@@ -50,7 +52,7 @@ type Table struct {
 type Capture struct {
 	// Title names the side, Verdict says in a sentence what can be seen in it.
 	Title, Verdict string
-	// Leaks is whether secrets can be read in it.
+	// Leaks reports whether secrets can be read in it.
 	Leaks bool
 	// Canary is marked wherever it occurs; empty marks nothing.
 	Canary []byte
@@ -67,7 +69,8 @@ type Frame struct {
 
 // Refusal is something that was tried and its outcome.
 type Refusal struct {
-	// What was tried, Want is what had to happen, Got is what did, with the counter or errno that shows it.
+	// What was tried, Want is what had to happen, Got is what did, with the counter or errno that
+	// shows it.
 	What, Want, Got string
 	OK              bool
 }
@@ -215,7 +218,7 @@ func (r *Report) row(c bench.Case) row {
 	return out
 }
 
-// stat gives the median with unit, and the spread when there is one.
+// stat returns the median with unit, and the spread when there is one.
 func stat(u bench.Unit, s bench.Stat) string {
 	if s.N == 1 || s.Min == s.Max {
 		return u.Format(s.Median)
@@ -229,9 +232,11 @@ func (r *Report) Markdown(w io.Writer) error {
 	if r.Banner != "" {
 		fmt.Fprintf(&b, "# %s\n\n", r.Banner)
 	}
+
 	for _, t := range r.Tables {
 		t.markdown(&b)
 	}
+
 	fmt.Fprintf(&b, "%s\n\n| what | MTU | ours | base | base is | ratio |\n|---|---|---|---|---|---|\n", r.Result.Caveat())
 	for _, c := range r.Result.Cases {
 		row := r.row(c)
@@ -241,9 +246,11 @@ func (r *Report) Markdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", row.Name, row.MTU, row.Ours, row.Base, row.BaseName, ratio)
 	}
+
 	if len(r.Result.Gates) > 0 {
 		b.WriteString("\n| gate | want | got | kept |\n|---|---|---|---|\n")
 	}
+
 	for _, g := range r.Result.Gates {
 		kept := "yes"
 		if !g.OK {
@@ -251,6 +258,7 @@ func (r *Report) Markdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", g.Name, g.Want, g.Got, kept)
 	}
+
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -280,10 +288,12 @@ func (r *Report) Terminal(w io.Writer) error {
 	b.WriteString("\n")
 	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "what\tMTU\tours\tbase\tbase is\tratio\n")
+
 	for _, c := range r.Result.Cases {
 		row := r.row(c)
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", row.Name, row.MTU, row.Ours, row.Base, row.BaseName, row.Ratio)
 	}
+
 	for i, g := range r.Result.Gates {
 		if i == 0 {
 			fmt.Fprintf(t, "\ngate\t\twant\tgot\n")
@@ -294,6 +304,7 @@ func (r *Report) Terminal(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", g.Name, mark, g.Want, g.Got)
 	}
+
 	for i, f := range r.Refused {
 		if i == 0 {
 			fmt.Fprintf(t, "\ntried\t\thad to happen\thappened\n")
@@ -304,9 +315,11 @@ func (r *Report) Terminal(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", f.What, mark, f.Want, f.Got)
 	}
+
 	if err := t.Flush(); err != nil {
 		return err
 	}
+
 	fmt.Fprintf(&b, "\n%s\n", r.Result.Caveat())
 	_, err := io.WriteString(w, b.String())
 	return err

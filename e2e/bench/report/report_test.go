@@ -13,7 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -30,6 +30,7 @@ func sample() *report.Report {
 		x = x*1664525 + 1013904223
 		noise[i] = byte(x >> 24)
 	}
+
 	ratio := bench.Ratio{Median: 0.982, Min: 0.941, Max: 1.02}
 	return &report.Report{
 		Banner: "Emulated <machines>",
@@ -68,12 +69,14 @@ func TestHTML(t *testing.T) {
 	if err := r.HTML(&b); err != nil {
 		t.Fatal(err)
 	}
+
 	got := b.String()
 	if *sampleDir != "" {
 		if err := r.WriteHTML(filepath.Join(*sampleDir, "report.html")); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for what, want := range map[string]string{
 		"the caveat":             "Namespaces on one kernel, 2 cores: ratios mean something, absolutes do not.",
 		"the canary marked":      "<mark>kubeve</mark>",
@@ -91,9 +94,11 @@ func TestHTML(t *testing.T) {
 			t.Errorf("%s is not on the page: no %q", what, want)
 		}
 	}
+
 	if strings.Index(got, "✗ missed") > strings.Index(got, "✓ kept") {
 		t.Error("the missed gate is not first")
 	}
+
 	for _, bad := range []string{"<script", "http://", "https://", "@import", "url(", "ZgotmplZ"} {
 		if strings.Contains(got, bad) {
 			t.Errorf("the page has %q", bad)

@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// groupPrefix begins the names of our cgroups and folders; the number of the process that made it follows.
+// groupPrefix begins the names of our cgroups and folders; the number of the process that made it
+// follows.
 const groupPrefix = "kubeveil-bench-service-"
 
 // groups is a cgroup of this run, with one for each lane that wants one.
@@ -46,7 +47,7 @@ func newFolder() (string, error) {
 
 func ownName() string { return groupPrefix + strconv.Itoa(os.Getpid()) }
 
-// ofDead gives the folders in root that processes made which are no more.
+// ofDead returns the folders in root that processes made which are no more.
 func ofDead(root string) []string {
 	all, err := filepath.Glob(filepath.Join(root, groupPrefix+"*"))
 	if err != nil {

@@ -28,8 +28,9 @@ const (
 	portIperf    = 5201
 )
 
-// Child does what Run starts its own executable for, and gives its exit status. It says false, and has done nothing, when this
-// process was not started by Run. The first thing that a program that calls Run must do.
+// Child does what Run starts its own executable for, and returns its exit status. It says false,
+// and has done nothing, when this process was not started by Run. The first thing that a program
+// that calls Run must do.
 func Child() (status int, is bool) {
 	if os.Getenv(childEnv) == "" || len(os.Args) < 3 {
 		return 0, false
@@ -87,10 +88,12 @@ func serve(ctx context.Context, name string) error {
 	}
 }
 
-// asks is how often who asks. One of three endpoints is not met by this many with a probability of 10^-10.
+// asks is how often who asks. One of three endpoints is not met by this many with a probability of
+// 10^-10.
 const asks = 60
 
-// who asks a server of HTTP who it is, over connections of its own each time, and prints how often it was which.
+// who asks a server of HTTP who it is, over connections of its own each time, and prints how often
+// it was which.
 func who(ctx context.Context, addr string, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {

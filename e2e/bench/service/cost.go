@@ -20,9 +20,10 @@ import (
 
 const prefixCost = "cost_"
 
-// cost counts nanoseconds a run of our programs, by the kernel's own statistics, with tables of the first and the last size. The
-// statistics are on for as long as that takes, and cost something themselves. Only new connections and a byte each way are made, so a
-// program that runs for each packet meets many that are the first.
+// cost counts nanoseconds a run of our programs, by the kernel's own statistics, with tables of the
+// first and the last size. The statistics are on for as long as that takes, and cost something
+// themselves. Only new connections and a byte each way are made, so a program that runs for each
+// packet meets many that are the first.
 func (s *suite) cost(ctx context.Context) error {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
@@ -51,7 +52,8 @@ func (s *suite) cost(ctx context.Context) error {
 	return nil
 }
 
-// hostsEnd is the program for what goes to a pod by the host's end of its link, which host routing by eBPF sends packets past.
+// hostsEnd is the program for what goes to a pod by the host's end of its link, which host routing
+// by eBPF sends packets past.
 const hostsEnd = "service_pod_out"
 
 // costRound makes connections and notes what a run of each program took on the average.
@@ -112,7 +114,8 @@ func (s *suite) stats(l *lane, r reach) (map[string]runs, error) {
 	return out, err
 }
 
-// linkStats adds those of the programs at a link of the calling thread's namespace. The guard's at egress has those that it hands packets on to in it.
+// linkStats adds those of the programs at a link of the calling thread's namespace. The guard's at
+// egress has those that it hands packets on to in it.
 func linkStats(device string, attach ebpf.AttachType, out map[string]runs) error {
 	ifi, err := net.InterfaceByName(device)
 	if err != nil {
@@ -132,7 +135,7 @@ func linkStats(device string, attach ebpf.AttachType, out map[string]runs) error
 	return nil
 }
 
-// pinnedStats gives those of the program of a pinned link.
+// pinnedStats returns those of the program of a pinned link.
 func pinnedStats(pin string) (stat runs, err error) {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {

@@ -21,8 +21,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 )
 
-// feed is as much of an API server as a table asks one for: the Services and EndpointSlices that there are, streamed (KEP-3157) or as a
-// list, and then a watch of each, as JSON over TLS on a loopback address. What it sends first is encoded before it is asked.
+// feed is as much of an API server as a table asks one for: the Services and EndpointSlices that
+// there are, streamed (KEP-3157) or as a list, and then a watch of each, as JSON over TLS on a
+// loopback address. What it sends first is encoded before it is asked.
 type feed struct {
 	server *httptest.Server
 	// first are the events of all objects by path, lists the same as lists.
@@ -61,6 +62,7 @@ func newFeed(plan []rules.Service) (*feed, error) {
 			items[i] = b
 			fmt.Fprintf(&events, "{\"type\":\"ADDED\",\"object\":%s}\n", b)
 		}
+
 		fmt.Fprintf(&events, `{"type":"BOOKMARK","object":{"apiVersion":%q,"kind":%q,"metadata":{"resourceVersion":"%d","annotations":{%q:"true"}}}}`+"\n",
 			kind.version, kind.kind, feedVersion, metav1.InitialEventsAnnotationKey)
 		list, err := json.Marshal(map[string]any{
@@ -70,8 +72,10 @@ func newFeed(plan []rules.Service) (*feed, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		f.first[path], f.lists[path] = events.Bytes(), list
 	}
+
 	f.server = httptest.NewUnstartedServer(f)
 	f.server.EnableHTTP2 = true
 	f.server.StartTLS()
@@ -96,7 +100,8 @@ contexts: [{name: bench, context: {cluster: bench, user: bench}}]
 `, f.server.URL, base64.StdEncoding.EncodeToString(ca)), 0o600)
 }
 
-// send gives the watch of EndpointSlices an event and returns when the server has taken it to write it.
+// send sends an event to the watch of EndpointSlices and returns when the server has taken it to
+// write it.
 func (f *feed) send(ctx context.Context, event []byte) error {
 	select {
 	case f.events <- event:
@@ -114,20 +119,24 @@ func (f *feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
+
 	w.Header().Set("Content-Type", "application/json")
 	if query.Get("watch") == "" {
 		_, _ = w.Write(list)
 		return
 	}
+
 	if query.Get("sendInitialEvents") == "true" {
 		if _, err := w.Write(f.first[r.URL.Path]); err != nil {
 			return
 		}
 	}
+
 	events := f.events
 	if r.URL.Path != slicesPath {
 		events = nil
 	}
+
 	for {
 		_ = http.NewResponseController(w).Flush()
 		select {

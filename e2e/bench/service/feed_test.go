@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/kube"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -49,6 +49,7 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	s := &told{}
@@ -62,9 +63,11 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := f.send(ctx, event); err != nil {
 		t.Fatal(err)
 	}
+
 	want := service.Name{Namespace: plan[7].Namespace, Name: plan[7].Name}
 	nettest.Until(t, 20*time.Second, "told of the change", s.is(func() bool {
 		return s.last.Service == want && s.last.Endpoints[0].Addr == backend(107) && s.last.Endpoints[0].Ready
@@ -88,6 +91,7 @@ func TestTableFollowsTheFeed(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +106,7 @@ func TestTableFollowsTheFeed(t *testing.T) {
 	if err := w.feed.send(t.Context(), event); err != nil {
 		t.Fatal(err)
 	}
+
 	if wr, err := w.next(t.Context()); err != nil || wr.fronts != 1 {
 		t.Errorf("a change wrote %+v: %v", wr, err)
 	}

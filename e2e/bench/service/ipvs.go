@@ -12,14 +12,15 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 )
 
-// ipvsHere is whether this kernel has IPVS, as a module that is loaded or built in, and the machine its program.
+// ipvsHere reports whether this kernel has IPVS, as a module that is loaded or built in, and the
+// machine its program.
 func ipvsHere() bool {
 	_, program := exec.LookPath("ipvsadm")
 	_, kernel := os.Stat("/proc/net/ip_vs")
 	return program == nil && kernel == nil
 }
 
-// ipvs gives the node of a lane the addresses of its services and a table of IPVS.
+// ipvs adds the addresses of the services and an IPVS table to a lane's node.
 func (l *lane) ipvs(ctx context.Context) error {
 	plan := l.size.plan()
 	if err := l.node.ip(ctx, rules.IPVSAddrs(plan)...); err != nil {
@@ -37,8 +38,8 @@ func (l *lane) ipvs(ctx context.Context) error {
 
 const suffixMissing = "_missing_to_" + sideIPVS
 
-// missingToIPVS adds, for each quantity of a reach that was measured beside IPVS, how many per cent are missing of what there is to gain over it: the
-// direct way gains all.
+// missingToIPVS adds, for each quantity of a reach that was measured beside IPVS, how many per cent
+// are missing of what there is to gain over it: the direct way gains all.
 func (s *suite) missingToIPVS(r reach) {
 	for _, q := range quantities {
 		group := fmt.Sprintf("%s_%s", r, q.name)
@@ -51,8 +52,9 @@ func (s *suite) missingToIPVS(r reach) {
 	}
 }
 
-// missing is 1 - (ours - theirs) / (direct - theirs), in per cent, of ratios to direct; 0 when ours is no worse than direct. Where
-// theirs is as good as direct there is nothing to gain: then it is by how much ours is off.
+// missing is 1 - (ours - theirs) / (direct - theirs), in per cent, of ratios to direct; 0 when ours
+// is no worse than direct. Where theirs is as good as direct there is nothing to gain: then it is
+// by how much ours is off.
 func missing(ours, theirs float64) float64 {
 	const alike = 0.01
 	if math.Abs(1-theirs) < alike {

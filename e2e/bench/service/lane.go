@@ -33,12 +33,14 @@ type lane struct {
 	number int
 	client *space
 	node   *space
-	// group is the cgroup of a client that is a pod. All sides have one, since a scheduler may know them; only in ours sockets are translated.
+	// group is the cgroup of a client that is a pod. All sides have one, since a scheduler may know
+	// them; only in ours sockets are translated.
 	group *os.File
 	undo  []func() error
 }
 
-// newGround makes the endpoints and starts what they serve. The ground must be closed also after an error.
+// newGround makes the endpoints and starts what they serve. The ground must be closed also after an
+// error.
 func newGround(ctx context.Context, haproxy string) (*ground, error) {
 	g := &ground{haproxyPath: haproxy}
 	var err error
@@ -54,6 +56,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 	if g.groups, err = newGroups(); err != nil {
 		return g, err
 	}
+
 	for i := range g.ends {
 		if g.ends[i], err = newSpace(endpointName(i)); err != nil {
 			return g, err
@@ -65,6 +68,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 			return g, err
 		}
 	}
+
 	return g, nil
 }
 
@@ -129,6 +133,7 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 	if l.number >= maxLanes {
 		return nil, fmt.Errorf("more than %d lanes", maxLanes)
 	}
+
 	g.lanes = append(g.lanes, l)
 	var err error
 	if l.group, err = g.groups.add(fmt.Sprintf("lane%d", l.number)); err != nil {
@@ -140,11 +145,13 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 	if l.node, err = newSpace("node of " + l.String()); err != nil {
 		return nil, err
 	}
+
 	lines := []string{
 		"link add client type veth peer name eth0 netns " + l.client.path(),
 		fmt.Sprintf("address add %s/24 dev client", nodeAddr(l.number)),
 		"link set client up",
 	}
+
 	for i, end := range g.ends {
 		node, far := wire(l.number, i)
 		lines = append(lines,
@@ -153,11 +160,13 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 			fmt.Sprintf("link set end%d up", i),
 			fmt.Sprintf("route add %s via %s", block(i), far))
 	}
+
 	lines = append(lines, spreadRoute(l.number, unix.RT_TABLE_MAIN))
 	// A route's gateway is reachable when the link is up; the far end may still be down.
 	if err := l.node.ip(ctx, lines...); err != nil {
 		return nil, err
 	}
+
 	for i, end := range g.ends {
 		node, far := wire(l.number, i)
 		err := end.ip(ctx,
@@ -168,6 +177,7 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 			return nil, err
 		}
 	}
+
 	err = l.client.ip(ctx, fmt.Sprintf("address add %s/24 dev eth0", clientAddr(l.number)), "link set eth0 up",
 		fmt.Sprintf("route add default via %s", nodeAddr(l.number)))
 	return l, errors.Join(err,
@@ -175,10 +185,12 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 		l.client.sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_wmem", sendBuffer))
 }
 
-// sendBuffer bounds what a sender has on its way, bytes (least, first, most). Without it the streams of any side are in one of two states, at 20 or at 50 Gbit/s
-// between two processors, by what happens in their first moments: once a receiver's window is full its acknowledgements
-// clock the sender, so that the processor that receives also does all sending, and is too busy to ever open the window again.
-// With less in the sender's buffer than the window takes, each processor does its own.
+// sendBuffer bounds what a sender has on its way, bytes (least, first, most). Without it the
+// streams of any side are in one of two states, at 20 or at 50 Gbit/s between two processors, by
+// what happens in their first moments: once a receiver's window is full its acknowledgements clock
+// the sender, so that the processor that receives also does all sending, and is too busy to ever
+// open the window again. With less in the sender's buffer than the window takes, each processor
+// does its own.
 const sendBuffer = "4096 16384 131072"
 
 // spreadRoute is the route of a node's table to the address that all endpoints serve.
@@ -227,7 +239,8 @@ func (r reach) String() string {
 	return "outside"
 }
 
-// command prepares a program at the client: translated at its sockets as a pod, and not from outside.
+// command prepares a program at the client: translated at its sockets as a pod, and not from
+// outside.
 func (l *lane) command(ctx context.Context, r reach, name string, args ...string) *exec.Cmd {
 	if r == pod {
 		return l.client.command(ctx, l.group, name, args...)
@@ -235,12 +248,13 @@ func (l *lane) command(ctx context.Context, r reach, name string, args ...string
 	return l.client.command(ctx, nil, name, args...)
 }
 
-// direct is that nothing translates what a client sends. The node's routes spread connections over the endpoints, by a hash of addresses and
-// ports, so that each thread of a client has connections to all of them as with a service: with an endpoint for each thread
-// they wait for one another less, whatever is between.
+// direct is that nothing translates what a client sends. The node's routes spread connections over
+// the endpoints, by a hash of addresses and ports, so that each thread of a client has connections
+// to all of them as with a service: with an endpoint for each thread they wait for one another
+// less, whatever is between.
 func (l *lane) direct() bool { return l.side == sideDirect || l.side == sideGuarded }
 
-// target gives what a client uses to get to a measured service.
+// target returns what a client uses to get to a measured service.
 func (l *lane) target(r reach, service int) netip.AddrPort {
 	m := measured[service]
 	switch {

@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
-// Ranges of a cluster whose node serves: those of services without the addresses of balancers, which are no part of them, and that of the
-// backends.
+// Ranges of a cluster whose node serves: those of services without the addresses of balancers,
+// which are no part of them, and that of the backends.
 var (
 	serviceRanges = []netip.Prefix{
 		netip.MustParsePrefix("198.19.0.0/18"), netip.MustParsePrefix("198.19.64.0/19"), netip.MustParsePrefix("198.19.96.0/20"),
@@ -36,9 +36,10 @@ func (l *lane) clusterRanges(r reach) []netip.Prefix {
 	return []netip.Prefix{backendRange}
 }
 
-// ourNode makes the node of a lane one of ours, with everything that veild has in force on it but tunnels: the guard at links and in
-// nftables, the rules that keep pods to their addresses, policy routing, masquerading, and so connection tracking of all that passes. Endpoints are pods of
-// the node, and so is the client unless it is outside.
+// ourNode makes the node of a lane one of ours, with everything that veild has in force on it but
+// tunnels: the guard at links and in nftables, the rules that keep pods to their addresses, policy
+// routing, masquerading, and so connection tracking of all that passes. Endpoints are pods of the
+// node, and so is the client unless it is outside.
 func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 	var lines []string
 	for i := range endpoints {
@@ -46,14 +47,17 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 		lines = append(lines, fmt.Sprintf("link set end%d group %d", i, config.PodGroup),
 			fmt.Sprintf("route add %s via %s table %d", block(i), far, config.TablePod))
 	}
+
 	if r == pod {
 		lines = append(lines, fmt.Sprintf("link set client group %d", config.PodGroup),
 			fmt.Sprintf("route add %s dev client table %d", clientAddr(l.number), config.TablePod))
 	}
+
 	lines = append(lines, spreadRoute(l.number, config.TablePod))
 	if err := l.node.ip(ctx, lines...); err != nil {
 		return err
 	}
+
 	err := l.node.do(func() error {
 		if err := l.routing(r); err != nil {
 			return err
@@ -70,6 +74,7 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 	if err != nil {
 		return err
 	}
+
 	return l.load(ctx, func(w io.Writer, _ rules.Node, services []rules.Service) error { return l.podAddrs(w, services, r) }, "nft", "-f", "-")
 }
 
@@ -87,7 +92,8 @@ func (l *lane) routing(r reach) error {
 	return err
 }
 
-// translate fills a table of the lane's own and attaches the programs, those at links and, for a pod, those at sockets to the lane's cgroup.
+// translate fills a table of the lane's own and attaches the programs, those at links and, for a
+// pod, those at sockets to the lane's cgroup.
 func (g *ground) translate(l *lane, r reach) error {
 	return l.node.do(func() error {
 		t, p, err := newTable(g.tableDir(l), l.side != sideRouted)
@@ -112,15 +118,18 @@ func (g *ground) translate(l *lane, r reach) error {
 	})
 }
 
-// podAddrs writes from which addresses pods may send, as the plugin does: endpoints from those of the measured services' backends, and the client.
+// podAddrs writes from which addresses pods may send, as the plugin does: endpoints from those of
+// the measured services' backends, and the client.
 func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 	var elements []string
 	if r == pod {
 		elements = append(elements, fmt.Sprintf("\"client\" . %s", clientAddr(l.number)))
 	}
+
 	for i := range endpoints {
 		elements = append(elements, fmt.Sprintf("\"end%d\" . %s", i, spread))
 	}
+
 	seen := map[netip.Addr]bool{}
 	for _, s := range services {
 		for _, b := range s.Backends {
@@ -135,9 +144,11 @@ func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 			}
 		}
 	}
+
 	if len(elements) == 0 {
 		return errors.New("no backends")
 	}
+
 	_, err := fmt.Fprintf(w, "add element inet %s %s { %s }\n", config.NFTPodTable, config.NFTPodSet4, strings.Join(elements, ", "))
 	return err
 }

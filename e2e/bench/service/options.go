@@ -8,7 +8,8 @@ import (
 
 // Options are those of a run. The zero value is not valid.
 type Options struct {
-	// Rounds is how often each side of each quantity is measured; Turns how often in a round, of which the mean counts.
+	// Rounds is how often each side of each quantity is measured; Turns how often in a round, of
+	// which the mean counts.
 	Rounds, Turns int
 	// Slower divides the rates of open loops, for machines that cannot do as many.
 	Slower int
@@ -16,7 +17,8 @@ type Options struct {
 	Seed uint64
 	// Sample is how long each measurement takes, whole seconds.
 	Sample time.Duration
-	// Parts are names of Parts, in any order; Sizes are numbers of services that are loaded, ascending, of which the first is what others are compared with.
+	// Parts are names of Parts, in any order; Sizes are numbers of services that are loaded,
+	// ascending, of which the first is what others are compared with.
 	Parts []string
 	Sizes []int
 	// HAProxy is the path of haproxy, Root that of the tree for the commit in the result.
@@ -24,7 +26,8 @@ type Options struct {
 	// Progress is told each step.
 	Progress func(format string, args ...any)
 
-	// only are names of the quantities of parts pod and outside, sides of their sides; empty are all.
+	// only are names of the quantities of parts pod and outside, sides of their sides; empty are
+	// all.
 	only, sides []string
 }
 

@@ -19,14 +19,15 @@ var (
 	virtual = netip.MustParsePrefix("198.19.0.0/17") // services
 )
 
-// clientNet is the network between client and node of a lane, clientAddr the client's address, nodeAddr the node's.
+// clientNet is the network between client and node of a lane, clientAddr the client's address,
+// nodeAddr the node's.
 func clientNet(lane int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(lane), 0}), 24)
 }
 func clientAddr(lane int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(lane), 2}) }
 func nodeAddr(lane int) netip.Addr   { return netip.AddrFrom4([4]byte{198, 18, byte(lane), 1}) }
 
-// wire gives the addresses of a node and an endpoint on the link between them.
+// wire returns the addresses of a node and an endpoint on the link between them.
 func wire(lane, endpoint int) (node, end netip.Addr) {
 	at := func(host int) netip.Addr {
 		return netip.AddrFrom4([4]byte{198, 18, byte(maxLanes + lane), byte(4*endpoint + host)})
@@ -66,7 +67,8 @@ func (s size) String() string {
 	return fmt.Sprintf("%d services, %d endpoints", s.services, s.backends)
 }
 
-// measured are the services that are measured, by their port. Those of tools that need all connections at one endpoint have one.
+// measured are the services that are measured, by their port. Those of tools that need all
+// connections at one endpoint have one.
 var measured = []struct {
 	name   string
 	port   uint16
@@ -111,7 +113,8 @@ func (s size) measured() []rules.Service {
 	return out
 }
 
-// virtualAddr is the i-th ClusterIP, externalAddr the address of a balancer of the i-th measured service.
+// virtualAddr is the i-th ClusterIP, externalAddr the address of a balancer of the i-th measured
+// service.
 func virtualAddr(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 19, byte((i + 1) >> 8), byte(i + 1)})
 }
@@ -125,7 +128,7 @@ func rulesNode(lane int) rules.Node {
 	return rules.Node{Pods: clients, Services: virtual, Addrs: []netip.Addr{nodeAddr(lane)}}
 }
 
-// decoded gives a service as pkg/service takes it from an API server.
+// decoded returns a service as pkg/service takes it from an API server.
 func decoded(s rules.Service) (service.Service, service.Slice) {
 	name := service.Name{Namespace: s.Namespace, Name: s.Name}
 	svc := service.Service{Name: name, ClusterIPs: []netip.Addr{s.ClusterIP}, Ports: []service.Port{{Name: s.Port, Protocol: service.TCP, Port: s.Number}}}

@@ -15,7 +15,8 @@ import (
 const (
 	fillServices  = 10000
 	fillEndpoints = 100000
-	// oursChanges and theirChanges are how many endpoints are changed in a round, one after the other.
+	// oursChanges and theirChanges are how many endpoints are changed in a round, one after the
+	// other.
 	oursChanges  = 300
 	theirChanges = 20
 	fillRounds   = 3
@@ -35,6 +36,7 @@ func (s *suite) programming(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var read, fill, entry, change, change99, theirFill, theirChange, theirChange99 []float64
 	for round := range min(fillRounds, s.Rounds) {
 		o, err := s.fillOurs(ctx, round, plan)
@@ -51,6 +53,7 @@ func (s *suite) programming(ctx context.Context) error {
 		change, theirChange = append(change, bench.Quantile(o.changes, 0.5)), append(theirChange, bench.Quantile(t.changes, 0.5))
 		change99, theirChange99 = append(change99, quantile99(o.changes)), append(theirChange99, quantile99(t.changes))
 	}
+
 	s.one(caseRead, bench.Millisecond, read...)
 	s.one(caseEntry, bench.Microsecond, entry...)
 	for _, c := range []struct {
@@ -63,6 +66,7 @@ func (s *suite) programming(ctx context.Context) error {
 		}
 		s.result.Cases = append(s.result.Cases, made)
 	}
+
 	return nil
 }
 
@@ -78,14 +82,15 @@ func manyServices(n, each int) []rules.Service {
 	return out
 }
 
-// filled is what it took to write a table, milliseconds, and microseconds an entry. Read is from when the lists were asked for, list from when they
-// had been decoded.
+// filled is what it took to write a table, milliseconds, and microseconds an entry. Read is from
+// when the lists were asked for, list from when they had been decoded.
 type filled struct {
 	read, list, entry float64
 	changes           []float64
 }
 
-// fillOurs has a new table kept by what keeps it in veild, from the lists on, and changes an endpoint after another.
+// fillOurs has a new table kept by what keeps it in veild, from the lists on, and changes an
+// endpoint after another.
 func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (f filled, err error) {
 	dir, config := s.folder(fmt.Sprintf("programming%d", round))
 	w, err := newWatched(ctx, dir, config, plan)
@@ -93,6 +98,7 @@ func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (
 	if err != nil {
 		return f, err
 	}
+
 	var took time.Duration
 	entries := 0
 	for fronts := 0; fronts < len(plan); {
@@ -103,13 +109,17 @@ func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (
 		fronts, entries, took = fronts+wr.fronts, entries+wr.entries, took+wr.took
 		f.read, f.list = millis(wr.at.Sub(w.began)), millis(wr.at.Sub(w.listed))
 	}
+
 	f.entry = micros(took) / float64(entries)
 	if err := w.problems(ctx); err != nil {
 		return f, err
 	}
-	// As fast as a large cluster changes, and not as fast as it goes: a processor that sleeps wakes late.
+
+	// As fast as a large cluster changes, and not as fast as it goes: a processor that sleeps wakes
+	// late.
 	tick := time.NewTicker(changePause)
 	defer tick.Stop()
+
 	for i := range oursChanges {
 		event, err := changeEvent(changed(plan[i*len(plan)/oursChanges], i), feedVersion+1+i)
 		if err != nil {
@@ -126,6 +136,7 @@ func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (
 		}
 		f.changes = append(f.changes, millis(wr.at.Sub(start)))
 	}
+
 	return f, w.problems(ctx)
 }
 
@@ -155,6 +166,7 @@ func fillTheirs(ctx context.Context, l *lane, plan []rules.Service) (f filled, e
 	if f.list, err = nft(&b); err != nil {
 		return f, err
 	}
+
 	for i := range theirChanges {
 		var b bytes.Buffer
 		if err := rules.NFTablesChange(&b, changed(plan[i*len(plan)/theirChanges], i)); err != nil {
@@ -166,6 +178,7 @@ func fillTheirs(ctx context.Context, l *lane, plan []rules.Service) (f filled, e
 		}
 		f.changes = append(f.changes, took)
 	}
+
 	return f, nil
 }
 

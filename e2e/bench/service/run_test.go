@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // TestRun measures a second of some of what pods see, with small tables, and looks at what is left.
@@ -22,6 +22,7 @@ func TestRun(t *testing.T) {
 	for _, p := range needed {
 		nettest.NeedProgram(t, p[0])
 	}
+
 	// Whatever is there: no part of this test starts it.
 	o := Options{
 		Rounds: 1, Turns: 1, Slower: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod, partCost}, Sizes: []int{4}, HAProxy: "true", Root: ".",
@@ -35,6 +36,7 @@ func TestRun(t *testing.T) {
 	if err := rep.Result.Validate(); err != nil {
 		t.Error(err)
 	}
+
 	for _, name := range []string{
 		"pod_connections_to_direct", "pod_connections_to_nftables", "pod_connections_to_iptables", "pod_connections_nftables_to_direct",
 		"pod_connect_request_response_latency_to_direct", "pod_connect_request_response_latency_to_direct_p99",
@@ -49,21 +51,25 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s has no label", name)
 		}
 	}
+
 	for _, g := range rep.Result.Gates {
 		if strings.HasPrefix(g.Name, "part ") {
 			t.Errorf("%s: %s", g.Name, g.Got)
 		}
 	}
+
 	nothingLeft(t)
 }
 
-// TestInterruptedRun ends a run in the middle: what was measured until then is in the result, and nothing is left.
+// TestInterruptedRun ends a run in the middle: what was measured until then is in the result, and
+// nothing is left.
 func TestInterruptedRun(t *testing.T) {
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
 	for _, p := range needed {
 		nettest.NeedProgram(t, p[0])
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	o := Options{
 		Rounds: 99, Turns: 1, Slower: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod}, Sizes: []int{4}, HAProxy: "true", Root: ".", only: []string{qCRRLatency},
@@ -74,6 +80,7 @@ func TestInterruptedRun(t *testing.T) {
 			}
 		},
 	}
+
 	start := time.Now()
 	rep, err := Run(ctx, o)
 	if err == nil || !strings.Contains(err.Error(), "canceled") {
@@ -85,15 +92,18 @@ func TestInterruptedRun(t *testing.T) {
 	if err := rep.Result.Validate(); err != nil {
 		t.Error(err)
 	}
+
 	for _, name := range []string{"pod_connect_request_response_latency_to_direct", "pod_connect_request_response_latency_to_nftables_processor"} {
 		if c := rep.Result.Find(name, 0); c == nil || c.Ours.N != 1 {
 			t.Errorf("%s: %+v, want one round", name, c)
 		}
 	}
+
 	nothingLeft(t)
 }
 
-// nothingLeft looks for cgroups, files and namespaces; processes and descriptors are looked for when the tests end.
+// nothingLeft looks for cgroups, files and namespaces; processes and descriptors are looked for
+// when the tests end.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	for _, pattern := range []string{fmt.Sprintf("/sys/fs/cgroup/%s%d", groupPrefix, os.Getpid()), fmt.Sprintf("/sys/fs/cgroup/unified/%s%d", groupPrefix, os.Getpid()), filepath.Join(os.TempDir(), ownName())} {

@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench"
 )
 
-// scaled are the names of the quantities that are measured with tables of many sizes: new connections, which is
-// what a table costs.
+// scaled are the names of the quantities that are measured with tables of many sizes: new
+// connections, which is what a table costs.
 var scaled = []string{qCRR, qCRRLatency}
 
 // manyEndpoints is how many endpoints a service has besides three.
@@ -32,8 +32,8 @@ func (c scaleSide) String() string {
 	return text
 }
 
-// scaleSides are ours and what kube-proxy has, with each number of services, with many endpoints, and ours twice with the
-// first number.
+// scaleSides are ours and what kube-proxy has, with each number of services, with many endpoints,
+// and ours twice with the first number.
 func (o Options) scaleSides(reach) []scaleSide {
 	var out []scaleSide
 	for _, side := range []string{sideOurs, sideNFTables, sideIPTables} {
@@ -99,6 +99,7 @@ func (s *suite) scale(ctx context.Context) error {
 			}
 			lanes[c.String()] = l
 		}
+
 		var groups []bench.Group
 		of := map[string]quantity{}
 		for _, q := range quantities {
@@ -112,17 +113,19 @@ func (s *suite) scale(ctx context.Context) error {
 			g.Pairs = s.scalePairs(g.Name, sides)
 			groups, of[g.Name] = append(groups, g), q
 		}
+
 		err := s.measure(ctx, groups, of)
 		s.losses(r)
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
-// losses adds, for each size, how many per cent of new connections a second ours loses against the first size, 0 where
-// that is no more than by what two tables of the first size differ.
+// losses adds, for each size, how many per cent of new connections a second ours loses against the
+// first size, 0 where that is no more than by what two tables of the first size differ.
 func (s *suite) losses(r reach) {
 	group := fmt.Sprintf("%s_%s_%s", partScale, r, qCRR)
 	twice := s.result.Find(group+suffixTwice, 0)
@@ -136,7 +139,8 @@ func (s *suite) losses(r reach) {
 	}
 }
 
-// loss is what is missing to a ratio of 1, per cent, 0 when it is no more than a ratio that should have been 1 is off.
+// loss is what is missing to a ratio of 1, per cent, 0 when it is no more than a ratio that should
+// have been 1 is off.
 func loss(ratio, shouldBe1 float64) float64 {
 	if l := 1 - ratio; l > math.Abs(1-shouldBe1) {
 		return 100 * l

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -37,6 +37,7 @@ func TestAddressesAreOfTheLab(t *testing.T) {
 		}
 		seen[a] = what
 	}
+
 	for lane := range maxLanes {
 		note(clientAddr(lane), fmt.Sprintf("client %d", lane))
 		note(nodeAddr(lane), fmt.Sprintf("node %d", lane))
@@ -49,15 +50,18 @@ func TestAddressesAreOfTheLab(t *testing.T) {
 			note(far, fmt.Sprintf("link %d of endpoint %d", lane, e))
 		}
 	}
+
 	for i := range maxBackends {
 		note(backend(i), fmt.Sprintf("backend %d", i))
 		if !block(i % endpoints).Contains(backend(i)) {
 			t.Errorf("backend %d is not of endpoint %d", i, i%endpoints)
 		}
 	}
+
 	for i := range measured {
 		note(externalAddr(i), fmt.Sprintf("balancer %d", i))
 	}
+
 	for i := range maxServices {
 		note(virtualAddr(i), fmt.Sprintf("service %d", i))
 		if !virtual.Contains(virtualAddr(i)) {
@@ -128,6 +132,7 @@ func TestParseWrk(t *testing.T) {
 				}
 				return
 			}
+
 			if err != nil || got != tt.want {
 				t.Errorf("%v, %v, want %v", got, err, tt.want)
 			}
@@ -241,7 +246,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestGatesAreOfCasesThatAreMeasured wants each case that gates.json names for this suite among those that the parts give.
+// TestGatesAreOfCasesThatAreMeasured wants each case that gates.json names for this suite among
+// those that the parts give.
 func TestGatesAreOfCasesThatAreMeasured(t *testing.T) {
 	o := Options{Sizes: Sizes}
 	known := map[string]bool{caseRead: true, caseEntry: true, caseFill + toNFTables: true, caseChange + suffixP99 + toNFTables: true}
@@ -255,15 +261,18 @@ func TestGatesAreOfCasesThatAreMeasured(t *testing.T) {
 			known[fmt.Sprintf("%s_%s_%s_%d_services%s", partScale, r, qCRR, n, suffixLoss)] = true
 		}
 	}
+
 	result := &bench.Result{Platform: bench.Namespaces}
 	for name := range known {
 		ratio, base := bench.Ratio{Median: 1, Min: 1, Max: 1}, bench.Stat{Median: 1, Min: 1, Max: 1, N: 1}
 		result.Cases = append(result.Cases, bench.Case{Name: name, Unit: bench.PerSecond, Ours: base, Base: &base, BaseName: "base", Ratio: &ratio})
 	}
+
 	gates, err := bench.Judge(result, Suite)
 	if err != nil || len(gates) < 30 {
 		t.Fatalf("%d gates, %v", len(gates), err)
 	}
+
 	for _, g := range gates {
 		if !g.OK {
 			t.Errorf("%s: want %s, got %s", g.Name, g.Want, g.Got)
@@ -282,18 +291,21 @@ func TestPairs(t *testing.T) {
 	if got, want := names(sideOurs, sideDirect, sideNFTables), "g_to_direct g_to_nftables g_nftables_to_direct"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+
 	if got, want := names(sideOurs, sideRouted, sideNFTables), "g_to_routed g_to_nftables g_routed_to_direct g_nftables_to_direct g_routed_to_nftables"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if got, want := names(sideDirect, sideHAProxy), "g_haproxy_to_direct"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+
 	// Each case of sizes has a name of its own, and sides that there are.
 	o := Options{Sizes: Sizes}
 	sides := map[string]bool{}
 	for _, c := range o.scaleSides(pod) {
 		sides[c.String()] = true
 	}
+
 	seen := map[string]bool{}
 	for _, p := range o.scalePairs("g", o.scaleSides(pod)) {
 		if seen[p.Name] || !sides[p.Ours] || !sides[p.Base] {

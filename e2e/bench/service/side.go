@@ -28,7 +28,8 @@ const (
 	sideIPVS     = "ipvs"
 )
 
-// lane makes a lane of a side and fills its table. Those with a node of ours are others for clients outside than for pods; the rest serve both.
+// lane makes a lane of a side and fills its table. Those with a node of ours are others for clients
+// outside than for pods; the rest serve both.
 func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane, error) {
 	l, err := g.newLane(ctx, side, s)
 	if err != nil {
@@ -57,7 +58,7 @@ func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane,
 	return l, nil
 }
 
-// load gives rules to a program of the node.
+// load feeds rules to a program on the node.
 func (l *lane) load(ctx context.Context, write func(io.Writer, rules.Node, []rules.Service) error, name string, args ...string) error {
 	var b bytes.Buffer
 	if err := write(&b, rulesNode(l.number), l.size.plan()); err != nil {
@@ -68,8 +69,8 @@ func (l *lane) load(ctx context.Context, write func(io.Writer, rules.Node, []rul
 	if _, err := run(cmd); err != nil {
 		return err
 	}
-	// What has been closed is forgotten soon, so that its number stays that of a cluster with less load: it is
-	// bounded for the whole machine, and one more reason for a rule walk to be slow.
+	// What has been closed is forgotten soon, so that its number stays that of a cluster with less
+	// load: it is bounded for the whole machine, and one more reason for a rule walk to be slow.
 	return l.node.sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "2", "net/netfilter/nf_conntrack_tcp_timeout_close", "2")
 }
 
@@ -98,7 +99,8 @@ func (g *ground) haproxy(ctx context.Context, l *lane) error {
 	return g.daemon(ctx, l.node, ports, g.haproxyPath, "-db", "-f", config)
 }
 
-// laneLimits are the sizes of a lane's tables: room for the largest, without that for a million backends in each of them.
+// laneLimits are the sizes of a lane's tables: room for the largest, without that for a million
+// backends in each of them.
 var laneLimits = service.Limits{Fronts: service.DefaultLimits.Fronts, Slots: 1 << 18, Members: 1 << 12, Sources: 1 << 10}
 
 // tableDir is where the table of a lane is pinned.
@@ -136,7 +138,8 @@ func apply(p *service.Planner, t *table.Table) error {
 	return errors.Join(p.Problems()...)
 }
 
-// proof wants answers from all three endpoints, about as many from each, and that a node of ours whose kernel routes tracks connections as one in use does.
+// proof wants answers from all three endpoints, about as many from each, and that a node of ours
+// whose kernel routes tracks connections as one in use does.
 func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	cmd := l.command(ctx, r, g.self, "who", l.target(r, 0).String())
 	cmd.Env = append(os.Environ(), childEnv+"=1")
@@ -159,8 +162,8 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 // errUntracked is of a node that is cheaper than those in use.
 var errUntracked = errors.New("it would be measured too kindly")
 
-// balanced wants at least a twelfth of the answers from each endpoint, and none from anybody else. One fair choice in
-// 100,000 misses that.
+// balanced wants at least a twelfth of the answers from each endpoint, and none from anybody else.
+// One fair choice in 100,000 misses that.
 func balanced(seen map[string]int) error {
 	if len(seen) != endpoints {
 		return fmt.Errorf("answers from %d endpoints, want %d: %v", len(seen), endpoints, seen)

@@ -48,8 +48,9 @@ func (s *space) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid()
 
 func (s *space) do(fn func() error) error { return netns.DoFd(int(s.f.Fd()), s.name, fn) }
 
-// command prepares a program in the namespace, and in a cgroup unless that is nil. It dies with this process: Go ends no thread that
-// starts programs, so the signal at the parent thread's death comes at the process's.
+// command prepares a program in the namespace, and in a cgroup unless that is nil. It dies with
+// this process: Go ends no thread that starts programs, so the signal at the parent thread's death
+// comes at the process's.
 func (s *space) command(ctx context.Context, cgroup *os.File, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + s.path(), "--", name}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -60,7 +61,8 @@ func (s *space) command(ctx context.Context, cgroup *os.File, name string, args 
 	return cmd
 }
 
-// run runs a program to its end and gives what it printed; the error has what it wrote to its standard error.
+// run runs a program to its end and returns what it printed; the error has what it wrote to its
+// standard error.
 func run(cmd *exec.Cmd) ([]byte, error) {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -71,7 +73,7 @@ func run(cmd *exec.Cmd) ([]byte, error) {
 	return out, nil
 }
 
-// tail gives the end of a text, at most n bytes of it.
+// tail returns the end of a text, at most n bytes of it.
 func tail(text string, n int) string {
 	text = strings.TrimSpace(text)
 	return text[max(0, len(text)-n):]
@@ -127,11 +129,13 @@ func (s *space) start(ctx context.Context, ports []uint16, name string, args ...
 	return d, nil
 }
 
-// listening waits until somebody listens on the port, without connecting to it: some serve one connection at a time.
+// listening waits until somebody listens on the port, without connecting to it: some serve one
+// connection at a time.
 func (s *space) listening(ctx context.Context, port uint16, ended <-chan struct{}) error {
 	deadline := time.After(10 * time.Second)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+
 	for {
 		var inUse bool
 		err := s.do(func() error {
@@ -145,6 +149,7 @@ func (s *space) listening(ctx context.Context, port uint16, ended <-chan struct{
 		if err != nil || inUse {
 			return err
 		}
+
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -70,8 +70,8 @@ type suite struct {
 	labels map[string]string
 }
 
-// Run measures. The report is there, with what was measured, whenever measuring began, also with an error. Missed gates are no error.
-// It needs root, and a program that calls Child first.
+// Run measures. The report is there, with what was measured, whenever measuring began, also with an
+// error. Missed gates are no error. It needs root, and a program that calls Child first.
 func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -132,7 +132,8 @@ func (s *suite) parts(ctx context.Context) error {
 	return nil
 }
 
-// judge adds the gates of gates.json, but for those of parts that were not chosen: cases begin with the name of their part.
+// judge adds the gates of gates.json, but for those of parts that were not chosen: cases begin with
+// the name of their part.
 func (s *suite) judge() error {
 	gates, err := bench.Judge(s.result, Suite)
 	for _, g := range gates {
@@ -144,8 +145,8 @@ func (s *suite) judge() error {
 	return err
 }
 
-// lane gives the lane of a side, made at its first use; number tells lanes of one side and size apart. Before it is given
-// the first time for a reach, its service must answer.
+// lane returns the lane of a side, made at its first use; number tells lanes of one side and size
+// apart. Before it is given the first time for a reach, its service must answer.
 func (s *suite) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {
 	key := fmt.Sprintf("%s, %s, %d", side, z, number)
 	if side == sideOurs || side == sideRouted || side == sideGuarded {
@@ -193,8 +194,8 @@ func (s *suite) beside(what, side string, v float64) {
 	s.besides[what][side] = append(s.besides[what][side], v)
 }
 
-// measure runs groups and adds their cases, and those of what else was measured with them. quantityOf has the
-// quantity of each group.
+// measure runs groups and adds their cases, and those of what else was measured with them.
+// quantityOf has the quantity of each group.
 func (s *suite) measure(ctx context.Context, groups []bench.Group, quantityOf map[string]quantity) error {
 	s.besides = map[string]map[string][]float64{}
 	cases, ended := s.runner.RunGroups(ctx, groups)
@@ -208,7 +209,8 @@ func (s *suite) measure(ctx context.Context, groups []bench.Group, quantityOf ma
 	return ended
 }
 
-// addBesides adds the cases of what was measured together with a group, of the rounds that were whole.
+// addBesides adds the cases of what was measured together with a group, of the rounds that were
+// whole.
 func (s *suite) addBesides(g bench.Group, all []extra) error {
 	for _, e := range all {
 		sides := s.besides[g.Name+e.suffix]
@@ -228,7 +230,7 @@ func (s *suite) addBesides(g bench.Group, all []extra) error {
 	return nil
 }
 
-// turns gives the mean of each n values.
+// turns returns the mean of each n values.
 func turns(values []float64, n int) []float64 {
 	var out []float64
 	for round := range slices.Chunk(values, n) {

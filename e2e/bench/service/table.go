@@ -67,6 +67,7 @@ func (s *suite) published() report.Table {
 			"Above 1 is better for rates, below 1 for times.",
 		Head: append([]string{"", "by", "loxilb to IPVS"}, "ours to nftables", "to iptables", "to haproxy", "to direct", "to guarded", "to IPVS", "nftables to direct", "routed to nftables"),
 	}
+
 	for _, r := range []reach{pod, outside} {
 		for _, q := range quantities {
 			rows := append([]extra{{"", "", q.unit, q.published}}, q.extras...)
@@ -87,6 +88,7 @@ func (s *suite) published() report.Table {
 			}
 		}
 	}
+
 	return t
 }
 
@@ -99,7 +101,8 @@ func (s *suite) ratio(name string) string {
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
 }
 
-// sizes is new connections a second by the number of services, each side against itself with the first number.
+// sizes is new connections a second by the number of services, each side against itself with the
+// first number.
 func (s *suite) sizes() report.Table {
 	t := report.Table{
 		Title: "New connections a second, by the number of services",

@@ -36,7 +36,8 @@ func (g *ground) openLoop(ctx context.Context, l *lane, r reach, o openloop.Load
 	return res, sound(res)
 }
 
-// sound wants a result without failures, and with fewer unfinished operations than would hide in the 99th percentile.
+// sound wants a result without failures, and with fewer unfinished operations than would hide in
+// the 99th percentile.
 func sound(r openloop.Result) error {
 	switch {
 	case r.Failed > 0:
@@ -52,7 +53,7 @@ const (
 	wrkConnections = 99
 )
 
-// wrk runs wrk at the client and gives requests a second; short is a connection for each request.
+// wrk runs wrk at the client and returns requests a second; short is a connection for each request.
 func (g *ground) wrk(ctx context.Context, l *lane, r reach, short bool, d time.Duration) (float64, error) {
 	args := []string{"-t", fmt.Sprint(wrkThreads), "-c", fmt.Sprint(wrkConnections), "-d", fmt.Sprintf("%ds", int(d.Seconds()))}
 	if short {
@@ -71,7 +72,8 @@ var (
 	wrkStatus = regexp.MustCompile(`(?m)^\s+Non-2xx or 3xx responses: (\d+)`)
 )
 
-// parseWrk reads what wrk prints. Errors of reading are allowed: wrk counts an answer's end by the server as one.
+// parseWrk reads what wrk prints. Errors of reading are allowed: wrk counts an answer's end by the
+// server as one.
 func parseWrk(out string) (perSecond float64, err error) {
 	if m := wrkErrors.FindStringSubmatch(out); m != nil && (m[1] != "0" || m[3] != "0" || m[4] != "0") {
 		return 0, fmt.Errorf("wrk: %s", strings.TrimSpace(m[0]))

@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// watched is a table that is kept as veild keeps it: its client reads a feed, its proxy plans and writes.
+// watched is a table that is kept as veild keeps it: its client reads a feed, its proxy plans and
+// writes.
 type watched struct {
 	feed  *feed
 	table *table.Table
@@ -37,8 +38,8 @@ type written struct {
 	err             error
 }
 
-// newWatched begins to keep a table of the default sizes, pinned in dir; config is a file for its credentials. It is to be closed also after
-// an error.
+// newWatched begins to keep a table of the default sizes, pinned in dir; config is a file for its
+// credentials. It is to be closed also after an error.
 func newWatched(ctx context.Context, dir, config string, plan []rules.Service) (w *watched, err error) {
 	w = &watched{writes: make(chan written, 2*oursChanges), end: func() {}}
 	if w.table, err = openTable(table.Config{Dir: dir, Limits: service.DefaultLimits}); err != nil {
@@ -54,12 +55,14 @@ func newWatched(ctx context.Context, dir, config string, plan []rules.Service) (
 	if err != nil {
 		return w, err
 	}
+
 	if w.proxy, err = proxy.New(proxy.Options{Node: "node", Limits: service.DefaultLimits, Table: timed{w.table, w.writes}}); err != nil {
 		return w, err
 	}
 	if err := w.proxy.Begin(); err != nil {
 		return w, err
 	}
+
 	w.proxy.SetNodeAddrs(nil)
 	ctx, w.end = context.WithCancel(ctx)
 	w.ended.Go(func() { w.proxy.Run(ctx) })

@@ -32,7 +32,7 @@ type quantity struct {
 	title string
 }
 
-// value gives the figure in the quantity's unit; 0 when it was not measured.
+// value returns the figure in the quantity's unit; 0 when it was not measured.
 func (q quantity) value(m fio.Measured) float64 {
 	d := m.Sum()
 	switch q.unit {
@@ -47,16 +47,18 @@ func (q quantity) value(m fio.Measured) float64 {
 // task is one run of fio: jobs that run at once, each with a quantity.
 type task struct {
 	name string
-	// everywhere is whether it is for all disks, not for the free one alone.
+	// everywhere reports whether it is for all disks, not for the free one alone.
 	everywhere bool
-	// cpu is whether the processors' time is a quantity: not where there is a ramp whose bytes do not count.
+	// cpu reports whether the processors' time is a quantity: not where there is a ramp whose bytes
+	// do not count.
 	cpu        bool
 	quantities []quantity
 	jobs       func(o Options, device string, room int64) []fio.Job
 }
 
-// freeTurns is how often each side is measured in a round on the disk without limits, for what is held against cryptsetup there: what else the machine does is then
-// most of what two like sides differ by.
+// freeTurns is how often each side is measured in a round on the disk without limits, for what is
+// held against cryptsetup there: what else the machine does is then most of what two like sides
+// differ by.
 const freeTurns = 2
 
 // turns is how often each side of the task is measured in a round on that disk.
@@ -73,7 +75,8 @@ const (
 	rampShare = 7
 )
 
-// kubestr is the default job of kastenhq/kubestr (pkg/fio/fio_jobs.go): four jobs at once, without latencies (gtod_reduce).
+// kubestr is the default job of kastenhq/kubestr (pkg/fio/fio_jobs.go): four jobs at once, without
+// latencies (gtod_reduce).
 func kubestr(o Options, device string, room int64) []fio.Job {
 	var jobs []fio.Job
 	size := room / 4 / mib * mib
@@ -91,7 +94,8 @@ func kubestr(o Options, device string, room int64) []fio.Job {
 // words are fio's for people.
 var words = map[string]string{"randread": "random read", "randwrite": "random write"}
 
-// serial is one job of Constellation's benchmark (.github/actions/e2e_benchmark/fio.ini): one submitter on one processor.
+// serial is one job of Constellation's benchmark (.github/actions/e2e_benchmark/fio.ini): one
+// submitter on one processor.
 func serial(rw, block string, depth int, extra ...string) task {
 	name := rw + "_" + block
 	q := quantity{name, bench.IOPS, fmt.Sprintf("%s %s, queue of %d", block, words[rw], depth)}

@@ -29,11 +29,13 @@ type figure struct {
 type run struct {
 	task
 	disk *disk
-	// values are by figure and side, one a turn of a round: those of one turn are measured directly after one another.
+	// values are by figure and side, one a turn of a round: those of one turn are measured directly
+	// after one another.
 	values map[figure]map[string][]float64
 }
 
-// group is the run for the runner, which keeps the order; the figures are kept here, because one run of fio gives several.
+// group is the run for the runner, which keeps the order; the figures are kept here, because one
+// run of fio gives several.
 func (s *suite) group(r *run) bench.Group {
 	g := bench.Group{Name: r.disk.name + ", " + r.name, Unit: r.quantities[0].unit, Turns: r.turns(r.disk.name)}
 	for _, side := range []string{sideOurs, sidePlain, sideCrypt} {
@@ -59,6 +61,7 @@ func (s *suite) measure(ctx context.Context, r *run, side string) (bench.Sample,
 	if len(measured) != len(r.quantities) {
 		return bench.Sample{}, fmt.Errorf("%d jobs measured, want %d", len(measured), len(r.quantities))
 	}
+
 	var bytes int64
 	for i, q := range r.quantities {
 		m := measured[i]
@@ -75,6 +78,7 @@ func (s *suite) measure(ctx context.Context, r *run, side string) (bench.Sample,
 		}
 		bytes += m.Sum().Bytes
 	}
+
 	if r.cpu {
 		r.keep(figure{r.name, cpuSuffix, bench.CoreSecondsPerGB}, side, busy.Seconds()/(float64(bytes)/1e9))
 	}
@@ -88,7 +92,8 @@ func (r *run) keep(f figure, side string, v float64) {
 	r.values[f][side] = append(r.values[f][side], v)
 }
 
-// parseRun reads what measure's line of shell prints: the first line of /proc/stat, fio's JSON, and that line again.
+// parseRun reads what measure's line of shell prints: the first line of /proc/stat, fio's JSON, and
+// that line again.
 func parseRun(out []byte) (measured []fio.Measured, busy time.Duration, err error) {
 	out = bytes.TrimSpace(out)
 	first, last := bytes.IndexByte(out, '\n'), bytes.LastIndexByte(out, '\n')

@@ -56,10 +56,10 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// has is whether the disk is measured.
+// has reports whether the disk is measured.
 func (o *Options) has(disk string) bool { return len(o.Disks) == 0 || slices.Contains(o.Disks, disk) }
 
-// Names gives the names of all disks.
+// Names returns the names of all disks.
 func Names() []string {
 	var names []string
 	for _, l := range limits {

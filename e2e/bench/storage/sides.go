@@ -29,7 +29,7 @@ type disk struct {
 	room int64
 }
 
-// newDisks gives the disks that are measured.
+// newDisks returns the disks that are measured.
 func newDisks(o Options) []*disk {
 	var out []*disk
 	for _, l := range limits {
@@ -44,8 +44,8 @@ func newDisks(o Options) []*disk {
 	return out
 }
 
-// prepare makes the three devices: a volume, a plain mapping and cryptsetup's, all from the same place of their partitions. The two that encrypt have the same
-// table, or it is an error.
+// prepare makes the three devices: a volume, a plain mapping and cryptsetup's, all from the same
+// place of their partitions. The two that encrypt have the same table, or it is an error.
 func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error {
 	if d.IOPS == 0 {
 		o.Progress("disk %s: writing all of it once", d.name)
@@ -53,6 +53,7 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 			return err
 		}
 	}
+
 	const volume = "pvc-bench"
 	flags := []string{"-dir", "/var/lib/volumetool/" + d.name, "-disks", d.Device(1), "-tuning", string(o.Tuning)}
 	if _, err := m.Do(ctx, append(flags, "provision", volume, fmt.Sprint(d.room))...); err != nil {
@@ -62,6 +63,7 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 	if err != nil {
 		return err
 	}
+
 	plain := "plain-" + d.name
 	table := fmt.Sprintf("0 %d linear %s %d", d.room/512, d.Device(2), crypt.DataOffset/512)
 	if _, err := m.Exec(ctx, fmt.Sprintf("dmsetup create %s --table '%s'", plain, table)); err != nil {
@@ -71,16 +73,19 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 	if err != nil {
 		return err
 	}
+
 	d.deviceBySide = map[string]string{sideOurs: ours.Path, sidePlain: "/dev/mapper/" + plain, sideCrypt: stock.Path}
 	tables, err := m.Exec(ctx, fmt.Sprintf("for d in %s %s; do dmsetup table $(cat /sys/block/$(basename $(readlink -f $d))/dm/name); done", ours.Path, stock.Path))
 	if err != nil {
 		return err
 	}
+
 	return alike(string(tables))
 }
 
-// fill is the line of shell that writes zeros to all partitions. Their file on the host is sparse: a side that first writes to a place would pay for its room, and
-// one that first reads it would be given zeros for nothing.
+// fill is the line of shell that writes zeros to all partitions. Their file on the host is sparse:
+// a side that first writes to a place would pay for its room, and one that first reads it would be
+// given zeros for nothing.
 func (d *disk) fill() string {
 	var parts []string
 	for i := range sides {
@@ -89,7 +94,8 @@ func (d *disk) fill() string {
 	return strings.Join(parts, " && ")
 }
 
-// alike refuses two tables of dm-crypt, a line each as dmsetup prints them, that differ in more than length, key and device.
+// alike refuses two tables of dm-crypt, a line each as dmsetup prints them, that differ in more
+// than length, key and device.
 func alike(tables string) error {
 	lines := strings.Split(strings.TrimSpace(tables), "\n")
 	if len(lines) != 2 {

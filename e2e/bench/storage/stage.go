@@ -21,10 +21,11 @@ const (
 
 const (
 	stageSize = 10 << 30
-	// stageRoom is the size of the disk of its own on which the files of both sides are: the machine's root has less than one volume needs. Little of
-	// it is written.
+	// stageRoom is the size of the disk of its own on which the files of both sides are: the
+	// machine's root has less than one volume needs. Little of it is written.
 	stageRoom = 64 << 30
-	// roomAt is where that disk is mounted; below it are the driver's folder and the file that cryptsetup has.
+	// roomAt is where that disk is mounted; below it are the driver's folder and the file that
+	// cryptsetup has.
 	roomAt   = "/mnt/room"
 	stageDir = roomAt + "/volumetool"
 	image    = roomAt + "/reference.img"
@@ -37,15 +38,17 @@ func stageDisk(o Options) storage.Disk {
 	return storage.Disk{Serial: "room", Path: filepath.Join(o.Dir, "room.img"), Size: stageRoom}
 }
 
-// makeRoom mounts that disk. Its inode tables are left as they are: work in the background would be measured.
+// makeRoom mounts that disk. Its inode tables are left as they are: work in the background would be
+// measured.
 func (s *suite) makeRoom(ctx context.Context) error {
 	_, err := s.machine.Exec(ctx, fmt.Sprintf("mkfs.ext4 -q -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 %s && mkdir -p %s && mount -o noinit_itable %[1]s %[2]s",
 		stageDisk(s.Options).Device(0), roomAt))
 	return err
 }
 
-// stages measures how long it takes from the request to stage a volume of 10 GiB to its mounted file system, beside what cryptsetup and mkfs.ext4 take
-// on a loop device of a file of that size, which is attached before their time begins.
+// stages measures how long it takes from the request to stage a volume of 10 GiB to its mounted
+// file system, beside what cryptsetup and mkfs.ext4 take on a loop device of a file of that size,
+// which is attached before their time begins.
 func (s *suite) stages(ctx context.Context) error {
 	if err := s.makeRoom(ctx); err != nil {
 		return err
@@ -54,6 +57,7 @@ func (s *suite) stages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	device := strings.TrimSpace(string(loop))
 	defer func() {
 		_, _ = s.machine.Exec(context.WithoutCancel(ctx), "losetup -d "+device+"; rm "+image)
@@ -65,6 +69,7 @@ func (s *suite) stages(ctx context.Context) error {
 	if _, err := s.stock(ctx, "new", device); err != nil {
 		return err
 	}
+
 	n := 0
 	measured := func(took time.Duration, err error) (bench.Sample, error) {
 		return bench.Sample{Value: float64(took.Microseconds()) / 1000}, err
@@ -80,12 +85,14 @@ func (s *suite) stages(ctx context.Context) error {
 			Ours: func(ctx context.Context) (bench.Sample, error) { return measured(s.ours(ctx, existing, false, false)) },
 			Base: func(ctx context.Context) (bench.Sample, error) { return measured(s.stock(ctx, "existing", device)) }},
 	})
+
 	s.result.Cases = append(s.result.Cases, cases...)
 	_, end := s.machine.Do(ctx, "-dir", stageDir, "delete", existing)
 	return errors.Join(err, end)
 }
 
-// ours stages a volume in a file and unstages it again. It is made first when it is new, and deleted when it is not to stay.
+// ours stages a volume in a file and unstages it again. It is made first when it is new, and
+// deleted when it is not to stay.
 func (s *suite) ours(ctx context.Context, volume string, make, gone bool) (time.Duration, error) {
 	steps := [][]string{{"stage", volume, stageAt}, {"unstage", volume, stageAt}}
 	if make {

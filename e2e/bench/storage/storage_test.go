@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -30,9 +30,11 @@ func TestEveryGateIsMeasured(t *testing.T) {
 		if len(s.result.Gates) < 10 {
 			t.Errorf("%s: %d gates", platform, len(s.result.Gates))
 		}
+
 		for _, g := range s.result.Missed() {
 			t.Errorf("%s: %s: %s", platform, g.Name, g.Got)
 		}
+
 		if err := s.result.Validate(); err != nil {
 			t.Error(err)
 		}
@@ -40,6 +42,7 @@ func TestEveryGateIsMeasured(t *testing.T) {
 		if err := s.report().Markdown(&md); err != nil {
 			t.Error(err)
 		}
+
 		for _, c := range s.result.Cases {
 			if _, ok := s.report().Labels[c.Name]; !ok {
 				t.Errorf("case %s has no label", c.Name)

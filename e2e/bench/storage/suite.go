@@ -22,18 +22,22 @@ type suite struct {
 	result  *bench.Result
 }
 
-// Run starts a machine, measures, ends it, and gives the report, whose result is judged by the gates of the machine's platform. A part that fails is
-// listed as skipped with its error, and its gates are missed, which is no error of Run; one that ctx ends is, and comes with what was measured. It needs root.
+// Run starts a machine, measures, ends it, and returns the report, whose result is judged by the
+// gates of the machine's platform. A part that fails is listed as skipped with its error, and its
+// gates are missed, which is no error of Run; one that ctx ends is, and comes with what was
+// measured. It needs root.
 func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 	o.setDefaults()
 	s := &suite{Options: o, disks: newDisks(o), runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, err
 	}
+
 	disks := []storage.Disk{stageDisk(o)}
 	for _, d := range s.disks {
 		disks = append(disks, d.Disk)
 	}
+
 	s.machine, err = storage.Start(ctx, storage.Options{Disks: disks, Dir: o.Dir, Log: o.Log})
 	if err != nil {
 		return nil, err
@@ -42,6 +46,7 @@ func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 	if err := s.begin(ctx); err != nil {
 		return nil, err
 	}
+
 	for _, part := range []struct {
 		name string
 		run  func(context.Context) error
@@ -61,10 +66,12 @@ func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 			break
 		}
 	}
+
 	var judged error
 	if s.result.Gates, judged = bench.Judge(s.result, Suite); judged != nil {
 		return nil, errors.Join(err, judged)
 	}
+
 	return s.report(), err
 }
 

@@ -95,7 +95,7 @@ type run struct {
 	sides     []*side
 }
 
-// Run makes a claim of each class, measures them, removes everything, and gives the report.
+// Run makes a claim of each class, measures them, removes everything, and returns the report.
 func Run(ctx context.Context, k *framework.Cluster, o Options) (rep *report.Report, err error) {
 	if o.Seed == 0 {
 		o.Seed = bench.NewSeed()
@@ -141,6 +141,7 @@ func (r *run) start(ctx context.Context, s *side) error {
 	if _, err := r.cluster.Client.CoreV1().PersistentVolumeClaims(r.namespace.Name).Create(ctx, claim, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create claim: %w", err)
 	}
+
 	s.pod = &framework.Pod{Name: s.name, Change: func(p *corev1.Pod) {
 		// By the scheduler, which chooses the node of a claim that waits for one.
 		if r.Node != "" {
@@ -151,10 +152,12 @@ func (r *run) start(ctx context.Context, s *side) error {
 		}})
 		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: at})
 	}}
+
 	r.Progress("%s: a claim of class %s", s.name, s.class)
 	if err := r.namespace.Run(ctx, s.pod); err != nil {
 		return err
 	}
+
 	r.Node = s.pod.Node
 	r.Progress("%s: on node %s; filling %d MiB", s.name, r.Node, r.Size/mib)
 	_, err := s.pod.Exec(ctx, "benchtool", "disk", "-file", file, "-size", fmt.Sprint(r.Size), "-rw", "fill")

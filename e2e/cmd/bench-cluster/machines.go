@@ -22,7 +22,8 @@ import (
 // smallestMTU is IPv6's.
 const smallestMTU = 1280
 
-// parseMTUs reads a list and refuses one that would have to grow: a machine's link cannot have more than it began with.
+// parseMTUs reads a list and refuses one that would have to grow: a machine's link cannot have more
+// than it began with.
 func parseMTUs(list string) ([]int, error) {
 	var mtus []int
 	for word := range strings.SplitSeq(list, ",") {
@@ -44,13 +45,15 @@ func estimate(o cluster.Options) time.Duration {
 	return o.Estimate().Round(time.Minute)
 }
 
-// measure makes the machines, measures the reference network first, then Kubeveil, and ends the machines.
+// measure makes the machines, measures the reference network first, then Kubeveil, and ends the
+// machines.
 func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string, ...any)) (rep *report.Report, err error) {
 	o := a.options
 	root, err := lab.Root()
 	if err != nil {
 		return nil, err
 	}
+
 	o.Root = root
 	c, err := vm.New(ctx, vm.Options{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference, Dir: filepath.Join(a.out, "machines"), Log: log})
 	if err != nil {
@@ -60,14 +63,17 @@ func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string
 		_, end := c.Close()
 		err = errors.Join(err, end)
 	}()
+
 	say("machines are up (%s)", c.Accel)
 	for _, m := range c.Machines {
 		o.Nodes = append(o.Nodes, m.Name)
 	}
+
 	k, err := framework.Open(ctx, c.Kubeconfig(), framework.Options{Machines: c, Log: log})
 	if err != nil {
 		return nil, err
 	}
+
 	var control uint64
 	if !a.noReference {
 		if control, err = reference(ctx, c, k, &o, say); err != nil {
@@ -80,10 +86,12 @@ func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string
 		o.Ready = []float64{time.Since(began).Seconds()}
 		say("Kubeveil is installed, nodes are Ready %.0f s after apply", o.Ready[0])
 	}
+
 	return suiteOn(ctx, c, k, o, control)
 }
 
-// suiteOn runs the suite with what only machines can do. control is how many frames with plaintext the oracle has seen before.
+// suiteOn runs the suite with what only machines can do. control is how many frames with plaintext
+// the oracle has seen before.
 func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster.Options, control uint64) (*report.Report, error) {
 	if err := calm(ctx, c); err != nil {
 		return nil, err
@@ -108,14 +116,16 @@ func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster
 	return cluster.Run(ctx, k, o)
 }
 
-// reference gives the machines the reference plugins with plain routes, measures how soon their pods talk, takes them
-// away again, and gives how many frames with plaintext the oracle saw of it.
+// reference returns the machines the reference plugins with plain routes, measures how soon their
+// pods talk, takes them away again, and returns how many frames with plaintext the oracle saw of
+// it.
 func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *cluster.Options, say func(string, ...any)) (control uint64, err error) {
 	// Nothing but the pods that are timed is to start on it.
 	names := o.Nodes
 	if _, err := c.Kubectl(ctx, append([]string{"cordon"}, names...)...); err != nil {
 		return 0, err
 	}
+
 	say("reference network: ptp and host-local with plain routes")
 	if err := c.InstallClear(ctx); err != nil {
 		return 0, err
@@ -123,6 +133,7 @@ func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *clus
 	if o.Reference, err = cluster.FirstBytes(ctx, k, o.Nodes); err != nil {
 		return 0, err
 	}
+
 	say("reference network: new pods to their first bytes after %.1f s", bench.Quantile(slices.Clone(o.Reference), 0.5))
 	if err := c.RemoveClear(ctx); err != nil {
 		return 0, err
@@ -134,6 +145,7 @@ func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *clus
 	if err != nil {
 		return 0, err
 	}
+
 	// The kubelets' word that there is no network: else Ready would be said before Kubeveil is.
 	err = framework.Until(ctx, "nodes are not Ready without a network", 2*time.Minute, func(ctx context.Context) error {
 		nodes, err := k.Nodes(ctx)
@@ -150,12 +162,13 @@ func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *clus
 	if err != nil {
 		return 0, err
 	}
+
 	_, err = c.Kubectl(ctx, append([]string{"uncordon"}, names...)...)
 	return seen.Plaintext, err
 }
 
-// calm lets kubelet and runtime have what is left over, and gives sockets room for the pauses of an emulated reader. Otherwise what is measured is
-// the kubelet's bursts.
+// calm lets kubelet and runtime have what is left over, and gives sockets room for the pauses of an
+// emulated reader. Otherwise what is measured is the kubelet's bursts.
 func calm(ctx context.Context, c *vm.Cluster) error {
 	for _, m := range c.Machines {
 		if _, err := m.Exec(ctx, "systemctl set-property --runtime system.slice CPUWeight=5 && sysctl -qw net.core.rmem_max=4194304 net.core.rmem_default=4194304"); err != nil {
@@ -167,7 +180,8 @@ func calm(ctx context.Context, c *vm.Cluster) error {
 
 // limitLinks limits every machine's port, from the bridge to the machine; 0 takes the limits away.
 func limitLinks(ctx context.Context, c *vm.Cluster, mbps float64) error {
-	// A queue of 200 ms, because round trips of emulated machines take tens; and at least two frames in a burst.
+	// A queue of 200 ms, because round trips of emulated machines take tens; and at least two
+	// frames in a burst.
 	burst := max(2*9018, int(mbps*1e6/8*0.002))
 	for _, m := range c.Machines {
 		line := fmt.Sprintf("tc qdisc replace dev %s root tbf rate %.0fkbit burst %d latency 200ms", m.Name, mbps*1000, burst)

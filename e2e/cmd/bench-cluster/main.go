@@ -1,9 +1,10 @@
-// Bench-cluster runs the performance suite (e2e/bench/cluster) on virtual machines that it makes and removes, on which it
-// can do what a kubeconfig cannot: change the link's MTU and rate, watch the wire from outside, and measure the reference
-// plugins and the installation before Kubeveil is there. `veilctl bench` is the same suite on any cluster.
+// Bench-cluster runs the performance suite (e2e/bench/cluster) on virtual machines that it makes
+// and removes, on which it can do what a kubeconfig cannot: change the link's MTU and rate, watch
+// the wire from outside, and measure the reference plugins and the installation before Kubeveil is
+// there. `veilctl bench` is the same suite on any cluster.
 //
-// It writes result.json, report.html and report.md into -out. Exit status 1: a gate was missed, or something
-// could not be measured. Start reading at measure.
+// It writes result.json, report.html and report.md into -out. Exit status 1: a gate was missed, or
+// something could not be measured. Start reading at measure.
 package main
 
 import (

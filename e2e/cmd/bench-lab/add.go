@@ -14,8 +14,8 @@ import (
 // workers add pods at the same time.
 const workers = 8
 
-// add measures the plugin against the reference plugins, nothing else in either chain. With IPv6 the
-// reference waits for duplicate address detection, so it is IPv4 that is compared.
+// add measures the plugin against the reference plugins, nothing else in either chain. With IPv6
+// the reference waits for duplicate address detection, so it is IPv4 that is compared.
 func (r *run) add(ctx context.Context) (err error) {
 	var labs [2]*lab.Lab
 	for i, network := range []lab.Network{lab.Veil, lab.Clear} {
@@ -37,7 +37,7 @@ func (r *run) add(ctx context.Context) (err error) {
 	return r.addMany(ctx, labs[0].Nodes()[0])
 }
 
-// addP50 adds pods one after the other, removes them, and gives the median time of ADD.
+// addP50 adds pods one after the other, removes them, and returns the median time of ADD.
 func (r *run) addP50(n *lab.Node) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		var millis []float64
@@ -64,6 +64,7 @@ func (r *run) addMany(ctx context.Context, n *lab.Node) error {
 		names = make(chan string)
 		start = time.Now()
 	)
+
 	for range workers {
 		wg.Go(func() {
 			for name := range names {
@@ -75,24 +76,29 @@ func (r *run) addMany(ctx context.Context, n *lab.Node) error {
 			}
 		})
 	}
+
 	for i := range r.pods {
 		names <- fmt.Sprintf("many%d", i)
 	}
+
 	close(names)
 	wg.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	took := float64(time.Since(start)) / float64(time.Millisecond)
 	r.say("%d pods by %d workers in %s, %d errors", r.pods, workers, bench.Millisecond.Format(took), len(errs))
 	for _, err := range errs[:min(3, len(errs))] {
 		r.say("  %v", err)
 	}
+
 	r.result.Cases = append(r.result.Cases, bench.Case{Name: caseAddWorkers, Unit: bench.Millisecond, Ours: bench.Summarize([]float64{took})})
 	gate := bench.Exactly(fmt.Sprintf("%d pods added by %d workers", r.pods, workers), len(errs), 0, "errors")
 	if len(errs) > 0 {
 		gate.Got += ", the first: " + errors.Join(errs[0]).Error()
 	}
+
 	r.result.Gates = append(r.result.Gates, gate)
 	return nil
 }

@@ -74,18 +74,20 @@ func (r *run) startBare(ctx context.Context, nodes []*lab.Node) (*bareTunnel, er
 	return b, nil
 }
 
-// device starts wireguard-go on a node and gives it a key and what our device has: MTU, queue,
+// device starts wireguard-go on a node and returns it a key and what our device has: MTU, queue,
 // group, loose source checks. It returns the public key.
 func (b *bareTunnel) device(ctx context.Context, n *lab.Node, program string) (string, error) {
 	p, err := n.Start(ctx, program, "-f", bareDevice)
 	if err != nil {
 		return "", err
 	}
+
 	b.procs = append(b.procs, p)
 	like, err := readLink(ctx, n, oursDevice)
 	if err != nil {
 		return "", err
 	}
+
 	err = lab.Until(ctx, 5*time.Second, func() error {
 		_, err := readLink(ctx, n, bareDevice)
 		return err
@@ -93,12 +95,14 @@ func (b *bareTunnel) device(ctx context.Context, n *lab.Node, program string) (s
 	if err != nil {
 		return "", err
 	}
+
 	err = errors.Join(
 		n.IP(ctx, fmt.Sprintf("link set %s group %d mtu %d txqueuelen %d up", bareDevice, config.TunnelGroup, like.MTU, like.Queue)),
 		n.Sysctl("net/ipv4/conf/"+bareDevice+"/rp_filter", "2"))
 	if err != nil {
 		return "", err
 	}
+
 	private, err := n.Exec(ctx, "wg", "genkey")
 	if err != nil {
 		return "", err
@@ -106,6 +110,7 @@ func (b *bareTunnel) device(ctx context.Context, n *lab.Node, program string) (s
 	if err := os.WriteFile(n.Path("/run/bare.key"), private, 0o600); err != nil {
 		return "", err
 	}
+
 	public, err := n.Exec(ctx, "sh", "-c", "wg pubkey </run/bare.key")
 	return strings.TrimSpace(string(public)), err
 }
@@ -141,7 +146,7 @@ func (b *bareTunnel) use(ctx context.Context, device string) error {
 	return nil
 }
 
-// close gives the routes back, ends wireguard-go and lets veild go on.
+// close restores the routes, ends wireguard-go and lets veild go on.
 func (b *bareTunnel) close(ctx context.Context) error {
 	var errs []error
 	errs = append(errs, b.use(ctx, oursDevice))

@@ -32,6 +32,7 @@ func (r *run) capped(ctx context.Context) (err error) {
 		}
 		pairs[i] = p
 	}
+
 	if r.result.Leaks.ControlPlaintext == 0 {
 		return errors.New("the oracle saw no plaintext on the network in clear: it cannot see")
 	}
@@ -39,6 +40,7 @@ func (r *run) capped(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+
 	tcp := func(p *pair) bench.Measure {
 		return p.at("1gbit", func(ctx context.Context) (bench.Sample, error) { return p.flow(r.tcp+1e9).TCP(ctx, 1) })
 	}
@@ -53,6 +55,7 @@ func (r *run) capped(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+
 	r.result.Cases = append(r.result.Cases, cases...)
 	r.result.Gates = append(r.result.Gates,
 		bench.AtLeast(labels[caseTCPCapped]+", against "+baseClear+": loses ≤ 6 %", r.result.Find(caseTCPCapped, mtu), 0.94),

@@ -91,11 +91,13 @@ func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
 	if err != nil {
 		return err
 	}
+
 	began := time.Now()
 	beats, err := s.beats(ctx, pods, began)
 	if err != nil {
 		return err
 	}
+
 	elapsed := time.Since(began)
 	cpuAfter, err := load.ProcessCPU(pid)
 	if err != nil {
@@ -109,13 +111,16 @@ func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
 	if err != nil {
 		return err
 	}
+
 	if since = since[len(logged):]; len(since) == 0 {
 		return errors.New("veild configured no peer")
 	}
+
 	var waits []float64
 	for _, c := range since {
 		waits = append(waits, float64(c.waited)/float64(time.Millisecond))
 	}
+
 	turns := after.minus(before)
 	s.say("%d beats in %.1f s: %.0f turns, mean %.1f ms; %d changes of the tunnels, median %.1f ms", beats, elapsed.Seconds(), turns.count, 1000*turns.sum/max(turns.count, 1), len(since), bench.Quantile(waits, 0.5))
 	s.one(caseChurnCPU, bench.Percent, 100*(cpuAfter-cpu).Seconds()/elapsed.Seconds())

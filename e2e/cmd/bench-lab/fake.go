@@ -82,10 +82,12 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+
 	var cidrs []string
 	for _, p := range s.fakePrefixes(i) {
 		cidrs = append(cidrs, p.String())
 	}
+
 	nodes := s.lab.Control.Client.CoreV1().Nodes()
 	n, err := nodes.Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: fakeName(i), Labels: map[string]string{corev1.LabelHostname: fakeName(i)}},
@@ -94,6 +96,7 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
+
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fakeAddr(i).String()}}
 	if n, err = nodes.UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {
 		return err
@@ -106,6 +109,7 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
+
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	o.SetGroupVersionKind(schema.GroupVersionKind{Group: kube.Group, Version: kube.Version, Kind: kube.Kind})
 	o.SetName(fakeName(i))

@@ -58,7 +58,8 @@ type settings struct {
 	rounds int
 	// tcp and probe are the seconds of a TCP run, without its first, and of one rate of UDP.
 	tcp, probe time.Duration
-	// adds is the number of ADDs whose median is one sample; pods that of those added at once by workers.
+	// adds is the number of ADDs whose median is one sample; pods that of those added at once by
+	// workers.
 	adds, pods int
 	// nodes known in the part scale; idle is for how long it is watched.
 	nodes int
@@ -106,7 +107,7 @@ func main() {
 	})
 }
 
-// choose gives the parts of a list of names; an empty one names all.
+// choose returns the parts of a list of names; an empty one names all.
 func choose(list string) ([]part, error) {
 	if list == "" {
 		return parts, nil
@@ -134,11 +135,13 @@ func (r *run) all(ctx context.Context, chosen []part) (err error) {
 	if r.result, err = bench.New(bench.Namespaces, root); err != nil {
 		return err
 	}
+
 	r.bin = filepath.Join(root, "out/bin")
 	r.say("%s Results go to %s.", r.result.Caveat(), r.out)
 	if err := r.lookAround(ctx); err != nil {
 		return err
 	}
+
 	for _, p := range chosen {
 		r.say("part %s", p.name)
 		err := p.run(r, ctx)
@@ -150,10 +153,12 @@ func (r *run) all(ctx context.Context, chosen []part) (err error) {
 			r.result.Gates = append(r.result.Gates, bench.Gate{Name: "part " + p.name, Want: "measured", Got: err.Error()})
 		}
 	}
+
 	gates, err := bench.Judge(r.result, "bench-lab")
 	if err != nil {
 		return err
 	}
+
 	r.result.Gates = gates
 	return program.Finish(r.out, r.report(), os.Stdout)
 }

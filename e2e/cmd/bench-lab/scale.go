@@ -34,7 +34,8 @@ type scaled struct {
 	http *http.Client
 }
 
-// scale makes a node know 1,000 others through a real API server, then another one that has pods, too.
+// scale makes a node know 1,000 others through a real API server, then another one that has pods,
+// too.
 func (r *run) scale(ctx context.Context) error {
 	return errors.Join(r.known(ctx), r.churn(ctx))
 }
@@ -105,7 +106,7 @@ func (s *scaled) waitPeers(ctx context.Context, want int) error {
 	})
 }
 
-// one adds a case with a value a round, and gives it.
+// one adds a case with a value a round, and returns it.
 func (s *scaled) one(name string, unit bench.Unit, values ...float64) *bench.Case {
 	s.result.Cases = append(s.result.Cases, bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
 	c := &s.result.Cases[len(s.result.Cases)-1]
@@ -151,7 +152,7 @@ func (s *scaled) idleCPU(ctx context.Context) error {
 // what is measured, so there are few and none meanwhile.
 const settle = 2 * time.Second
 
-// quiet waits until veild made no turn between two looks, and gives the last.
+// quiet waits until veild made no turn between two looks, and returns the last.
 func (s *scaled) quiet(ctx context.Context) (turns, error) {
 	last := turns{count: -1}
 	for range 30 {
@@ -186,7 +187,7 @@ type configuration struct {
 }
 
 // waitConfigured waits until veild says in its log that it changed the tunnels once more than
-// before, and gives what it did since then. To read a log costs veild nothing.
+// before, and returns what it did since then. To read a log costs veild nothing.
 func (s *scaled) waitConfigured(ctx context.Context, before int) (since []configuration, err error) {
 	err = lab.Until(ctx, 30*time.Second, func() error {
 		all, err := s.configured()
@@ -265,6 +266,7 @@ func (s *scaled) changes(ctx context.Context) error {
 		if _, err := s.waitConfigured(ctx, len(logged)); err != nil {
 			return err
 		}
+
 		// What the change makes the kernel say may cost another turn, which counts too.
 		if err := pause(ctx, settle); err != nil {
 			return err
@@ -277,15 +279,18 @@ func (s *scaled) changes(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		touched, took := 0, time.Duration(0)
 		for _, c := range since {
 			touched += c.peers
 			took += c.took
 		}
+
 		mean, n := after.millisSince(before)
 		millis, whole, most = append(millis, 1000*took.Seconds()), append(whole, mean), max(most, touched)
 		s.say("round %d/%d  one changed peer: %v from the table to the device, %d peers touched; %.1f ms a whole turn, %d turns", round+1, s.rounds, took, touched, mean, n)
 	}
+
 	s.one(caseTurn, bench.Millisecond, whole...)
 	s.gate(bench.Below(labels[caseChange], s.one(caseChange, bench.Millisecond, millis...), 20),
 		bench.Exactly("peers touched when one changed, in any round", most, 1, "peers"))
@@ -298,6 +303,7 @@ func (s *scaled) configured() ([]configuration, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	// veild.log, veild-2.log and so on.
 	slices.SortFunc(files, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b)) })
 	var out []configuration
@@ -319,6 +325,7 @@ func (s *scaled) configured() ([]configuration, error) {
 			out = append(out, configuration{n, took, waited})
 		}
 	}
+
 	return out, nil
 }
 
@@ -329,8 +336,8 @@ func field(line, name string) string {
 	return value
 }
 
-// fills takes all peers and routes from the node and lets a new veild put them back. The figures are
-// the time from the table to the device, and that of all turns of that veild together.
+// fills takes all peers and routes from the node and lets a new veild put them back. The figures
+// are the time from the table to the device, and that of all turns of that veild together.
 func (s *scaled) fills(ctx context.Context) error {
 	var millis, whole []float64
 	for round := range min(3, s.rounds) {
@@ -344,6 +351,7 @@ func (s *scaled) fills(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		start := time.Now()
 		if _, err := s.node.StartProgram(ctx, "veild"); err != nil {
 			return err
@@ -351,6 +359,7 @@ func (s *scaled) fills(ctx context.Context) error {
 		if _, err := s.waitConfigured(ctx, len(logged)); err != nil {
 			return err
 		}
+
 		wall := time.Since(start)
 		if err := pause(ctx, settle); err != nil {
 			return err
@@ -366,13 +375,16 @@ func (s *scaled) fills(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		took := time.Duration(0)
 		for _, c := range since {
 			took += c.took
 		}
+
 		millis, whole = append(millis, 1000*took.Seconds()), append(whole, 1000*t.seconds)
 		s.say("round %d  %d peers: %v from the table to the device; %.0f ms in %.0f whole turns; on the device %.0f ms after veild's start", round+1, s.nodes, took, 1000*t.seconds, t.count, wall.Seconds()*1000)
 	}
+
 	s.one(caseFillTurns, bench.Millisecond, whole...)
 	s.gate(bench.Below(labels[caseFill], s.one(caseFill, bench.Millisecond, millis...), 1000))
 	return nil

@@ -139,6 +139,7 @@ func (r *run) bareAt(ctx context.Context, p *pair, mtu int) (err error) {
 			return err
 		}
 	}
+
 	want := mtu - tunnelOverhead4
 	err = lab.Until(ctx, 60*time.Second, func() error {
 		got, err := p.podMTU(ctx)
@@ -150,11 +151,13 @@ func (r *run) bareAt(ctx context.Context, p *pair, mtu int) (err error) {
 	if err != nil {
 		return err
 	}
+
 	b, err := r.startBare(ctx, nodes)
 	defer func() { err = errors.Join(err, b.close(context.WithoutCancel(ctx))) }()
 	if err != nil {
 		return err
 	}
+
 	over := func(device, other string, m bench.Measure) bench.Measure {
 		return b.over(device, other, m)
 	}
@@ -167,14 +170,17 @@ func (r *run) bareAt(ctx context.Context, p *pair, mtu int) (err error) {
 	tcp := func(streams int) bench.Measure {
 		return func(ctx context.Context) (bench.Sample, error) { return p.flow(r.tcp+time.Second).TCP(ctx, streams) }
 	}
+
 	cases, err := r.runner.Run(ctx, []bench.Comparison{comp(caseTCP1, tcp(1)), comp(caseTCP4, tcp(4)), comp(caseUDP, r.udp(p, want, search, &hint))})
 	if err != nil {
 		return err
 	}
+
 	r.result.Cases = append(r.result.Cases, cases...)
 	for _, name := range []string{caseTCP1, caseTCP4, caseUDP} {
 		r.result.Gates = append(r.result.Gates, bench.AtLeast(fmt.Sprintf("%s, MTU %d, against %s", labels[name], mtu, baseBare), r.result.Find(name, mtu), 0.95))
 	}
+
 	return nil
 }
 
@@ -191,6 +197,7 @@ func (b *bareTunnel) over(device, other string, m bench.Measure) bench.Measure {
 		if err := b.use(ctx, device); err != nil {
 			return bench.Sample{}, err
 		}
+
 		var before, after [2]uint64
 		count := func(into *[2]uint64) error {
 			for i, name := range []string{device, other} {
@@ -205,6 +212,7 @@ func (b *bareTunnel) over(device, other string, m bench.Measure) bench.Measure {
 		if err := count(&before); err != nil {
 			return bench.Sample{}, err
 		}
+
 		sample, err := m(ctx)
 		if err != nil {
 			return sample, err
@@ -216,6 +224,7 @@ func (b *bareTunnel) over(device, other string, m bench.Measure) bench.Measure {
 		if carried < 1_000_000 || stray > strayBytes {
 			return sample, fmt.Errorf("%s carried %d bytes and %s %d: the routes are not what was measured", device, carried, other, stray)
 		}
+
 		return sample, nil
 	}
 }

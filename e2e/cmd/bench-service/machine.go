@@ -30,8 +30,8 @@ const (
 	saving = time.Minute
 )
 
-// onMachine does the same on a virtual machine that it makes and removes: its kernel has IPVS, which is one side more. Results come
-// to the same folder, with the machine's logs beside them.
+// onMachine does the same on a virtual machine that it makes and removes: its kernel has IPVS,
+// which is one side more. Results come to the same folder, with the machine's logs beside them.
 func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 	root, err := lab.Root()
 	if err != nil {
@@ -41,6 +41,7 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 	if err != nil {
 		return err
 	}
+
 	logFile, err := os.Create(filepath.Join(folder, "bench-service.log"))
 	if err != nil {
 		return err
@@ -55,10 +56,12 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 		_, end := c.Close()
 		err = errors.Join(err, end)
 	}()
+
 	m := c.Machines[0]
 	if err := equip(ctx, m, findHAProxy(root)); err != nil {
 		return err
 	}
+
 	cmd := m.SSH(ctx, fmt.Sprintf("modprobe -a ip_vs ip_vs_rr && cd %[1]s && PATH=%[1]s/bin:$PATH exec ./bench-service %[2]s", onMachineFolder, strings.Join(flagsOf(o), " ")))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	later := context.WithoutCancel(ctx)
@@ -72,6 +75,7 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 	if errors.As(ended, &status) && context.Cause(ctx) == nil {
 		return program.ErrFailed
 	}
+
 	return ended
 }
 
@@ -83,12 +87,14 @@ func flagsOf(o service.Options) []string {
 	}
 }
 
-// equip brings a machine this program and those of this machine that it needs and the image has not, with their libraries: both are of the same release.
+// equip brings a machine this program and those of this machine that it needs and the image has
+// not, with their libraries: both are of the same release.
 func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
+
 	// It looks for the root of a tree.
 	if err := m.Put(ctx, onMachineFolder+"/go.mod", 0o644, strings.NewReader("module bench\n")); err != nil {
 		return err
@@ -96,6 +102,7 @@ func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 	if err := m.PutFile(ctx, onMachineFolder+"/bench-service", self); err != nil {
 		return err
 	}
+
 	for name, at := range map[string]string{"wrk": "bin/wrk", "sockperf": "bin/sockperf", haproxy: "out/tools/haproxy"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
@@ -115,13 +122,15 @@ func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
 // library is a line of ldd(1) that names a file.
 var library = regexp.MustCompile(`(?m)^\s*(\S+) => (/\S+)`)
 
-// libraries gives the files that a program needs, without those of the C library, which each machine has.
+// libraries returns the files that a program needs, without those of the C library, which each
+// machine has.
 func libraries(ldd string) []string {
 	var out []string
 	for _, m := range library.FindAllStringSubmatch(ldd, -1) {
@@ -145,7 +154,8 @@ func fetch(ctx context.Context, m *vm.Machine, folder string) error {
 	return unpack(b, folder)
 }
 
-// unpack writes the plain files of an archive into a folder; what is beneath folders in it is left out.
+// unpack writes the plain files of an archive into a folder; what is beneath folders in it is left
+// out.
 func unpack(archive []byte, folder string) error {
 	for r := tar.NewReader(bytes.NewReader(archive)); ; {
 		h, err := r.Next()

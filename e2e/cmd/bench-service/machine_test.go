@@ -46,9 +46,11 @@ func TestUnpack(t *testing.T) {
 			}
 		}
 	}
+
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	root := t.TempDir()
 	folder := filepath.Join(root, "out")
 	if err := os.Mkdir(folder, 0o755); err != nil {
@@ -57,12 +59,14 @@ func TestUnpack(t *testing.T) {
 	if err := unpack(b.Bytes(), folder); err != nil {
 		t.Fatal(err)
 	}
+
 	for dir, want := range map[string]string{folder: "result.json", root: "out"} {
 		entries, err := os.ReadDir(dir)
 		if err != nil || len(entries) != 1 || entries[0].Name() != want {
 			t.Errorf("%s has %v (%v), want %s alone", dir, entries, err, want)
 		}
 	}
+
 	if err := unpack([]byte("no archive"), folder); err == nil {
 		t.Error("no error for what is no archive")
 	}

@@ -1,5 +1,6 @@
-// Bench-service runs e2e/bench/service in network namespaces of this machine. It writes result.json, report.html and report.md into -out.
-// Exit status 1: a gate was missed, or something could not be measured. Start reading at main.
+// Bench-service runs e2e/bench/service in network namespaces of this machine. It writes
+// result.json, report.html and report.md into -out. Exit status 1: a gate was missed, or something
+// could not be measured. Start reading at main.
 package main
 
 import (
@@ -43,6 +44,7 @@ func main() {
 	if status, is := service.Child(); is {
 		os.Exit(status)
 	}
+
 	flags := flag.NewFlagSet("bench-service", flag.ContinueOnError)
 	out := flags.String("out", "out/bench-service", "`folder` for result.json, report.html and report.md; emptied first")
 	limit := flags.Duration("limit", 90*time.Minute, "ends a run that hangs")
@@ -53,6 +55,7 @@ func main() {
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	parts := flags.String("parts", strings.Join(service.Parts(), ","), "which `parts`")
 	sizes := flags.String("sizes", join(service.Sizes), "`numbers` of services that are loaded; the first is what others are compared with")
+
 	machine := flags.Bool("machine", false, "measures on a virtual machine (hack/vm/image.sh), with IPVS beside the others; -parts is "+onMachineParts+" then unless it is given")
 	program.Main(flags, usage, func() (program.Run, error) {
 		given := map[string]bool{}
@@ -63,6 +66,7 @@ func main() {
 		if *machine && !given["slower"] {
 			*slower = 5
 		}
+
 		o := service.Options{
 			Rounds: *rounds, Turns: *turns, Slower: *slower, Seed: *seed, Sample: time.Duration(*seconds) * time.Second,
 			Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout),
@@ -71,10 +75,12 @@ func main() {
 		if o.Sizes, err = numbers(*sizes); err != nil {
 			return nil, fmt.Errorf("-sizes %s: %w", *sizes, err)
 		}
+
 		measure := run
 		if *machine {
 			measure = onMachine
 		}
+
 		return program.Within(*limit, func(ctx context.Context) error { return measure(ctx, *out, o) }), o.Check()
 	})
 }
@@ -97,7 +103,8 @@ func run(ctx context.Context, out string, o service.Options) error {
 	return errors.Join(err, program.Finish(folder, rep, os.Stdout))
 }
 
-// findHAProxy gives the path of the one that hack/service/deps.sh fetches, or of the machine's own.
+// findHAProxy returns the path of the one that hack/service/deps.sh fetches, or of the machine's
+// own.
 func findHAProxy(root string) string {
 	own := filepath.Join(root, "out/tools/haproxy")
 	if _, err := os.Stat(own); err == nil {

@@ -1,5 +1,6 @@
-// Bench-storage runs e2e/bench/storage on a virtual machine that it makes and removes. It writes result.json, report.html and report.md into -out.
-// Exit status 1: a gate was missed, or something could not be measured. Start reading at run.
+// Bench-storage runs e2e/bench/storage on a virtual machine that it makes and removes. It writes
+// result.json, report.html and report.md into -out. Exit status 1: a gate was missed, or something
+// could not be measured. Start reading at run.
 package main
 
 import (

@@ -8,10 +8,11 @@
 //	cluster kubectl ARGS            as the cluster's administrator
 //	cluster down                    end it and say what its leak oracle saw; 1 when that was more than tunnels and what a cluster allows, or not all
 //
-// Exit status 2: the command line is wrong; nothing was done then. That of ssh and kubectl is the program's.
+// Exit status 2: the command line is wrong; nothing was done then. That of ssh and kubectl is the
+// program's.
 //
-// The cluster belongs to one process that stays in the background; its end, however
-// that comes, ends every machine. Everything is in out/vm/cluster, or in DIR of `cluster -dir DIR VERB …`.
+// The cluster belongs to one process that stays in the background; its end, however that comes,
+// ends every machine. Everything is in out/vm/cluster, or in DIR of `cluster -dir DIR VERB …`.
 package main
 
 import (
@@ -50,7 +51,8 @@ type state struct {
 // end is how a cluster ended.
 type end struct {
 	Oracle oracle.Result `json:"oracle"`
-	// Problem is empty when all was taken apart and the oracle saw everything, and nothing that is not allowed: pods' plaintext, or what hosts had for one another outside of the control plane.
+	// Problem is empty when all was taken apart and the oracle saw everything, and nothing that is
+	// not allowed: pods' plaintext, or what hosts had for one another outside of the control plane.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -120,6 +122,7 @@ func do(dir, verb string, args []string, out io.Writer) error {
 		}
 		return attach(append(s.Kubectl, args...))
 	}
+
 	return fmt.Errorf("unknown verb %q: write up, ssh, kubectl or down: %w", verb, errUsage)
 }
 
@@ -189,26 +192,31 @@ func serve(dir string, o vm.Options) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("another process owns %s: %w", dir, err)
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	c, err := vm.New(ctx, o)
 	if err != nil {
 		return err
 	}
+
 	s := state{PID: os.Getpid(), SSH: map[string][]string{}, Kubectl: c.KubectlCommand(ctx).Args}
 	for _, m := range c.Machines {
 		s.SSH[m.Name] = m.SSH(ctx).Args
 	}
+
 	if err := write(dir, "state.json", s); err != nil {
 		_, end := c.Close()
 		return errors.Join(err, end)
 	}
+
 	<-ctx.Done()
 	result, err := c.Close()
 	e := end{Oracle: result}
 	if err := errors.Join(err, result.Err()); err != nil {
 		e.Problem = err.Error()
 	}
+
 	return write(dir, "end.json", e)
 }
 
@@ -227,7 +235,8 @@ func write(dir, name string, v any) error {
 // errNone is the answer where no cluster is ready.
 var errNone = errors.New("no cluster is ready: `make cluster-up` starts one")
 
-// read gives the state of the cluster that is ready: its process holds the lock. With errNone it is that of one that has ended, if any.
+// read returns the state of the cluster that is ready: its process holds the lock. With errNone it
+// is that of one that has ended, if any.
 func read(dir string) (state, error) {
 	var s state
 	b, err := os.ReadFile(filepath.Join(dir, "state.json"))
@@ -261,6 +270,7 @@ func down(dir string) error {
 		fmt.Fprintln(os.Stderr, "no cluster is there")
 		return nil
 	}
+
 	if err != nil {
 		return err
 	}
@@ -271,6 +281,7 @@ func down(dir string) error {
 	if err := owner.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("end process %d: %w", s.PID, err)
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 	err = lab.Until(ctx, 90*time.Second, func() error {
@@ -282,6 +293,7 @@ func down(dir string) error {
 	if err != nil {
 		return err
 	}
+
 	return verdict(dir)
 }
 

@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// untouched is a folder that must not be made, as what is in one that was must not go, for the sake of a command line that is only read.
+// untouched is a folder that must not be made, as what is in one that was must not go, for the sake
+// of a command line that is only read.
 func untouched(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "cluster")

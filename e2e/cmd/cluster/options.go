@@ -91,6 +91,7 @@ func readUp(args []string, out io.Writer) (vm.Options, error) {
 		}
 		return nil
 	})
+
 	flags.BoolVar(&o.Bare, "bare", false, "without Kubernetes")
 	flags.BoolVar(&o.NoVeil, "no-veil", false, "without Kubeveil")
 	flags.StringVar(&o.ServiceProxy, "service-proxy", config.ServiceProxyNone, program.ServiceProxyUsage)
@@ -103,17 +104,20 @@ func readUp(args []string, out io.Writer) (vm.Options, error) {
 	if err := program.CheckMachines(o.Nodes); err != nil {
 		return o, fmt.Errorf("-nodes %d: %w: %w", o.Nodes, err, errUsage)
 	}
+
 	if err := program.CheckServiceProxy(o.ServiceProxy); err != nil {
 		return o, fmt.Errorf("-service-proxy %s: %w: %w", o.ServiceProxy, err, errUsage)
 	}
 	if o.ServiceProxy == config.ServiceProxyEBPF && (o.Bare || o.NoVeil) {
 		return o, fmt.Errorf("-service-proxy %s: it is Kubeveil that translates, so leave out -bare and -no-veil: %w", o.ServiceProxy, errUsage)
 	}
+
 	for _, n := range o.Userspace {
 		if n < 1 || n > o.Nodes {
 			return o, fmt.Errorf("-userspace %d: there is no machine of that number, they are 1 to %d: %w", n, o.Nodes, errUsage)
 		}
 	}
+
 	return o, nil
 }
 

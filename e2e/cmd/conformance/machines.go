@@ -19,13 +19,14 @@ import (
 // diskSize is that of the disk for volumes, bytes; it is a sparse file.
 const diskSize = 16 << 30
 
-// onMachines runs the specs on machines that are there for this run alone. It gives the report also when the machines
-// could not be removed in good order.
+// onMachines runs the specs on machines that are there for this run alone. It returns the report
+// also when the machines could not be removed in good order.
 func onMachines(ctx context.Context, a arguments, root string, o conformance.Options) (report *conformance.Report, platform string, err error) {
 	archive := filepath.Join(root, "out/images/conformance.tar")
 	if _, err := os.Stat(archive); err != nil {
 		return nil, "", fmt.Errorf("%w: run `hack/build-conformance.sh` first", err)
 	}
+
 	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, Images: []string{archive}, Dir: filepath.Join(a.out, "machines"), Log: o.Log}
 	disk := storage.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"), Size: diskSize}
 	if a.volumes {
@@ -40,6 +41,7 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 		// One machine: the disk is one, and a volume does not leave its node.
 		m.Nodes, m.Images, m.QEMU = 1, append(m.Images, driver), disk.Arguments()
 	}
+
 	c, err := vm.New(ctx, m)
 	if err != nil {
 		return nil, "", err
@@ -55,13 +57,16 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 		}
 		err = errors.Join(err, end)
 	}()
+
 	if err := takePods(ctx, c); err != nil {
 		return nil, "", err
 	}
+
 	platform = bench.Emulated
 	if c.Accel == vm.KVM {
 		platform = bench.VM
 	}
+
 	o.Emulated = platform == bench.Emulated
 	o.Kubeconfig, o.Registry = c.Kubeconfig(), conformance.Registry
 	if a.volumes {
@@ -69,17 +74,20 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 			return nil, "", err
 		}
 	}
+
 	report, err = conformance.Run(ctx, o)
 	if a.volumes {
 		keepLogs(ctx, c, o)
 	}
+
 	return report, platform, err
 }
 
 // logPatience bounds how long logs may take to be had, of a machine that may be ill.
 const logPatience = 3 * time.Minute
 
-// keepLogs keeps what the driver, its side-cars and the kubelet said beside the logs of the specs, also after an interrupt. That it could not is told, and no more.
+// keepLogs keeps what the driver, its side-cars and the kubelet said beside the logs of the specs,
+// also after an interrupt. That it could not is told, and no more.
 func keepLogs(ctx context.Context, c *vm.Cluster, o conformance.Options) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logPatience)
 	defer cancel()
@@ -97,8 +105,8 @@ func keepLogs(ctx context.Context, c *vm.Cluster, o conformance.Options) {
 	keep("kubelet.log", said, err)
 }
 
-// takePods waits until all machines take pods: for a moment after a node is Ready it has the taint of one that is not, and specs are
-// chosen by how many nodes there are.
+// takePods waits until all machines take pods: for a moment after a node is Ready it has the taint
+// of one that is not, and specs are chosen by how many nodes there are.
 func takePods(ctx context.Context, c *vm.Cluster) error {
 	k, err := framework.Open(ctx, c.Kubeconfig(), framework.Options{})
 	if err != nil {

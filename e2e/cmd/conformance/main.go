@@ -1,5 +1,5 @@
-// Command conformance runs Kubernetes' own end-to-end tests of networking, or with -volumes those of storage drivers against Kubeveil's, and accounts for
-// each of them.
+// Command conformance runs Kubernetes' own end-to-end tests of networking, or with -volumes those
+// of storage drivers against Kubeveil's, and accounts for each of them.
 //
 // Usage:
 //
@@ -8,12 +8,15 @@
 //	conformance -volumes […]                                                         the same of volumes, on one machine
 //	conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]            on a cluster where Kubeveil is installed
 //
-// It writes result.json (schema of e2e/bench; each failure and each skip with its reason), junit.xml and report.md below -out, with the logs of the
-// tests beside them. Exit status 0: some spec passed, none failed for a reason that is not listed and, on machines of its own, nothing of the cluster was seen in
-// clear, which are the gates in result.json. 1: that is not so. 2: the command line is wrong.
+// It writes result.json (schema of e2e/bench; each failure and each skip with its reason),
+// junit.xml and report.md below -out, with the logs of the tests beside them. Exit status 0: some
+// spec passed, none failed for a reason that is not listed and, on machines of its own, nothing of
+// the cluster was seen in clear, which are the gates in result.json. 1: that is not so. 2: the
+// command line is wrong.
 //
-// The machines are given the images of hack/build-conformance.sh. A cluster of -kubeconfig pulls the upstream's, or those that -registry
-// has: the images of out/images/conformance.tar pushed there, or kubeveil.test/e2e where its nodes have them already.
+// The machines are given the images of hack/build-conformance.sh. A cluster of -kubeconfig pulls
+// the upstream's, or those that -registry has: the images of out/images/conformance.tar pushed
+// there, or kubeveil.test/e2e where its nodes have them already.
 package main
 
 import (
@@ -117,6 +120,7 @@ func run(ctx context.Context, a arguments) error {
 	if err != nil {
 		return err
 	}
+
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o := conformance.Options{
 		Program: filepath.Join(root, "out/bin/e2e.test"), Kubectl: filepath.Join(root, "out/bin/kubectl"),
@@ -133,9 +137,11 @@ func run(ctx context.Context, a arguments) error {
 		}
 		o.Suite = conformance.Volumes(definition)
 	}
+
 	if _, err := os.Stat(o.Program); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s is missing: run `hack/build-conformance.sh` first", o.Program)
 	}
+
 	// Before anything is emptied or made: a mistyped name costs seconds.
 	if _, err := o.Wanted(ctx); err != nil {
 		return err
@@ -143,6 +149,7 @@ func run(ctx context.Context, a arguments) error {
 	if a.out, err = program.Folder(a.out); err != nil {
 		return err
 	}
+
 	o.Dir = filepath.Join(a.out, "logs")
 	platform := a.platform
 	var report *conformance.Report
@@ -154,6 +161,7 @@ func run(ctx context.Context, a arguments) error {
 		}
 		report, err = conformance.Run(ctx, o)
 	}
+
 	if report == nil {
 		return err
 	}
@@ -161,5 +169,6 @@ func run(ctx context.Context, a arguments) error {
 	if err != nil && errors.Is(written, program.ErrFailed) {
 		written = nil // said already, and what else went wrong must not go under
 	}
+
 	return errors.Join(written, err)
 }

@@ -13,12 +13,14 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// write writes the three files, prints where they are, and gives program.ErrFailed when a gate of the result was missed.
+// write writes the three files, prints where they are, and gives program.ErrFailed when a gate of
+// the result was missed.
 func write(dir, root, platform string, report *conformance.Report) error {
 	result, err := bench.New(platform, root)
 	if err != nil {
 		return err
 	}
+
 	result.Started = report.Started.UTC().Truncate(time.Second)
 	report.Result(result)
 	path := filepath.Join(dir, "result.json")
@@ -28,13 +30,16 @@ func write(dir, root, platform string, report *conformance.Report) error {
 	if err := writeTexts(dir, result, report); err != nil {
 		return err
 	}
+
 	unexplained := report.Unexplained()
 	for _, v := range unexplained {
 		fmt.Printf("FAILED for no listed reason: %s\n    %s\n", v.Name, v.Message)
 	}
+
 	if result.Tests.Passed == 0 {
 		fmt.Printf("NOTHING PASSED: %s says of each spec why; choose others by -focus and -skip\n", filepath.Join(dir, "report.md"))
 	}
+
 	if report.Wire != nil {
 		for _, e := range report.Wire.Examples {
 			if e.Kind.Leak() {
@@ -42,12 +47,14 @@ func write(dir, root, platform string, report *conformance.Report) error {
 			}
 		}
 	}
+
 	fmt.Printf("%d passed, %d failed (%d of them for no listed reason), %d skipped after %s, %s\n", result.Tests.Passed, result.Tests.Failed,
 		len(unexplained), len(result.Tests.Skipped), report.Elapsed.Round(time.Second), path)
 	missed := result.Missed()
 	for _, g := range missed {
 		fmt.Printf("MISSED %s: want %s, got %s\n", g.Name, g.Want, g.Got)
 	}
+
 	if len(missed) > 0 {
 		return program.ErrFailed
 	}

@@ -19,7 +19,8 @@ const (
 	volumeSize = 96 << 20
 	// lines is how many the file has.
 	lines = 2000
-	// enough is how many must be found on the plain disk: where a file is in pieces, lines lie across two of them.
+	// enough is how many must be found on the plain disk: where a file is in pieces, lines lie
+	// across two of them.
 	enough = lines * 9 / 10
 	// shown is how much of a disk the report shows, bytes.
 	shown = 176
@@ -48,6 +49,7 @@ func (d *demo) write(ctx context.Context) error {
 	if _, err := rand.Read(random); err != nil {
 		return err
 	}
+
 	d.canary = "patient-" + hex.EncodeToString(random)
 	for _, words := range [][]string{
 		{"provision", firstVolume, fmt.Sprint(volumeSize)}, {"provision", secondVolume, fmt.Sprint(volumeSize)},
@@ -57,16 +59,19 @@ func (d *demo) write(ctx context.Context) error {
 			return err
 		}
 	}
+
 	d.say("two volumes are made and mounted: LUKS2 with a sealed record, ext4 inside")
 	plain := d.plain.Device(0)
 	line := fmt.Sprintf("mkfs.ext4 -q %[1]s && mkdir -p %[2]s && mount %[1]s %[2]s", plain, plainAt)
 	for _, at := range []string{plainAt, firstAt, secondAt} {
 		line += fmt.Sprintf(" && yes '%s;diagnosis;I10;blood pressure 171/104' | head -%d >%s/%s", d.canary, lines, at, fileName)
 	}
+
 	out, err := d.machine.Exec(ctx, line+fmt.Sprintf(" && sync && sha256sum <%s/%s", firstAt, fileName))
 	if err != nil {
 		return err
 	}
+
 	d.digest = strings.TrimSpace(string(out))
 	d.say("the same file of %d lines is written to a plain disk and to both volumes", lines)
 	return nil
@@ -98,6 +103,7 @@ func (d *demo) look(ctx context.Context) error {
 		})
 		d.say("%s, raw, from byte %d:  %s", side.disk.Serial, side.offset+a.Place, printable(data[:48]))
 	}
+
 	for _, disk := range []storage.Disk{d.plain, d.first, d.second} {
 		found, searched, err := disk.Count(d.canary)
 		if err != nil {
@@ -111,6 +117,7 @@ func (d *demo) look(ctx context.Context) error {
 		}
 		d.result.Gates = append(d.result.Gates, bench.Exactly(disk.Serial+" volume's disk: lines of the file found", found, 0, "lines"))
 	}
+
 	return nil
 }
 

@@ -1,9 +1,12 @@
-// Demo-storage shows what encrypted volumes are for: a virtual machine whose disks belong to somebody else. The same file is written to a plain disk
-// and to a volume, and the raw bytes of both are shown as the disks' owner has them; then he swaps the disks, empties one, brings back an older
-// image and changes bytes, and each time the volume is refused; and a key is wrapped anew while fio writes.
+// Demo-storage shows what encrypted volumes are for: a virtual machine whose disks belong to
+// somebody else. The same file is written to a plain disk and to a volume, and the raw bytes of
+// both are shown as the disks' owner has them; then he swaps the disks, empties one, brings back an
+// older image and changes bytes, and each time the volume is refused; and a key is wrapped anew
+// while fio writes.
 //
-// It writes report.html, report.md and result.json into -out and ends with status 1 when something of the file was found on the volume's disk,
-// when it was not found on the plain one (the search would prove nothing), or when a changed disk was opened. Start reading at show.
+// It writes report.html, report.md and result.json into -out and ends with status 1 when something
+// of the file was found on the volume's disk, when it was not found on the plain one (the search
+// would prove nothing), or when a changed disk was opened. Start reading at show.
 package main
 
 import (

@@ -14,7 +14,7 @@ import (
 // attempt is something that the owner of the disks does.
 type attempt struct {
 	what string
-	// change gives what he puts on the first and the second disk.
+	// change returns what he puts on the first and the second disk.
 	change func(first, second []byte) (newFirst, newSecond []byte)
 	want   crypt.Kind
 }
@@ -93,7 +93,8 @@ func (d *demo) same(ctx context.Context, when string) error {
 	return nil
 }
 
-// try changes the disks, has the first volume opened, wants it refused and the disk left alone, and puts the disks back.
+// try changes the disks, has the first volume opened, wants it refused and the disk left alone, and
+// puts the disks back.
 func (d *demo) try(ctx context.Context, a attempt) error {
 	first, err := d.first.Image()
 	if err != nil {
@@ -107,6 +108,7 @@ func (d *demo) try(ctx context.Context, a attempt) error {
 	if err := d.put(newFirst, newSecond); err != nil {
 		return err
 	}
+
 	got, err := d.machine.Tool(ctx, d.tool("stage", firstVolume, firstAt)...)
 	if err != nil {
 		return err
@@ -115,18 +117,22 @@ func (d *demo) try(ctx context.Context, a attempt) error {
 	if err != nil {
 		return err
 	}
+
 	r := report.Refusal{What: a.what, Want: fmt.Sprintf("refused: %s; nothing written", a.want), Got: "opened"}
 	if got.Error != "" {
 		r.Got = got.Error
 	}
+
 	r.OK = got.Kind == string(a.want) && bytes.Equal(found, newFirst)
 	if !bytes.Equal(found, newFirst) {
 		r.Got += "; the disk was written"
 	}
+
 	d.note(r)
 	if got.Error == "" {
 		return fmt.Errorf("the volume was opened")
 	}
+
 	return d.put(first, second)
 }
 

@@ -18,7 +18,8 @@ const (
 	loadTime = 20 * time.Second
 )
 
-// rewrap wraps the first volume's key by new key-encryption keys while fio reads and writes the volume.
+// rewrap wraps the first volume's key by new key-encryption keys while fio reads and writes the
+// volume.
 func (d *demo) rewrap(ctx context.Context) error {
 	job := fio.Job{
 		File: firstAt + "/load", Size: 32 << 20, Block: "4k", Depth: 8, ReadWrite: "randrw", Runtime: loadTime, Name: "load",
@@ -37,6 +38,7 @@ func (d *demo) rewrap(ctx context.Context) error {
 		jobs, err := fio.Parse(out)
 		done <- load{jobs, err}
 	}()
+
 	wrapped, err := d.machine.Do(ctx, d.tool("rewrap", firstVolume, fmt.Sprint(rewraps), pause.String())...)
 	var l load
 	select {
@@ -44,6 +46,7 @@ func (d *demo) rewrap(ctx context.Context) error {
 		return fmt.Errorf("fio ended before the key was wrapped %d times: %w", rewraps, l.err)
 	default:
 	}
+
 	l = <-done
 	if err != nil {
 		return err
@@ -51,6 +54,7 @@ func (d *demo) rewrap(ctx context.Context) error {
 	if l.err != nil {
 		return l.err
 	}
+
 	return d.judgeRewrap(wrapped, l.jobs[0])
 }
 

@@ -68,7 +68,7 @@ func (s *sniffer) read(want func([]byte) bool, limit int) {
 	}
 }
 
-// close ends the capture and gives what was kept.
+// close ends the capture and returns what was kept.
 func (s *sniffer) close() [][]byte {
 	close(s.stop)
 	frames := <-s.frames
@@ -94,6 +94,7 @@ func parseFrame(frame []byte) (p packet, ok bool) {
 	if len(frame) < 14 {
 		return p, false
 	}
+
 	ip := frame[14:]
 	var rest []byte
 	switch binary.BigEndian.Uint16(frame[12:]) {
@@ -118,12 +119,14 @@ func parseFrame(frame []byte) (p packet, ok bool) {
 	default:
 		return p, false
 	}
+
 	if p.proto == tcp || p.proto == udp {
 		if len(rest) < 4 {
 			return p, false
 		}
 		p.srcPort, p.dstPort = binary.BigEndian.Uint16(rest), binary.BigEndian.Uint16(rest[2:])
 	}
+
 	return p, true
 }
 

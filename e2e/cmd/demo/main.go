@@ -1,9 +1,9 @@
-// Demo shows what Kubeveil is for: the same pods and the same traffic on three nodes, once over
-// the reference network in clear and once over Kubeveil, there to a service too, with a sniffer on the wire of
-// both. It writes report.html, report.md and result.json into -out and ends with status 1 when
-// anything of our network was seen in clear, when the sniffer did not see the
-// plaintext of the other one (it would prove nothing), or when something forbidden got through.
-// Start reading at show.
+// Demo shows what Kubeveil is for: the same pods and the same traffic on three nodes, once over the
+// reference network in clear and once over Kubeveil, there to a service too, with a sniffer on the
+// wire of both. It writes report.html, report.md and result.json into -out and ends with status 1
+// when anything of our network was seen in clear, when the sniffer did not see the plaintext of the
+// other one (it would prove nothing), or when something forbidden got through. Start reading at
+// show.
 package main
 
 import (

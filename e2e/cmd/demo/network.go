@@ -20,7 +20,8 @@ type network struct {
 	title string
 	lab   *lab.Lab
 	pods  []*lab.Pod
-	// balanced and measured are the addresses of services, see serve; the reference network has none.
+	// balanced and measured are the addresses of services, see serve; the reference network has
+	// none.
 	balanced, measured []netip.Addr
 
 	capture report.Capture
@@ -37,10 +38,12 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 		// The size of the table for a small cluster.
 		opts.VeildConfig = map[string]any{"serviceProxy": "ebpf", "services": map[string]any{"limits": map[string]any{"slots": 1 << 16}}}
 	}
+
 	var err error
 	if n.lab, err = lab.New(ctx, opts); err != nil {
 		return nil, err
 	}
+
 	n.capture = report.Capture{Title: n.title, Leaks: kind == lab.Clear, Canary: []byte(strings.TrimSuffix(n.lab.Canary, "-"))}
 	for _, node := range n.lab.Nodes() {
 		pod, err := node.AddPod(ctx, "demo", lab.PodOptions{})
@@ -52,11 +55,13 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 		}
 		n.pods = append(n.pods, pod)
 	}
+
 	if kind == lab.Veil {
 		if err := n.serve(ctx); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 	}
+
 	d.say("%s: %d nodes, a pod on each, added in %s", n.title, nodes, added(n.pods))
 	return n, nil
 }
@@ -88,31 +93,37 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 			return ok && p.proto == udp && (p.dstPort == config.TunnelPort || p.srcPort == config.TunnelPort) && len(frame) > 250 && len(frame) < 450
 		}
 	}
+
 	s, err := sniff(n.lab.Nodes()[0].NetNS(), "eth0", want, shownFrames)
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.title, err)
 	}
+
 	messages, served, err := d.messages(ctx, n)
 	frames := s.close()
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.title, err)
 	}
+
 	for _, frame := range frames {
 		n.capture.Frames = append(n.capture.Frames, report.Frame{Summary: summary(frame), Data: frame})
 	}
+
 	if len(n.capture.Frames) == 0 {
 		return fmt.Errorf("%s: the capture on %s has none of the frames that were expected", n.title, n.lab.Nodes()[0].Name)
 	}
+
 	d.say("%s: %d messages exchanged between all pods, TCP and UDP, IPv4 and IPv6, all answered", n.title, messages)
 	if served > 0 {
 		d.say("%s: %d messages to the addresses of a service with backends on two other nodes, all answered", n.title, served)
 		d.report.Notes = append(d.report.Notes, fmt.Sprintf("While the sniffers listened, the pod of the first node sent %d messages more to the addresses of a service, all answered by its backends, the pods of the two other nodes. There is no kube-proxy: eBPF at the pod's sockets puts a backend's address in place of the service's.", served))
 	}
+
 	return nil
 }
 
-// messages lets every pod exchange messages with every other, then that of the first node with the service, and gives how many were
-// answered.
+// messages lets every pod exchange messages with every other, then that of the first node with the
+// service, and returns how many were answered.
 func (d *demo) messages(ctx context.Context, n *network) (pods, service int, err error) {
 	for _, from := range n.pods {
 		for _, to := range n.pods {

@@ -49,8 +49,9 @@ func (d *demo) refused(ctx context.Context) error {
 	})
 }
 
-// unknown connects to an address of the cluster that no node has. The node answers at once with a reset (pkg/guard, refuse); that nobody else did is
-// shown by its routes, which have no way there for a pod.
+// unknown connects to an address of the cluster that no node has. The node answers at once with a
+// reset (pkg/guard, refuse); that nobody else did is shown by its routes, which have no way there
+// for a pod.
 func (d *demo) unknown(ctx context.Context, node *lab.Node, pod *lab.Pod, to netip.Addr) error {
 	refused := netns.Do(pod.NetNS(), func() error {
 		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, lab.EchoPort).String(), 5*time.Second)

@@ -16,8 +16,9 @@ import (
 // iperfPort is iperf3's own, where the servers of package load listen.
 const iperfPort = 5201
 
-// serve makes two services for the pod of the first node: one with the pods of all other nodes behind it, and one with that of the second
-// node, whose figure is then of the same path as pod to pod.
+// serve makes two services for the pod of the first node: one with the pods of all other nodes
+// behind it, and one with that of the second node, whose figure is then of the same path as pod to
+// pod.
 func (n *network) serve(ctx context.Context) (err error) {
 	if n.balanced, err = addService(ctx, n.lab, "balanced", lab.EchoPort, n.pods[1:]...); err != nil {
 		return err
@@ -26,8 +27,8 @@ func (n *network) serve(ctx context.Context) (err error) {
 	return err
 }
 
-// addService makes a service over TCP and UDP at a port, which is that of the backends too, and its EndpointSlices, as the endpoint
-// controller would. It gives the service's addresses, IPv4 first.
+// addService makes a service over TCP and UDP at a port, which is that of the backends too, and its
+// EndpointSlices, as the endpoint controller would. It returns the service's addresses, IPv4 first.
 func addService(ctx context.Context, l *lab.Lab, name string, port int32, backends ...*lab.Pod) ([]netip.Addr, error) {
 	both := corev1.IPFamilyPolicyRequireDualStack
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{IPFamilyPolicy: &both}}
@@ -37,10 +38,12 @@ func addService(ctx context.Context, l *lab.Lab, name string, port int32, backen
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: portName, Protocol: protocol, Port: port})
 		ports = append(ports, discoveryv1.EndpointPort{Name: &portName, Protocol: &protocol, Port: &port})
 	}
+
 	s, err := l.Control.Client.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, s, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("service %s: %w", name, err)
 	}
+
 	var addrs []netip.Addr
 	for _, text := range s.Spec.ClusterIPs {
 		addr, err := netip.ParseAddr(text)
@@ -54,6 +57,7 @@ func addService(ctx context.Context, l *lab.Lab, name string, port int32, backen
 			return nil, fmt.Errorf("endpoints of service %s: %w", name, err)
 		}
 	}
+
 	return addrs, nil
 }
 

@@ -1,5 +1,6 @@
-// E2e-storage runs the cases of the CSI driver (e2e/storage/cluster) on a cluster of virtual machines that it makes and removes, with Kubeveil's
-// network, and writes result.json into -out. Exit status 1: a case failed, or the run could not be made. Start reading at run.
+// E2e-storage runs the cases of the CSI driver (e2e/storage/cluster) on a cluster of virtual
+// machines that it makes and removes, with Kubeveil's network, and writes result.json into -out.
+// Exit status 1: a case failed, or the run could not be made. Start reading at run.
 package main
 
 import (
@@ -68,12 +69,14 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 	if out, err = program.Folder(out); err != nil {
 		return err
 	}
+
 	logFile, err := os.Create(filepath.Join(out, "e2e-storage.log"))
 	if err != nil {
 		return err
 	}
 	defer logFile.Close()
 	log := slog.New(slog.NewTextHandler(logFile, nil))
+
 	// What the client library has to say, of connections that end, is not for people.
 	klog.SetSlogLogger(log)
 	disk := storage.Disk{Serial: "volumes", Path: filepath.Join(out, "volumes.img"), Size: diskSize}
@@ -90,6 +93,7 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 		_, end := c.Close()
 		err = errors.Join(err, end)
 	}()
+
 	s := &cluster.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"), Only: only, Out: os.Stdout}
 	return cases(ctx, s, root, filepath.Join(out, "result.json"))
 }

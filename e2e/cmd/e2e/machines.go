@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
-// userspace is the machine, the one that joins, whose kernel's WireGuard is kept from loading. The control plane's host has a tunnel in
-// userspace, too, and the others the kernel's.
+// userspace is the machine, the one that joins, whose kernel's WireGuard is kept from loading. The
+// control plane's host has a tunnel in userspace, too, and the others the kernel's.
 const userspace = 3
 
 // machines is the lab that a run makes for itself.
@@ -24,7 +24,8 @@ type machines struct{ *vm.Cluster }
 
 var _ suite.Lab = machines{}
 
-// onMachines makes a cluster of virtual machines, runs the suite from before its first boot to after the last case, and removes it, whatever comes.
+// onMachines makes a cluster of virtual machines, runs the suite from before its first boot to
+// after the last case, and removes it, whatever comes.
 func onMachines(ctx context.Context, a arguments, root string, o suite.Options, log *slog.Logger) (report *suite.Report, platform string, err error) {
 	began := time.Now()
 	fmt.Fprintln(o.Out, "starting virtual machines …")

@@ -6,9 +6,10 @@
 //	e2e -kubeconfig FILE [-core|-full] [-run REGEXP] [-out DIR]   on a cluster where Kubeveil is installed
 //	e2e -list                                                     the cases
 //
-// It writes result.json (schema of e2e/bench) and what helps to understand failures below -out. Exit status 0: some case passed and none failed; on
-// machines of its own, nothing of the cluster was seen in clear either, by an oracle that was seen to see where the case of the reference network ran
-// (-run may leave it out). 1: that is not so. 2: the command line is wrong.
+// It writes result.json (schema of e2e/bench) and what helps to understand failures below -out.
+// Exit status 0: some case passed and none failed; on machines of its own, nothing of the cluster
+// was seen in clear either, by an oracle that was seen to see where the case of the reference
+// network ran (-run may leave it out). 1: that is not so. 2: the command line is wrong.
 package main
 
 import (
@@ -99,6 +100,7 @@ func run(ctx context.Context, a arguments) error {
 		suite.List(os.Stdout)
 		return nil
 	}
+
 	root, err := lab.Root()
 	if err != nil {
 		return err
@@ -106,12 +108,14 @@ func run(ctx context.Context, a arguments) error {
 	if a.out, err = program.Folder(a.out); err != nil {
 		return err
 	}
+
 	file, err := os.Create(filepath.Join(a.out, "e2e.log"))
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	log := slog.New(slog.NewTextHandler(file, nil))
+
 	// What the client library has to say, of connections that end, is not for people.
 	klog.SetSlogLogger(log)
 	o := suite.Options{Core: a.core, Full: a.full, Match: a.match, Dir: a.out, Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}
@@ -124,15 +128,18 @@ func run(ctx context.Context, a arguments) error {
 	if report == nil {
 		return err
 	}
+
 	report.Print(os.Stdout)
 	if err != nil {
 		// Of the run itself; what the cases said is not lost for it.
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 	}
+
 	result, e := bench.New(platform, root)
 	if e != nil {
 		return e
 	}
+
 	result.Started = began.UTC().Truncate(time.Second)
 	result.Tests, result.Leaks = report.Tests(), report.Leaks
 	if report.Kernel != "" {
@@ -142,15 +149,18 @@ func run(ctx context.Context, a arguments) error {
 	if e := result.Write(path); e != nil {
 		return e
 	}
+
 	if err == nil && result.Tests.Passed == 0 {
 		err = errors.New("no case was run: their reasons are above")
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 	}
+
 	fmt.Printf("%s after %s on Linux %s, %s\n",
 		report.Summary(), time.Since(began).Round(time.Second), result.Kernel, path)
 	if result.Tests.Failed > 0 || err != nil || ctx.Err() != nil {
 		return program.ErrFailed
 	}
+
 	return nil
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }

@@ -1,12 +1,15 @@
-// Gates judges results: each FOLDER/result.json below out/ by the limits of e2e/bench/gates.json where they know its suite
-// (the folder's name), else by the gates that the suite has written into it. The profile follows from the
-// platform that the result names; nothing on the command line can loosen it.
+// Gates judges results: each FOLDER/result.json below out/ by the limits of e2e/bench/gates.json
+// where they know its suite (the folder's name), else by the gates that the suite has written into
+// it. The profile follows from the platform that the result names; nothing on the command line can
+// loosen it.
 //
 //	gates [-in out]
 //
-// A test that failed is a gate missed, but for a suite that lists the failures it knows: that one's own gates judge them (bench.Unexplained).
+// A test that failed is a gate missed, but for a suite that lists the failures it knows: that one's
+// own gates judge them (bench.Unexplained).
 //
-// Exit status 0: all was kept. 1: a gate was missed, a result is malformed, or there is none. 2: the command line is wrong.
+// Exit status 0: all was kept. 1: a gate was missed, a result is malformed, or there is none. 2:
+// the command line is wrong.
 package main
 
 import (
@@ -59,12 +62,14 @@ func run(in string, w io.Writer) error {
 	return errors.Join(append(errs, t.Flush())...)
 }
 
-// judge shows the gates of one result and gives an error for those that were missed and tests that failed.
+// judge shows the gates of one result and returns an error for those that were missed and tests
+// that failed.
 func judge(path string, w io.Writer) error {
 	r, err := bench.Read(path)
 	if err != nil {
 		return err
 	}
+
 	suite := filepath.Base(filepath.Dir(path))
 	gates, err := bench.Judge(r, suite)
 	if err != nil {
@@ -77,6 +82,7 @@ func judge(path string, w io.Writer) error {
 	if profile == "" {
 		profile = "its own gates"
 	}
+
 	fmt.Fprintf(w, "\n%s\t\t%s, %s\tcommit %.12s\n", suite, r.Platform, profile, r.Commit)
 	missed := 0
 	for _, g := range gates {
@@ -87,6 +93,7 @@ func judge(path string, w io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", g.Name, mark, g.Want, g.Got)
 	}
+
 	failed, want := r.Tests.Failed, "0 failed"
 	if bench.JudgesFailures(gates) {
 		failed, want = 0, "see the gates"
@@ -100,5 +107,6 @@ func judge(path string, w io.Writer) error {
 	if missed > 0 || failed > 0 {
 		return fmt.Errorf("%s: %d of %d gates missed, %d tests failed", suite, missed, len(gates), r.Tests.Failed)
 	}
+
 	return nil
 }

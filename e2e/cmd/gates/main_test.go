@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -48,10 +48,12 @@ func TestRun(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			tt.change(r)
 			if err := r.Write(filepath.Join(dir, tt.suite, "result.json")); err != nil {
 				t.Fatal(err)
 			}
+
 			var out bytes.Buffer
 			err = run(dir, &out)
 			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
@@ -62,6 +64,7 @@ func TestRun(t *testing.T) {
 			}
 		})
 	}
+
 	if err := run(t.TempDir(), &bytes.Buffer{}); err == nil {
 		t.Error("no result gave no error")
 	}

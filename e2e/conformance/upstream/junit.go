@@ -130,7 +130,8 @@ func (d *xmlDetail) summary() string {
 	return text
 }
 
-// reason is why a spec skipped itself: Ginkgo writes "skipped - REASON", and "skipped" alone where nobody wanted it.
+// reason is why a spec skipped itself: Ginkgo writes "skipped - REASON", and "skipped" alone where
+// nobody wanted it.
 func (d *xmlDetail) reason() string {
 	reason, found := strings.CutPrefix(d.Message, "skipped - ")
 	if !found {

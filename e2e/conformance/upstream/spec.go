@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Group begins the names of the specs of networking, Volumes of those of Kubeveil's volumes: e2e.test has them when it is given a definition of the
-// driver.
+// Group begins the names of the specs of networking, Volumes of those of Kubeveil's volumes:
+// e2e.test has them when it is given a definition of the driver.
 const (
 	Group   = "[sig-network]"
 	Volumes = "External Storage [Driver: csi.kubeveil.io]"
@@ -19,7 +19,8 @@ const (
 // specLine is a line of `e2e.test --list-tests`: where the spec is, then its name.
 var specLine = regexp.MustCompile(`^\s+\S+\.go:\d+: (.+)$`)
 
-// ParseSpecs reads what `e2e.test --list-tests` prints and gives the names that begin with group, in its order.
+// ParseSpecs reads what `e2e.test --list-tests` prints and returns the names that begin with group,
+// in its order.
 func ParseSpecs(printed []byte, group string) ([]string, error) {
 	var specs []string
 	seen := map[string]bool{}
@@ -51,7 +52,8 @@ func Alone(spec string) bool {
 	return strings.Contains(spec, "[Serial]") || strings.Contains(spec, "[Disruptive]")
 }
 
-// Focus is a regular expression that matches these names and no other. Ginkgo matches it with the suite's description before a name.
+// Focus is a regular expression that matches these names and no other. Ginkgo matches it with the
+// suite's description before a name.
 func Focus(specs []string) string {
 	quoted := make([]string, len(specs))
 	for i, s := range specs {

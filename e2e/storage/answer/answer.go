@@ -1,4 +1,5 @@
-// Package answer is what volumetool prints, for it and for those who run it: one JSON object, which Parse reads strictly.
+// Package answer is what volumetool prints, for it and for those who run it: one JSON object, which
+// Parse reads strictly.
 package answer
 
 import (
@@ -20,12 +21,14 @@ type Answer struct {
 	Took []time.Duration `json:"took,omitempty"`
 	// Place is where the content of a file begins on its device, bytes.
 	Place int64 `json:"place,omitempty"`
-	// Kind is why a disk was refused (crypt.Kind), or "wrong key"; Error is all that was said. Both are empty when it worked.
+	// Kind is why a disk was refused (crypt.Kind), or "wrong key"; Error is all that was said. Both
+	// are empty when it worked.
 	Kind  string `json:"kind,omitempty"`
 	Error string `json:"error,omitempty"`
 }
 
-// WrongKey is the Kind of a volume whose key is wrapped by another key-encryption key than those at hand.
+// WrongKey is the Kind of a volume whose key is wrapped by another key-encryption key than those at
+// hand.
 const WrongKey = "wrong key"
 
 // Err is what the program said, nil when it worked.

@@ -28,7 +28,8 @@ spec:
   nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [{{.Node}}]}]}]}}
 `))
 
-// measure has veilctl measure a class beside that in clear, as a person does on a cluster: a look, whose figures nobody judges.
+// measure has veilctl measure a class beside that in clear, as a person does on a cluster: a look,
+// whose figures nobody judges.
 func (s *Session) measure(ctx context.Context) error {
 	const path = dataDir + "/clear"
 	if _, err := s.node(ctx, "mkdir "+path); err != nil {

@@ -22,7 +22,8 @@ var (
 )
 
 const (
-	// dataDir is where the driver keeps what is to last, images the folder of the volumes' ciphertext there.
+	// dataDir is where the driver keeps what is to last, images the folder of the volumes'
+	// ciphertext there.
 	dataDir = "/var/lib/kubeveil/csi"
 	images  = dataDir + "/volumes"
 	// grown is the size to which files is expanded, MiB.
@@ -63,7 +64,8 @@ func cases() []one {
 	}
 }
 
-// Prepare installs the driver with its classes on the cluster, as the cases do, and does nothing else.
+// Prepare installs the driver with its classes on the cluster, as the cases do, and does nothing
+// else.
 func Prepare(ctx context.Context, s *Session) error {
 	for _, step := range cases()[:installing] {
 		limited, cancel := context.WithTimeoutCause(ctx, step.limit, fmt.Errorf("not done within %v", step.limit))
@@ -93,7 +95,8 @@ func (s *Session) install(ctx context.Context) error {
 	return s.setUp(ctx)
 }
 
-// driverReady waits for the driver on a node. Not for the rollout: the control plane's host is a node without a kubelet, where the driver's pod never starts.
+// driverReady waits for the driver on a node. Not for the rollout: the control plane's host is a
+// node without a kubelet, where the driver's pod never starts.
 func (s *Session) driverReady(ctx context.Context, node string) error {
 	return until(ctx, "the driver on "+node, func() error {
 		out, err := s.driver(ctx, node, `{.items[*].status.conditions[?(@.type=="Ready")].status}`)
@@ -159,11 +162,13 @@ spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: 
 	if err != nil {
 		return err
 	}
+
 	// As the scheduler does for the first pod.
 	node := s.Cluster.Machines[0].Name
 	if _, err := s.kubectl(ctx, "annotate", "pvc", "misspelt", "volume.kubernetes.io/selected-node="+node); err != nil {
 		return err
 	}
+
 	err = until(ctx, "the claim is refused", func() error {
 		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name=misspelt", "-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, `unknown parameter "tunning"`) {
@@ -172,6 +177,7 @@ spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: 
 		return err
 	})
 	_, gone := s.kubectl(ctx, "delete", "pvc/misspelt", "storageclass/e2e-misspelt")
+
 	return errors.Join(err, gone)
 }
 
@@ -295,17 +301,20 @@ func (s *Session) has(ctx context.Context, c claim, file string) error {
 	return err
 }
 
-// busy holds a file of the volume open beyond the pod's end: the volume stays open until it is let go, and is closed then.
+// busy holds a file of the volume open beyond the pod's end: the volume stays open until it is let
+// go, and is closed then.
 func (s *Session) busy(ctx context.Context) error {
 	volume, err := s.volume(ctx, files)
 	if err != nil {
 		return err
 	}
+
 	staged, err := s.node(ctx, "findmnt -rno TARGET | grep '^/var/lib/kubelet/plugins/kubernetes.io/csi/csi.kubeveil.io/.*/globalmount$' | while read t; do "+
 		"grep -qs "+volume+" $(dirname $t)/vol_data.json && echo $t; done; true")
 	if err == nil && staged == "" {
 		err = errors.New("no such mount")
 	}
+
 	if err != nil {
 		return fmt.Errorf("where volume %s is staged: %w", volume, err)
 	}
@@ -313,6 +322,7 @@ func (s *Session) busy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	mounted := "mountpoint -q " + staged
 	err = s.stop(ctx, files.Name)
 	if err == nil {
@@ -328,12 +338,14 @@ func (s *Session) busy(ctx context.Context) error {
 			return err
 		})
 	}
+
 	if err == nil {
 		_, err = s.node(ctx, mounted)
 	}
 	if _, end := s.node(ctx, "kill "+holder); end != nil || err != nil {
 		return errors.Join(err, end)
 	}
+
 	err = until(ctx, "the volume is closed when it is let go", func() error {
 		_, err := s.node(ctx, "! "+mounted)
 		return err

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/storage"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -45,7 +45,8 @@ func TestChosen(t *testing.T) {
 	}
 }
 
-// The search fails where a canary is in clear, wherever on the disk, and where it could not have found one.
+// The search fails where a canary is in clear, wherever on the disk, and where it could not have
+// found one.
 func TestSearchOfADisk(t *testing.T) {
 	s := &Session{canary: "the-canary", control: "the-control"}
 	control := strings.Repeat(s.control+"\n", controlLines)
@@ -69,7 +70,8 @@ func TestSearchOfADisk(t *testing.T) {
 	}
 }
 
-// What the templates give is YAML of as many objects as there should be, each with a kind and a name.
+// What the templates give is YAML of as many objects as there should be, each with a kind and a
+// name.
 func TestObjects(t *testing.T) {
 	type class struct{ Name, FS string }
 	for name, tt := range map[string]struct {
@@ -88,6 +90,7 @@ func TestObjects(t *testing.T) {
 			if err := tt.template.Execute(&b, tt.data); err != nil {
 				t.Fatal(err)
 			}
+
 			d := yaml.NewYAMLOrJSONDecoder(&b, 4096)
 			for _, want := range append(tt.want, "") {
 				var object struct {

@@ -18,8 +18,8 @@ const (
 	stopPlugin  = "systemctl stop kmsplugin"
 )
 
-// keyServiceAway starts the pod of a claim of the shipped class, whose KMS plugin this node does not have: it waits, an event says for what, and nothing
-// is formatted.
+// keyServiceAway starts the pod of a claim of the shipped class, whose KMS plugin this node does
+// not have: it waits, an event says for what, and nothing is formatted.
 func (s *Session) keyServiceAway(ctx context.Context) error {
 	if err := s.create(ctx, waits); err != nil {
 		return err
@@ -69,8 +69,8 @@ func (s *Session) keyServiceComes(ctx context.Context) error {
 	return s.use(ctx, waits)
 }
 
-// rewrap gives the plugin a new key and has veilctl do what docs/storage.md says, while the volume is open: its key is wrapped by the new one, and the former one
-// is needed no more.
+// rewrap sets a new key in the plugin and has veilctl do what docs/storage.md says, while the
+// volume is open: its key is wrapped by the new one, and the former one is needed no more.
 func (s *Session) rewrap(ctx context.Context) error {
 	before, err := s.wrappedBy(ctx, waits)
 	if err != nil {
@@ -107,7 +107,8 @@ func (s *Session) wrappedBy(ctx context.Context, c claim) (string, error) {
 	return id, err
 }
 
-// keyServiceGoes stops the plugin: the volume that is open goes on; closed, it waits, and has its data when the plugin is back.
+// keyServiceGoes stops the plugin: the volume that is open goes on; closed, it waits, and has its
+// data when the plugin is back.
 func (s *Session) keyServiceGoes(ctx context.Context) error {
 	if _, err := s.node(ctx, stopPlugin); err != nil {
 		return err
@@ -122,6 +123,7 @@ func (s *Session) keyServiceGoes(ctx context.Context) error {
 	if err := s.stop(ctx, waits.Name); err != nil {
 		return err
 	}
+
 	if err := s.create(ctx, waits); err != nil {
 		return err
 	}
@@ -134,6 +136,7 @@ func (s *Session) keyServiceGoes(ctx context.Context) error {
 	if err := s.has(ctx, waits, "second"); err != nil {
 		return err
 	}
+
 	_, err = s.kubectl(ctx, "delete", "pod/"+waits.Name, "pvc/"+waits.Name)
 	return err
 }

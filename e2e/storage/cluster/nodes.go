@@ -22,7 +22,8 @@ spec:
     - {name: tool, image: {{.Image}}, args: [echo], resources: {requests: {cpu: 500m, memory: 256Mi}}}
 `))
 
-// joined joins so many machines, waits until they have room for volumes of c's class, and returns their names.
+// joined joins so many machines, waits until they have room for volumes of c's class, and returns
+// their names.
 func (s *Session) joined(ctx context.Context, machines int, c claim) (names []string, err error) {
 	for range machines {
 		name, err := s.Cluster.Join(ctx)
@@ -33,6 +34,7 @@ func (s *Session) joined(ctx context.Context, machines int, c claim) (names []st
 			return names, err
 		}
 	}
+
 	for _, name := range names {
 		if err := s.driverReady(ctx, name); err != nil {
 			return names, err
@@ -49,6 +51,7 @@ func (s *Session) joined(ctx context.Context, machines int, c claim) (names []st
 			return names, err
 		}
 	}
+
 	return names, nil
 }
 
@@ -61,8 +64,9 @@ func (s *Session) leave(ctx context.Context, names []string) error {
 	return errors.Join(errs...)
 }
 
-// copyBesideEmptierNodes clones a volume of the fullest of three nodes. The scheduler sends the clone's pod to another one, which refuses it and says at
-// the claim what to write; once that is written, and where it was written at the beginning, the clone is made on the node of its source.
+// copyBesideEmptierNodes clones a volume of the fullest of three nodes. The scheduler sends the
+// clone's pod to another one, which refuses it and says at the claim what to write; once that is
+// written, and where it was written at the beginning, the clone is made on the node of its source.
 func (s *Session) copyBesideEmptierNodes(ctx context.Context) error {
 	full := s.Cluster.Machines[0].Name
 	source := claim{Name: "source", kind: ext4, MiB: 64, Node: full}
@@ -86,11 +90,13 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 	if err := s.start(ctx, sent); err != nil {
 		return err
 	}
+
 	left := sent
 	left.Name, left.Node = "left", ""
 	if err := s.create(ctx, left); err != nil {
 		return err
 	}
+
 	annotate := regexp.MustCompile(`kubectl annotate --overwrite -n NAMESPACE pvc CLAIM \S+=` + node + `\b`)
 	var said string
 	err := until(ctx, "an event says where the copy is to be made", func() error {
@@ -103,6 +109,7 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 	if err != nil {
 		return err
 	}
+
 	// As often as it takes: the node that refuses takes its own name from the claim meanwhile.
 	words := strings.Fields(strings.NewReplacer("NAMESPACE", "default", "CLAIM", left.Name).Replace(said))[1:]
 	err = until(ctx, "the copy is made there", func() error {
@@ -113,6 +120,7 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 		_, err = s.kubectl(ctx, words...)
 		return errors.Join(fmt.Errorf("not Ready: %q", out), err)
 	})
+
 	for _, c := range []claim{sent, left} {
 		on, kubectl := s.kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.spec.nodeName}")
 		if kubectl == nil && on != node {
@@ -121,16 +129,19 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 		_, gone := s.kubectl(ctx, "delete", "pod/"+c.Name, "pvc/"+c.Name)
 		err = errors.Join(err, kubectl, gone)
 	}
+
 	return err
 }
 
-// nodeGone destroys the volume of a machine that has left: not while its node is there, and then by the commands of the documentation.
+// nodeGone destroys the volume of a machine that has left: not while its node is there, and then by
+// the commands of the documentation.
 func (s *Session) nodeGone(ctx context.Context) error {
 	lost := claim{Name: "lost", kind: ext4, MiB: 64}
 	names, err := s.joined(ctx, 1, lost)
 	if err != nil {
 		return errors.Join(err, s.leave(ctx, names))
 	}
+
 	lost.Node = names[0]
 	volume, err := s.refusedWhileAlive(ctx, lost)
 	if err := errors.Join(err, s.leave(ctx, names)); err != nil {
@@ -144,10 +155,12 @@ func (s *Session) nodeGone(ctx context.Context) error {
 	if want := "kubectl delete -n default pvc " + lost.Name; strings.TrimSpace(after) != want {
 		return fmt.Errorf("veilctl said %q, want %q at its end", said, want)
 	}
+
 	// The pod that had it went with its node.
 	if _, err := s.kubectl(ctx, strings.Fields(after)[1:]...); err != nil {
 		return err
 	}
+
 	return until(ctx, "claim and volume go", func() error {
 		out, err := s.kubectl(ctx, "get", "pvc,pv,veilvolumes", "-A", "-o", "name")
 		if err == nil && (strings.Contains(out, volume) || strings.Contains(out, "/"+lost.Name)) {
@@ -157,7 +170,8 @@ func (s *Session) nodeGone(ctx context.Context) error {
 	})
 }
 
-// refusedWhileAlive starts the claim's pod on its node, wants its volume not destroyed, and returns its name.
+// refusedWhileAlive starts the claim's pod on its node, wants its volume not destroyed, and returns
+// its name.
 func (s *Session) refusedWhileAlive(ctx context.Context, c claim) (volume string, err error) {
 	if err := s.start(ctx, c); err != nil {
 		return "", err

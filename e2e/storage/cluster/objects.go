@@ -12,7 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
-// kind is a class of the run: like the shipped one of that name, with keys that are wrapped by a Secret.
+// kind is a class of the run: like the shipped one of that name, with keys that are wrapped by a
+// Secret.
 type kind struct {
 	class string
 	block bool
@@ -159,7 +160,8 @@ func (s *Session) stop(ctx context.Context, pod string) error {
 	return err
 }
 
-// path is where on the node the pod's container has its volume from: the folder of the file system, or the device.
+// path is where on the node the pod's container has its volume from: the folder of the file system,
+// or the device.
 func (s *Session) path(ctx context.Context, c claim) (string, error) {
 	uid, err := s.kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.metadata.uid}")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// recover reads a volume without Kubeveil, by what veilctl says when there is no cluster left: the state and the key that were saved, and stock cryptsetup on the node.
-// Then its pod has it again.
+// recover reads a volume without Kubeveil, by what veilctl says when there is no cluster left: the
+// state and the key that were saved, and stock cryptsetup on the node. Then its pod has it again.
 func (s *Session) recover(ctx context.Context) error {
 	volume, err := s.volume(ctx, files)
 	if err != nil {
@@ -18,6 +18,7 @@ func (s *Session) recover(ctx context.Context) error {
 	if err := s.stop(ctx, files.Name); err != nil {
 		return err
 	}
+
 	err = until(ctx, "the volume is open nowhere", func() error {
 		out, err := s.kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.writer}")
 		if err == nil && out != "" {
@@ -28,11 +29,13 @@ func (s *Session) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	out, err := s.shell(ctx, "umask 077; kubectl get veilvolume "+volume+" -o json >saved.json; kubectl -n kube-system get secret e2e-kek -o jsonpath={.data.key} | base64 -d >kek; "+
 		"unset KUBECONFIG; veilctl volume recover -state saved.json -key-file kek -show-key -o json")
 	if err != nil {
 		return err
 	}
+
 	script, err := recoverySteps([]byte(out), "grep -c "+s.canary+" /mnt/first")
 	if err != nil {
 		return err
@@ -41,10 +44,12 @@ func (s *Session) recover(ctx context.Context) error {
 	if err == nil && (found == "" || found == "0") {
 		err = errors.New("the canary is not in what was recovered")
 	}
+
 	return errors.Join(err, s.again(ctx, files, "third"))
 }
 
-// recoverySteps are the commands among what veilctl says, with its key given to cryptsetup, and a look at what was mounted.
+// recoverySteps are the commands among what veilctl says, with its key given to cryptsetup, and a
+// look at what was mounted.
 func recoverySteps(said []byte, look string) (string, error) {
 	var r struct {
 		Steps       []string
@@ -53,6 +58,7 @@ func recoverySteps(said []byte, look string) (string, error) {
 	if err := json.Unmarshal(said, &r); err != nil {
 		return "", fmt.Errorf("what veilctl says: %w", err)
 	}
+
 	lines := []string{"set -e"}
 	for _, step := range r.Steps {
 		for line := range strings.Lines(step) {
@@ -71,6 +77,7 @@ func recoverySteps(said []byte, look string) (string, error) {
 			}
 		}
 	}
+
 	if r.RecoveryKey == "" || len(lines) < 5 {
 		return "", fmt.Errorf("veilctl says no commands, or no key: %d steps", len(r.Steps))
 	}

@@ -19,15 +19,18 @@ import (
 // Session is one run on a cluster whose first machine takes all pods.
 type Session struct {
 	Cluster *vm.Cluster
-	// Disk is an empty disk of that machine. The ciphertext of all volumes is put there, and what its owner sees of it is searched.
+	// Disk is an empty disk of that machine. The ciphertext of all volumes is put there, and what
+	// its owner sees of it is searched.
 	Disk storage.Disk
 	// Manifests is the folder of the repository's manifests.
 	Manifests string
-	// Only is what a case's name must match to be run, nil being all; the first two, which install the driver, are run always.
+	// Only is what a case's name must match to be run, nil being all; the first two, which install
+	// the driver, are run always.
 	Only *regexp.Regexp
 	// Out gets progress for people.
 	Out io.Writer
-	// canary is in all that is written to volumes; control is in files beside their ciphertext and on the root disk, in clear.
+	// canary is in all that is written to volumes; control is in files beside their ciphertext and
+	// on the root disk, in clear.
 	canary, control string
 	gates           []bench.Gate
 }
@@ -39,8 +42,8 @@ type one struct {
 	run   func(*Session, context.Context) error
 }
 
-// Run runs all cases and counts them in r, with the gates on what is on the disk in clear. A case that fails ends nothing but itself; the error is that
-// of ctx.
+// Run runs all cases and counts them in r, with the gates on what is on the disk in clear. A case
+// that fails ends nothing but itself; the error is that of ctx.
 func Run(ctx context.Context, s *Session, r *bench.Result) error {
 	mark := fmt.Sprintf("%08x", time.Now().UnixNano()&0xffffffff)
 	s.canary, s.control = "kubeveil-canary-"+mark, "kubeveil-control-"+mark
@@ -102,14 +105,14 @@ func (s *Session) node(ctx context.Context, line string) (string, error) {
 	return s.on(ctx, s.Cluster.Machines[0].Name, line)
 }
 
-// on runs a line of shell on a node and gives what it printed, without white space around it.
+// on runs a line of shell on a node and returns what it printed, without white space around it.
 func (s *Session) on(ctx context.Context, node, line string) (string, error) {
 	out, err := s.Cluster.Exec(ctx, node, line)
 	return strings.TrimSpace(string(out)), err
 }
 
-// shell runs what a person types on a machine of his own, with kubectl, veilctl and the administrator's kubeconfig, and gives what it printed. The first command
-// that fails ends it.
+// shell runs what a person types on a machine of his own, with kubectl, veilctl and the
+// administrator's kubeconfig, and returns what it printed. The first command that fails ends it.
 func (s *Session) shell(ctx context.Context, script string) (string, error) {
 	dir, err := os.MkdirTemp("", "e2e-storage-")
 	if err != nil {
@@ -126,7 +129,7 @@ func (s *Session) shell(ctx context.Context, script string) (string, error) {
 	return string(out), err
 }
 
-// kubectl gives what kubectl printed.
+// kubectl returns what kubectl printed.
 func (s *Session) kubectl(ctx context.Context, words ...string) (string, error) {
 	out, err := s.Cluster.Kubectl(ctx, words...)
 	return strings.TrimSpace(string(out)), err

@@ -12,10 +12,12 @@ import (
 )
 
 // document says what a person does to have a volume on another node.
-const document = "storage.md"
+const document = "how-to/a-node-that-is-gone.md"
 
-// takeOver has a volume taken over by a second machine, to which its file is brought, by the commands of the documentation. Its first node only looks as if it were
-// off: its kubelet stands still while its pods and their mounts go on. When the kubelet is back, that node lets the volume go and destroys nothing.
+// takeOver has a volume taken over by a second machine, to which its file is brought, by the
+// commands of the documentation. Its first node only looks as if it were off: its kubelet stands
+// still while its pods and their mounts go on. When the kubelet is back, that node lets the volume
+// go and destroys nothing.
 func (s *Session) takeOver(ctx context.Context) error {
 	first := s.Cluster.Machines[0].Name
 	if err := s.use(ctx, data); err != nil {
@@ -80,7 +82,8 @@ func (s *Session) bring(ctx context.Context, file, to string) error {
 	return fmt.Errorf("%s is not the machine that joined last", to)
 }
 
-// taken does what the documentation says, and wants what was written on the first node on the second one.
+// taken does what the documentation says, and wants what was written on the first node on the
+// second one.
 func (s *Session) taken(ctx context.Context, volume, first, second string) error {
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Manifests), "docs", document))
 	if err != nil {
@@ -96,6 +99,7 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	if err := s.has(ctx, data, "first"); err != nil {
 		return err
 	}
+
 	node, err := s.kubectl(ctx, "get", "pod", data.Name, "-o", "jsonpath={.spec.nodeName}")
 	if err == nil && node != second {
 		err = fmt.Errorf("the pod is on %s, want %s", node, second)
@@ -110,18 +114,20 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	if _, err := s.on(ctx, second, fmt.Sprintf("echo %s >%s/second && sync -f %[2]s", s.canary, path)); err != nil {
 		return err
 	}
+
 	_, err = s.shell(ctx, done)
 	return err
 }
 
-// takeOverSteps are the commands of the documentation for a volume and two nodes: those until a pod may have it, and those after.
+// takeOverSteps are the commands of the documentation for a volume and two nodes: those until a pod
+// may have it, and those after.
 func takeOverSteps(text, volume, first, second string) (move, done string, err error) {
-	_, text, _ = strings.Cut(text, "\n### A node that is gone\n")
+	_, text, _ = strings.Cut(text, "\n## Take a volume over\n")
 	_, text, _ = strings.Cut(text, "\n```sh\n")
 	text, _, found := strings.Cut(text, "\n```\n")
 	move, done, both := strings.Cut(text, "\n# 5. ")
 	if !found || !both {
-		return "", "", fmt.Errorf("%s has no block of five steps below \"A node that is gone\"", document)
+		return "", "", fmt.Errorf("%s has no block of five steps below \"Take a volume over\"", document)
 	}
 	names := func(text string) string {
 		text = strings.NewReplacer("node-1", first, "node-2", second).Replace(text)
@@ -130,12 +136,14 @@ func takeOverSteps(text, volume, first, second string) (move, done string, err e
 	return names(move), names("# " + done), nil
 }
 
-// users counts what the first node has open of the file, by its name: the kernel may say its path as the driver's container has it.
+// users counts what the first node has open of the file, by its name: the kernel may say its path
+// as the driver's container has it.
 func (s *Session) users(ctx context.Context, file string) (string, error) {
 	return s.node(ctx, "losetup -nO BACK-FILE | grep -c /"+filepath.Base(file)+"; true")
 }
 
-// stillOpen wants the first node to have the volume open: it has not heard of anything, or has only fenced it.
+// stillOpen wants the first node to have the volume open: it has not heard of anything, or has only
+// fenced it.
 func (s *Session) stillOpen(ctx context.Context, first, file string) error {
 	n, err := s.users(ctx, file)
 	if err == nil && n != "1" {
@@ -144,7 +152,8 @@ func (s *Session) stillOpen(ctx context.Context, first, file string) error {
 	return err
 }
 
-// letGo waits until the first node, which has heard of it, has nothing open of the file any more. The file is there as it was.
+// letGo waits until the first node, which has heard of it, has nothing open of the file any more.
+// The file is there as it was.
 func (s *Session) letGo(ctx context.Context, first, file string) error {
 	if err := s.driverReady(ctx, first); err != nil {
 		return err
@@ -163,7 +172,8 @@ func (s *Session) letGo(ctx context.Context, first, file string) error {
 	return err
 }
 
-// deletedThere deletes the claim: the volume is gone with its file on the second node, and that of the first one is nobody's.
+// deletedThere deletes the claim: the volume is gone with its file on the second node, and that of
+// the first one is nobody's.
 func (s *Session) deletedThere(ctx context.Context, volume, second, file string) error {
 	if _, err := s.kubectl(ctx, "delete", "pod/"+data.Name, "pvc/"+data.Name); err != nil {
 		return err

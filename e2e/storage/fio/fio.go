@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Job is one section of a job file; asynchronous and past the page cache (libaio, direct). A zero field is left to fio.
+// Job is one section of a job file; asynchronous and past the page cache (libaio, direct). A zero
+// field is left to fio.
 type Job struct {
 	Name string
 	// File is what is read and written, from Offset on, Size bytes of it.

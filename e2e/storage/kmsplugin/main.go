@@ -1,5 +1,6 @@
-// Kmsplugin is a KMS v2 plugin for machines of tests, on the server that Kubernetes gives those who write plugins (k8s.io/kms/pkg/service). Its key-encryption
-// keys are the lines of a file, base64 of 32 bytes each; the last one wraps.
+// Kmsplugin is a KMS v2 plugin for machines of tests, on the server that Kubernetes gives those who
+// write plugins (k8s.io/kms/pkg/service). Its key-encryption keys are the lines of a file, base64
+// of 32 bytes each; the last one wraps.
 //
 //	kmsplugin SOCKET FILE
 package main

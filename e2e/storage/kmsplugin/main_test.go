@@ -22,6 +22,7 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r := &service.DecryptRequest{Ciphertext: wrapped.Ciphertext, KeyID: wrapped.KeyID}
 	if plain, err := both.Decrypt(t.Context(), "", r); err != nil || string(plain) != "data" {
 		t.Errorf("the former key opens %q, %v", plain, err)
@@ -29,10 +30,12 @@ func TestKeys(t *testing.T) {
 	if status, err := both.Status(t.Context()); err != nil || status.KeyID == wrapped.KeyID {
 		t.Errorf("%+v, %v: the last key wraps", status, err)
 	}
+
 	r.KeyID = both.wraps().id
 	if _, err := both.Decrypt(t.Context(), "", r); err == nil {
 		t.Error("the other key opens it")
 	}
+
 	for _, bad := range []string{"", "\n", "YQ==", "?" + line("a")} {
 		if _, err := parse(bad); err == nil {
 			t.Errorf("%q is taken", bad)

@@ -1,5 +1,6 @@
-// Volumetool works with volumes on a machine of package storage: the driver (csi/driver) as a kubelet calls it, with states and keys in files, in one
-// process for each verb, so that each finds what the one before left. It prints one answer.Answer and ends with status 0 when the answer says
+// Volumetool works with volumes on a machine of package storage: the driver (csi/driver) as a
+// kubelet calls it, with states and keys in files, in one process for each verb, so that each finds
+// what the one before left. It prints one answer.Answer and ends with status 0 when the answer says
 // what came of it, refusals included; with status 1 when it could not even begin.
 //
 //	volumetool [flags] provision NAME BYTES   make a volume

@@ -28,6 +28,7 @@ func run(args []string) error {
 	if err := keyring.Harden(); err != nil {
 		return err
 	}
+
 	var s settings
 	flags := flag.NewFlagSet("volumetool", flag.ContinueOnError)
 	flags.StringVar(&s.dir, "dir", "/var/lib/volumetool", "`folder` for states, keys and files of volumes")
@@ -37,12 +38,14 @@ func run(args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	n, err := newNode(s)
 	if err != nil {
 		return err
 	}
+
 	a, err := n.do(ctx, flags.Args())
 	if err != nil {
 		a.Error = err.Error()
@@ -54,5 +57,6 @@ func run(args []string) error {
 			a.Kind = answer.WrongKey
 		}
 	}
+
 	return json.NewEncoder(os.Stdout).Encode(a)
 }

@@ -51,9 +51,11 @@ func newNode(s settings) (*node, error) {
 			return nil, err
 		}
 	}
+
 	if err := n.readKeys(); err != nil {
 		return nil, err
 	}
+
 	config := volume.Config{
 		Cluster: clusterID, Node: nodeName, Store: &volume.FileStore{Dir: dirs["states"]}, Engine: crypt.Kernel{Inline: true}, Keys: n.keys,
 		Locks: dirs["locks"], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
@@ -66,6 +68,7 @@ func newNode(s settings) (*node, error) {
 		kind = driver.BackendDisk
 		config.Backend = &backend.Disks{Paths: strings.Split(s.disks, ","), Claims: dirs["claims"]}
 	}
+
 	n.set = volume.NewSet(config)
 	var err error
 	n.driver, err = driver.New(driver.Config{
@@ -77,7 +80,8 @@ func newNode(s settings) (*node, error) {
 
 func (n *node) keyPath(number int) string { return filepath.Join(n.dir, "keys", strconv.Itoa(number)) }
 
-// readKeys reads the key-encryption keys, the newest first, or the one that was asked for; the first is made when there is none.
+// readKeys reads the key-encryption keys, the newest first, or the one that was asked for; the
+// first is made when there is none.
 func (n *node) readKeys() error {
 	if err := keyring.CreateFile(n.keyPath(1)); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -131,7 +135,7 @@ func how(folder string) *csi.VolumeCapability {
 	return c
 }
 
-// where gives the folder that was asked for, and the staging path.
+// where returns the folder that was asked for, and the staging path.
 func (n *node) where(words []string) (folder, staging string, err error) {
 	if len(words) > 1 {
 		folder = words[1]
@@ -152,7 +156,8 @@ func (n *node) provision(ctx context.Context, words []string) (answer.Answer, er
 	return answer.Answer{}, err
 }
 
-// stage opens a volume as a kubelet has it done. Took is from the request to the answer: no process is started for it but those of the driver.
+// stage opens a volume as a kubelet has it done. Took is from the request to the answer: no process
+// is started for it but those of the driver.
 func (n *node) stage(ctx context.Context, words []string) (answer.Answer, error) {
 	folder, staging, err := n.where(words)
 	if err != nil {

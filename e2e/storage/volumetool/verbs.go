@@ -18,7 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/storage/answer"
 )
 
-// rewrap wraps the key of a volume by a new key-encryption key, as often as is said, with a pause after each.
+// rewrap wraps the key of a volume by a new key-encryption key, as often as is said, with a pause
+// after each.
 func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err error) {
 	times, err := strconv.Atoi(words[1])
 	if err != nil {
@@ -28,6 +29,7 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 	if err != nil {
 		return a, err
 	}
+
 	for range times {
 		if err := keyring.CreateFile(n.keyPath(len(n.keys) + 1)); err != nil {
 			return a, err
@@ -35,6 +37,7 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 		if err := n.readKeys(); err != nil {
 			return a, err
 		}
+
 		began := time.Now()
 		changed, err := n.set.Rewrap(ctx, words[0], n.keys)
 		if err == nil && !changed {
@@ -43,6 +46,7 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 		if err != nil {
 			return a, err
 		}
+
 		a.Took = append(a.Took, time.Since(began))
 		select {
 		case <-ctx.Done():
@@ -50,6 +54,7 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 		case <-time.After(pause):
 		}
 	}
+
 	st, err := n.set.Get(ctx, words[0])
 	a.KeyID, a.Epoch = st.Key.KeyID, st.Epoch
 	return a, err
@@ -58,7 +63,8 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 // fibmap is FIBMAP of linux/fs.h: the number of a file's block on its device.
 const fibmap = 1
 
-// place says where the first block of a file is on the device of its file system. The file is flushed first.
+// place says where the first block of a file is on the device of its file system. The file is
+// flushed first.
 func place(_ context.Context, words []string) (a answer.Answer, err error) {
 	f, err := os.Open(words[0])
 	if err != nil {
@@ -89,8 +95,8 @@ var perf = map[crypt.Class][]string{
 	crypt.Latency:    {"--perf-no_read_workqueue", "--perf-no_write_workqueue"},
 }
 
-// formatArgs gives the arguments by which stock cryptsetup makes what csi/crypt makes: same cipher, key, sectors and offset, and the cheapest of its key
-// derivations.
+// formatArgs returns the arguments by which stock cryptsetup makes what csi/crypt makes: same
+// cipher, key, sectors and offset, and the cheapest of its key derivations.
 func formatArgs(device string) []string {
 	return []string{
 		"cryptsetup", "luksFormat", "-q", "--type", "luks2", "--cipher", crypt.Cipher, "--key-size", strconv.Itoa(8 * crypt.KeySize),
@@ -99,7 +105,8 @@ func formatArgs(device string) []string {
 	}
 }
 
-// reference does with stock programs what stage does, and leaves it open for whoever measures: `umount FOLDER` and `cryptsetup close PATH` undo it.
+// reference does with stock programs what stage does, and leaves it open for whoever measures:
+// `umount FOLDER` and `cryptsetup close PATH` undo it.
 func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, err error) {
 	what, device, folder := words[0], words[1], ""
 	if len(words) > 2 {
@@ -108,9 +115,11 @@ func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, 
 			return a, err
 		}
 	}
+
 	name := "reference-" + filepath.Base(device)
 	a.Path = "/dev/mapper/" + name
 	open := append([]string{"cryptsetup", "open", "--key-file", "-", device, name}, perf[crypt.Class(n.tuning)]...)
+
 	steps := [][]string{open}
 	switch {
 	case what == "device" && folder == "":
@@ -122,6 +131,7 @@ func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, 
 	default:
 		return a, fmt.Errorf("reference %q: want `device DEVICE`, or `new` or `existing` with DEVICE and FOLDER", words)
 	}
+
 	began := time.Now()
 	for _, s := range steps {
 		cmd := exec.CommandContext(ctx, s[0], s[1:]...)
@@ -130,6 +140,7 @@ func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, 
 			return a, fmt.Errorf("%s: %w: %s", strings.Join(s, " "), err, out)
 		}
 	}
+
 	a.Took = []time.Duration{time.Since(began)}
 	return a, nil
 }

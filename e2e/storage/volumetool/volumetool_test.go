@@ -7,7 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -50,12 +50,14 @@ func TestKeys(t *testing.T) {
 	if err := keyring.CreateFile(n.keyPath(2)); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := n.readKeys(); err != nil {
 		t.Fatal(err)
 	}
 	if id, err := n.keys.KeyID(t.Context()); id == first || err != nil || len(n.keys) != 2 {
 		t.Errorf("%d keys, the newest is %s, %v; the first was %s", len(n.keys), id, err, first)
 	}
+
 	s.key = 1
 	if n, err = newNode(s); err != nil || len(n.keys) != 1 {
 		t.Fatalf("the first alone: %v", err)
@@ -63,6 +65,7 @@ func TestKeys(t *testing.T) {
 	if id, err := n.keys.KeyID(t.Context()); id != first || err != nil {
 		t.Errorf("the first alone is %s, %v, want %s", id, err, first)
 	}
+
 	s.key = 3
 	if _, err := newNode(s); err == nil {
 		t.Error("a key that there is not")

@@ -53,10 +53,12 @@ func next(b []byte) (f field, rest []byte, err error) {
 	if err != nil {
 		return f, nil, err
 	}
+
 	f.number, f.wireType = int32(tag>>3), byte(tag&7)
 	if f.number <= 0 {
 		return f, nil, fmt.Errorf("%w: field number %d", ErrMalformed, f.number)
 	}
+
 	switch f.wireType {
 	case typeVarint:
 		f.value, b, err = varint(b)
@@ -74,6 +76,7 @@ func next(b []byte) (f field, rest []byte, err error) {
 	default:
 		err = fmt.Errorf("%w: field %d has wire type %d", ErrMalformed, f.number, f.wireType)
 	}
+
 	return f, b, err
 }
 

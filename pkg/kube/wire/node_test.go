@@ -43,11 +43,13 @@ func busyNode(i int) *corev1.Node {
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Message: "kubelet is posting ready status"}},
 		},
 	}
+
 	for j := range 50 {
 		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{
 			Names: []string{fmt.Sprintf("registry.example/some/image-%d@sha256:%064d", j, j), fmt.Sprintf("registry.example/some/image-%d:v1", j)}, SizeBytes: 1 << 30,
 		})
 	}
+
 	return n
 }
 
@@ -178,6 +180,7 @@ func FuzzNode(f *testing.F) {
 		if theirs.Unmarshal(data) != nil {
 			return
 		}
+
 		if err == nil {
 			// Their reader of maps does not look at wire types and may read beyond the entry.
 			w := want(&theirs)
@@ -186,6 +189,7 @@ func FuzzNode(f *testing.F) {
 				t.Fatalf("k8s.io/api -, ours +:\n%s", d)
 			}
 		}
+
 		got, err = reader.Node(marshal(t, &theirs))
 		if err != nil {
 			t.Fatalf("what k8s.io/api wrote: %v", err)

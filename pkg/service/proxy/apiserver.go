@@ -12,28 +12,32 @@ import (
 )
 
 const (
-	// deadAfter is how long a server has not answered when connections to it are closed. closeEvery is how often those are
-	// looked for: together less than the 45 s after which client-go's own pings find a connection dead.
+	// deadAfter is how long a server has not answered when connections to it are closed. closeEvery
+	// is how often those are looked for: together less than the 45 s after which client-go's own
+	// pings find a connection dead.
 	deadAfter, closeEvery = 25 * time.Second, 10 * time.Second
-	// A server that left the list is watched on, since one that died is taken out of it before deadAfter: until connections to it were looked for
-	// closings times, or while it answers for leftFor.
+	// A server that left the list is watched on, since one that died is taken out of it before
+	// deadAfter: until connections to it were looked for closings times, or while it answers for
+	// leftFor.
 	closings, leftFor = 3, 2 * time.Minute
 )
 
 // APIServers are what is known of the API servers before they are listed.
 type APIServers struct {
-	// Frontends are addresses of their service that are sure; those that are in the maps are as good.
+	// Frontends are addresses of their service that are sure; those that are in the maps are as
+	// good.
 	Frontends []netip.AddrPort
 	// Guessed is what their service may have. It counts only when nothing is sure.
 	Guessed []netip.AddrPort
 	// Configured are servers whatever the lists say.
 	Configured []netip.AddrPort
-	// Remembered are servers until they have been listed, and again while the list is empty: the last server takes itself out of it when it
-	// ends, and has to be found when it comes back.
+	// Remembered are servers until they have been listed, and again while the list is empty: the
+	// last server takes itself out of it when it ends, and has to be found when it comes back.
 	Remembered []netip.AddrPort
 }
 
-// apiService is the service of the API servers, and apiPort the name of its port; they keep its endpoints themselves.
+// apiService is the service of the API servers, and apiPort the name of its port; they keep its
+// endpoints themselves.
 var (
 	apiService = service.Name{Namespace: "default", Name: "kubernetes"}
 	apiPort    = "https"
@@ -66,7 +70,8 @@ func newAPIServers(before APIServers) *apiServers {
 	return a
 }
 
-// adopt remembers the servers in the maps. Those that the last process had found dead, so that the maps have others only, are dead until they answer.
+// adopt remembers the servers in the maps. Those that the last process had found dead, so that the
+// maps have others only, are dead until they answer.
 func (a *apiServers) adopt(s service.State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,7 +88,8 @@ func (a *apiServers) adopt(s service.State) {
 	}
 }
 
-// adoptLeft watches servers that programs here were given and that nobody knows any more, as if they had left the list now: they are dead until they answer.
+// adoptLeft watches servers that programs here were given and that nobody knows any more, as if
+// they had left the list now: they are dead until they answer.
 func (a *apiServers) adoptLeft(given []netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -102,7 +108,8 @@ func (a *apiServers) frontends() []netip.AddrPort {
 	return slices.Clone(a.frontsLocked())
 }
 
-// start begins to probe; changed is told when entry may have become another. Probes end with ctx, counted by wg.
+// start begins to probe; changed is told when entry may have become another. Probes end with ctx,
+// counted by wg.
 func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, probe prober, changed func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,13 +148,16 @@ func (a *apiServers) syncLocked() {
 	if len(known) == 0 {
 		known = a.before.Remembered
 	}
+
 	for _, addr := range slices.Concat(known, a.before.Configured) {
 		want[netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())] = true
 	}
+
 	fronts := a.frontsLocked()
 	for _, addr := range fronts {
 		delete(want, addr) // would lead back to itself
 	}
+
 	for addr, s := range a.servers {
 		switch {
 		case want[addr]:
@@ -158,6 +168,7 @@ func (a *apiServers) syncLocked() {
 			s.left = time.Now()
 		}
 	}
+
 	for addr := range want {
 		if a.servers[addr] != nil {
 			continue
@@ -187,8 +198,8 @@ func (a *apiServers) frontsLocked() []netip.AddrPort {
 	return a.before.Guessed
 }
 
-// entry is entry 0: of each family the servers that answer or have not been asked yet, or all when none does. Without any there is no frontend of
-// that family: it could only refuse.
+// entry is entry 0: of each family the servers that answer or have not been asked yet, or all when
+// none does. Without any there is no frontend of that family: it could only refuse.
 func (a *apiServers) entry() service.APIServer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -203,6 +214,7 @@ func (a *apiServers) entry() service.APIServer {
 			up[v6] = append(up[v6], addr)
 		}
 	}
+
 	var e service.APIServer
 	for _, v6 := range []bool{false, true} {
 		backends := up[v6]
@@ -211,11 +223,13 @@ func (a *apiServers) entry() service.APIServer {
 		}
 		e.Backends = append(e.Backends, backends...)
 	}
+
 	for _, front := range a.frontsLocked() {
 		if len(all[front.Addr().Unmap().Is6()]) > 0 {
 			e.Frontends = append(e.Frontends, front)
 		}
 	}
+
 	slices.SortFunc(e.Backends, netip.AddrPort.Compare)
 	return e
 }
@@ -260,7 +274,8 @@ func (a *apiServers) deleteSlice(owner service.Name, slice string) {
 	a.list(func() { delete(a.slices, slice) })
 }
 
-// list makes a change of what is listed; the last servers of a list that becomes empty are remembered.
+// list makes a change of what is listed; the last servers of a list that becomes empty are
+// remembered.
 func (a *apiServers) list(change func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -275,7 +290,7 @@ func (a *apiServers) listedLocked() []netip.AddrPort {
 	return slices.Concat(slices.Collect(maps.Values(a.slices))...)
 }
 
-// status gives the candidates, sorted.
+// status returns the candidates, sorted.
 func (a *apiServers) status() []APIServer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -289,7 +304,8 @@ func (a *apiServers) status() []APIServer {
 	return out
 }
 
-// dead are the servers to which connections are to be closed now, while another answers. It forgets those that left and are done with.
+// dead are the servers to which connections are to be closed now, while another answers. It forgets
+// those that left and are done with.
 func (a *apiServers) dead(now time.Time) []netip.AddrPort {
 	a.mu.Lock()
 	defer a.mu.Unlock()

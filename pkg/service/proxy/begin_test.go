@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// A server that died is taken out of the list before connections to it are closed (the leases of kube-apiserver end after 15 s); they are all the same.
+// A server that died is taken out of the list before connections to it are closed (the leases of
+// kube-apiserver end after 15 s); they are all the same.
 func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 	listed := func(addrs ...string) service.Slice { return slice(apiService, "https", 6443, addrs...) }
 	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"), netip.MustParseAddrPort("198.18.0.2:6443")
@@ -47,6 +48,7 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 			if e := a.entry(); len(a.slices["kubernetes-1"]) == 1 && slices.Contains(e.Backends, gone) {
 				t.Errorf("a server that left is one of %v", e.Backends)
 			}
+
 			times := 0
 			for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
 				for _, addr := range a.dead(time.Now().Add(after)) {
@@ -56,6 +58,7 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 					times++
 				}
 			}
+
 			if times != c.times {
 				t.Errorf("connections were looked for %d times, want %d", times, c.times)
 			}
@@ -113,10 +116,12 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 			if got, want := table.backends(apiFront), other.String(); got != want {
 				t.Errorf("entry 0 has %s, want %s", got, want)
 			}
+
 			a := p.api
 			a.start(t.Context(), new(sync.WaitGroup), func(context.Context, netip.AddrPort, func(bool)) {}, func() {})
 			a.report(other, true)
 			c.steps(a)
+
 			times := 0
 			for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
 				for _, addr := range a.dead(time.Now().Add(after)) {
@@ -126,6 +131,7 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 					times++
 				}
 			}
+
 			if times != c.times {
 				t.Errorf("connections were looked for %d times, want %d", times, c.times)
 			}
@@ -155,11 +161,13 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			planner.SetAPIServer(c.maps)
 			table := newFakeTable()
 			if err := table.Apply(planner.Plan()); err != nil {
 				t.Fatal(err)
 			}
+
 			begin(t, table, func(o *Options) {
 				o.APIServers = c.before
 				o.APIServers.Configured = addrPorts("198.18.0.1:6443")
@@ -168,10 +176,12 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var got []string
 			for k := range state.Fronts {
 				got = append(got, k.AddrPort().String())
 			}
+
 			slices.Sort(got)
 			if strings.Join(got, " ") != c.want {
 				t.Errorf("entry 0 is at %q, want %q", got, c.want)
@@ -195,7 +205,8 @@ func TestServersThatWereDeadBeforeARestart(t *testing.T) {
 	table.waitBackends(t, apiFront, "198.18.0.1:6443 198.18.0.2:6443")
 }
 
-// What is wrong with the writes of services does not keep entry 0 from following its servers, at once.
+// What is wrong with the writes of services does not keep entry 0 from following its servers, at
+// once.
 func TestEntryZeroWhileWritesFail(t *testing.T) {
 	table := newFakeTable()
 	p, probes, _ := begin(t, table, nil, func(p *Proxy) { p.retry = time.Hour })
@@ -242,7 +253,8 @@ func TestFreshTable(t *testing.T) {
 	}
 }
 
-// The program that has a healthCheckNodePort, such as the kube-proxy that is to go, ends without a change of services.
+// The program that has a healthCheckNodePort, such as the kube-proxy that is to go, ends without a
+// change of services.
 func TestHealthPortThatBecomesFree(t *testing.T) {
 	var taken atomic.Bool
 	taken.Store(true)

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// tookDatagrams is whether changes took away what connected UDP sockets may have.
+// tookDatagrams reports whether changes took away what connected UDP sockets may have.
 func tookDatagrams(c service.Changes) bool {
 	return len(c.DropMembers) > 0 || c.MovedUDP || slices.ContainsFunc(c.DropFronts, func(k service.FrontKey) bool { return k.Protocol == service.UDP })
 }
@@ -21,11 +21,13 @@ func (p *Proxy) findStale() {
 	}
 }
 
-// abortStale disconnects what sends datagrams to backends that have gone, until ctx ends; what goes meanwhile is looked for together.
+// abortStale disconnects what sends datagrams to backends that have gone, until ctx ends; what goes
+// meanwhile is looked for together.
 func (p *Proxy) abortStale(ctx context.Context) {
 	if p.abort == nil {
 		return
 	}
+
 	var again <-chan time.Time
 	for failed := false; ; {
 		select {
@@ -36,6 +38,7 @@ func (p *Proxy) abortStale(ctx context.Context) {
 		case <-again:
 			again = nil
 		}
+
 		pause := abortPause
 		n, err := p.abort()
 		if err != nil {
@@ -45,10 +48,12 @@ func (p *Proxy) abortStale(ctx context.Context) {
 			pause = p.abortRetry
 			p.findStale()
 		}
+
 		failed = err != nil
 		if n > 0 {
 			p.log.Info("disconnected UDP sockets whose backend has gone", "sockets", n)
 		}
+
 		select {
 		case <-ctx.Done():
 			return

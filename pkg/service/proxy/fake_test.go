@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -57,34 +57,43 @@ func (f *fakeTable) Apply(c service.Changes) error {
 		default:
 		}
 	}()
+
 	for i, k := range c.Slots.Keys {
 		f.slots[k] = c.Slots.Values[i]
 	}
+
 	if f.fail > 0 {
 		f.fail--
 		return errBroken
 	}
+
 	if f.refuse != nil && f.refuse(c) {
 		return errBroken
 	}
+
 	f.writes += c.Writes()
 	for _, k := range c.Sources {
 		f.sources[k] = true
 	}
+
 	for _, b := range []service.Batch[service.MemberKey, service.Member]{c.Members, c.LateMembers} {
 		for i, k := range b.Keys {
 			f.members[k] = b.Values[i]
 		}
 	}
+
 	for i, k := range c.Fronts.Keys {
 		f.fronts[k] = c.Fronts.Values[i]
 	}
+
 	for _, k := range c.DropFronts {
 		delete(f.fronts, k)
 	}
+
 	for _, k := range c.DropMembers {
 		delete(f.members, k)
 	}
+
 	for _, k := range c.DropSources {
 		delete(f.sources, k)
 	}

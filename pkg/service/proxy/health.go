@@ -16,8 +16,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// healthPorts answers balancers outside as kube-proxy does: whether a service has endpoints on this node (KEP-27), at healthCheckNodePort, 200
-// with some and 503 without; and whether the node serves at all, at nodeAddr, for services that every node serves.
+// healthPorts answers balancers outside as kube-proxy does: whether a service has endpoints on this
+// node (KEP-27), at healthCheckNodePort, 200 with some and 503 without; and whether the node serves
+// at all, at nodeAddr, for services that every node serves.
 type healthPorts struct {
 	node     string
 	nodeAddr string // where the node's own health is told once the table is in force, "" is nowhere
@@ -110,7 +111,7 @@ func (h *healthPorts) deleteSliceLocked(owner service.Name, slice string) {
 	}
 }
 
-// lacking is whether a port could not be listened on.
+// lacking reports whether a port could not be listened on.
 func (h *healthPorts) lacking() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,25 +125,30 @@ func (h *healthPorts) update() {
 	if !h.changed && len(h.failed) == 0 {
 		return
 	}
+
 	h.changed = false
 	want := map[string]service.Name{}
 	if h.inForce && h.nodeAddr != "" {
 		want[h.nodeAddr] = service.Name{}
 	}
+
 	for name, port := range h.services {
 		want[fmt.Sprintf(":%d", port)] = name
 	}
+
 	for addr, s := range h.servers {
 		if name, still := want[addr]; !still || name != s.name {
 			_ = s.http.Close()
 			delete(h.servers, addr)
 		}
 	}
+
 	for addr := range h.failed {
 		if _, still := want[addr]; !still {
 			delete(h.failed, addr)
 		}
 	}
+
 	for addr, name := range want {
 		if h.servers[addr] == nil {
 			h.serveLocked(addr, name)
@@ -195,7 +201,8 @@ type nodeAnswer struct {
 	NodeEligible bool      `json:"nodeEligible"`
 }
 
-// answerNode answers whether this node serves. Whether it is about to be deleted is left to who asks.
+// answerNode answers whether this node serves. Whether it is about to be deleted is left to who
+// asks.
 func (h *healthPorts) answerNode(w http.ResponseWriter, _ *http.Request) {
 	now := time.Now()
 	h.mu.Lock()
@@ -211,7 +218,8 @@ func (h *healthPorts) answerNode(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(a)
 }
 
-// healthAnswer is what kube-proxy answers, field by field (pkg/proxy/healthcheck/service_health.go).
+// healthAnswer is what kube-proxy answers, field by field
+// (pkg/proxy/healthcheck/service_health.go).
 type healthAnswer struct {
 	Service struct {
 		Namespace string `json:"namespace"`
@@ -234,7 +242,8 @@ func (h *healthPorts) answer(w http.ResponseWriter, name service.Name) {
 	_ = json.NewEncoder(w).Encode(a)
 }
 
-// count is how many endpoints of a service are here, each address once, and whether the table follows.
+// count is how many endpoints of a service are here, each address once, and whether the table
+// follows.
 func (h *healthPorts) count(name service.Name) (int, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -31,6 +31,7 @@ func healthy(t *testing.T) (*healthPorts, func() (*http.Response, healthAnswer))
 		return l, err
 	})
 	t.Cleanup(h.close)
+
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	return h, func() (*http.Response, healthAnswer) {
 		t.Helper()
@@ -60,6 +61,7 @@ func TestHealthCheckNodePort(t *testing.T) {
 	if resp.StatusCode != http.StatusServiceUnavailable || a.LocalEndpoints != 0 || !a.ServiceProxyHealthy || a.Service.Namespace != "default" || a.Service.Name != "web" {
 		t.Errorf("without endpoints: %s %+v", resp.Status, a)
 	}
+
 	s := slice(web, "http", 8080, "198.18.1.1", "198.18.1.2", "198.18.1.3")
 	s.Endpoints[1].Node, s.Endpoints[2].Ready = "node-2", false
 	h.putSlice(s)
@@ -69,16 +71,19 @@ func TestHealthCheckNodePort(t *testing.T) {
 	if resp.StatusCode != http.StatusOK || a.LocalEndpoints != 1 || resp.Header.Get("X-Load-Balancing-Endpoint-Weight") != "1" || resp.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("with one endpoint here: %s %+v %v", resp.Status, a, resp.Header)
 	}
+
 	h.follows(false)
 	if resp, a := ask(); resp.StatusCode != http.StatusServiceUnavailable || a.ServiceProxyHealthy {
 		t.Errorf("with a table that is behind: %s %+v", resp.Status, a)
 	}
+
 	h.follows(true)
 	h.deleteSlice(web, "web-1")
 	h.deleteSlice(web, "web-2")
 	if resp, _ := ask(); resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("after the endpoints went: %s", resp.Status)
 	}
+
 	h.deleteService(web)
 	h.update()
 	if len(h.servers) != 0 {
@@ -133,10 +138,12 @@ func TestHealthOfTheNode(t *testing.T) {
 		return l, err
 	})
 	defer h.close()
+
 	h.update()
 	if addr != "" {
 		t.Fatal("it is told of a table that is not in force")
 	}
+
 	h.attached()
 	h.update()
 	first := addr
@@ -152,6 +159,7 @@ func TestHealthOfTheNode(t *testing.T) {
 			t.Errorf("%s, %s: %s %+v, want %d", situation, path, resp.Status, a, want)
 		}
 	}
+
 	expect("in force", "/healthz", http.StatusOK)
 	expect("in force", "/livez", http.StatusOK)
 	expect("in force", "/", http.StatusNotFound)

@@ -22,10 +22,11 @@ const (
 // prober says of a server, again and again until ctx ends, whether it answers.
 type prober func(ctx context.Context, addr netip.AddrPort, report func(up bool))
 
-// probeServer holds one TLS connection to the server and pings it (RFC 9113 section 6.7): what ends a process ends the
-// connection, and what ends a machine its answers. A handshake a second would find neither in time and cost both sides a hundred times as much.
-// A connection that ends is made anew at once, since servers end idle ones. With a server that does
-// not speak HTTP/2 the handshakes are all there is.
+// probeServer holds one TLS connection to the server and pings it (RFC 9113 section 6.7): what ends
+// a process ends the connection, and what ends a machine its answers. A handshake a second would
+// find neither in time and cost both sides a hundred times as much. A connection that ends is made
+// anew at once, since servers end idle ones. With a server that does not speak HTTP/2 the
+// handshakes are all there is.
 func probeServer(ctx context.Context, addr netip.AddrPort, report func(up bool)) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -50,8 +51,8 @@ func probeServer(ctx context.Context, addr netip.AddrPort, report func(up bool))
 	}
 }
 
-// connect makes a connection and its handshake. Who the server is, is not asked: nothing is told to it, and programs that connect there
-// ask themselves.
+// connect makes a connection and its handshake. Who the server is, is not asked: nothing is told to
+// it, and programs that connect there ask themselves.
 func connect(ctx context.Context, addr netip.AddrPort) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
@@ -63,8 +64,9 @@ func connect(ctx context.Context, addr netip.AddrPort) (*tls.Conn, error) {
 	return conn.(*tls.Conn), nil
 }
 
-// hold pings over conn until it ends. The server answers from the first ping that it answers, a handshake alone is no sign of it; and no more when a ping
-// has no answer. It is false when conn cannot be pinged: then the handshake is all there is.
+// hold pings over conn until it ends. The server answers from the first ping that it answers, a
+// handshake alone is no sign of it; and no more when a ping has no answer. It is false when conn
+// cannot be pinged: then the handshake is all there is.
 func hold(ctx context.Context, conn *tls.Conn, report func(up bool)) bool {
 	if conn.ConnectionState().NegotiatedProtocol != http2.NextProtoTLS {
 		report(true)
@@ -76,10 +78,12 @@ func hold(ctx context.Context, conn *tls.Conn, report func(up bool)) bool {
 	if err == nil {
 		err = ping(conn, framer)
 	}
+
 	answered := err == nil
 	if ctx.Err() == nil {
 		report(answered)
 	}
+
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	for err == nil {
@@ -90,6 +94,7 @@ func hold(ctx context.Context, conn *tls.Conn, report func(up bool)) bool {
 			err = ping(conn, framer)
 		}
 	}
+
 	if answered && errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
 		report(false)
 	}

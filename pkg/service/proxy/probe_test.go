@@ -25,7 +25,8 @@ func testServer(t *testing.T, http2 bool) (addr netip.AddrPort, freeze func(), e
 	return s.Listener.Addr().(*net.TCPAddr).AddrPort(), l.freeze, end
 }
 
-// frozenListener gives connections whose reads end only when they are thawed, as of a machine without power.
+// frozenListener accepts connections whose reads end only when they are thawed, as of a machine
+// without power.
 type frozenListener struct {
 	net.Listener
 	mu     sync.Mutex
@@ -75,7 +76,7 @@ func (c *frozenConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// probing runs the prober and gives what it says.
+// probing runs the prober and returns what it says.
 func probing(t *testing.T, addr netip.AddrPort) <-chan bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -125,6 +126,7 @@ func TestProbeOfAServerThatOnlyShakesHands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -141,6 +143,7 @@ func TestProbeOfAServerThatOnlyShakesHands(t *testing.T) {
 			c.Close()
 		}
 	}()
+
 	t.Cleanup(func() { l.Close(); <-served })
 	said := probing(t, l.Addr().(*net.TCPAddr).AddrPort())
 	for range 2 {

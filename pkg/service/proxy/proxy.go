@@ -17,13 +17,15 @@ import (
 const (
 	// retryMin and retryMax bound the pause after writes that could not be made.
 	retryMin, retryMax = 100 * time.Millisecond, 10 * time.Second
-	// abortPause is the least time between two looks for UDP sockets, which cost a walk over every namespace.
+	// abortPause is the least time between two looks for UDP sockets, which cost a walk over every
+	// namespace.
 	abortPause = 200 * time.Millisecond
 	// abortAgain is when they are looked for once more: a socket may have been connecting.
 	abortAgain = 2 * time.Second
 	// rounds bounds the plans of one turn; the next begins at once.
 	rounds = 8
-	// settled is how long after changes problems and sizes are looked for: to look costs a walk over all that is wrong.
+	// settled is how long after changes problems and sizes are looked for: to look costs a walk
+	// over all that is wrong.
 	settled = 3 * time.Second
 	// listenEvery is how often a healthCheckNodePort that another program has is tried again.
 	listenEvery = 2 * time.Second
@@ -35,11 +37,14 @@ type Table interface {
 	State() (service.State, error)
 	// Apply writes changes in their order. After an error State says what was written.
 	Apply(changes service.Changes) error
-	// Attach puts the programs in force that read the maps, or brings those that are there up to date.
+	// Attach puts the programs in force that read the maps, or brings those that are there up to
+	// date.
 	Attach() error
-	// Fresh is whether programs are in force whose table could not be taken over: ours lacks what they serve.
+	// Fresh reports whether programs are in force whose table could not be taken over: ours lacks
+	// what they serve.
 	Fresh() bool
-	// Given gives the backends that sockets were given for some frontends, by earlier processes too.
+	// Given returns the backends that sockets were given for some frontends, by earlier processes
+	// too.
 	Given(fronts []netip.AddrPort) ([]netip.AddrPort, error)
 }
 
@@ -54,18 +59,21 @@ type Options struct {
 	HealthAddress string
 	// APIServers are known before there is a list.
 	APIServers APIServers
-	// Observe is told how long changes took from when they came to when they were in force; nil is nobody.
+	// Observe is told how long changes took from when they came to when they were in force; nil is
+	// nobody.
 	Observe func(time.Duration)
-	// CloseSockets closes this node's established TCP connections to a server that has gone, pods' included; nil closes none.
+	// CloseSockets closes this node's established TCP connections to a server that has gone, pods'
+	// included; nil closes none.
 	CloseSockets func(server netip.AddrPort) (closed int, err error)
-	// AbortDatagrams disconnects this node's UDP sockets whose backend has gone, pods' included; nil disconnects none. It is called, beside all else,
-	// soon after backends of UDP went.
+	// AbortDatagrams disconnects this node's UDP sockets whose backend has gone, pods' included;
+	// nil disconnects none. It is called, beside all else, soon after backends of UDP went.
 	AbortDatagrams func() (aborted int, err error)
 	// Log is told of what changes and what is wrong; nil discards.
 	Log *slog.Logger
 }
 
-// Proxy is the table of one node. Make one with New, Begin, then Run it once; its other methods may be called at any time from any goroutine.
+// Proxy is the table of one node. Make one with New, Begin, then Run it once; its other methods may
+// be called at any time from any goroutine.
 type Proxy struct {
 	table   Table
 	log     *slog.Logger
@@ -81,7 +89,8 @@ type Proxy struct {
 	settled time.Duration
 	retry   time.Duration // the first pause after writes that could not be made
 	listen  time.Duration // between two tries of a port
-	// abortRetry is the pause after UDP sockets could not be disconnected, abortAgain that before they are looked for once more.
+	// abortRetry is the pause after UDP sockets could not be disconnected, abortAgain that before
+	// they are looked for once more.
 	abortRetry, abortAgain time.Duration
 	late                   bool      // the programs are to be attached once everything is listed; Run's alone
 	taken                  bool      // everything was, and the planner knows it; Run's alone
@@ -101,7 +110,8 @@ type Proxy struct {
 	// nodes are what SetNodeAddrs said last, if it did; nodesNew is that the planner does not know.
 	nodes               []netip.Addr
 	nodesSeen, nodesNew bool
-	// tunnels are the endpoints that SetTunnels reserved last; tunnelsNew is that the planner does not know.
+	// tunnels are the endpoints that SetTunnels reserved last; tunnelsNew is that the planner does
+	// not know.
 	tunnels    []netip.AddrPort
 	tunnelsNew bool
 }
@@ -132,8 +142,9 @@ func New(o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// Begin takes over what is in the maps, writes entry 0 and puts the programs in force, so that the API servers can be reached by their
-// service's address. A Table that is Fresh waits: what is in force stays until Run has written everything. Call it once, before Run.
+// Begin takes over what is in the maps, writes entry 0 and puts the programs in force, so that the
+// API servers can be reached by their service's address. A Table that is Fresh waits: what is in
+// force stays until Run has written everything. Call it once, before Run.
 func (p *Proxy) Begin() error {
 	state, err := p.table.State()
 	if err != nil {
@@ -195,6 +206,7 @@ func (p *Proxy) loop(ctx context.Context) {
 		if listen == nil && p.health.lacking() {
 			listen = time.After(p.listen)
 		}
+
 		select {
 		case <-ctx.Done():
 			return
@@ -208,6 +220,7 @@ func (p *Proxy) loop(ctx context.Context) {
 				p.findProblems()
 			}
 			continue
+
 		case <-listen:
 			listen = nil
 			p.health.update()
@@ -219,18 +232,22 @@ func (p *Proxy) loop(ctx context.Context) {
 			if broken {
 				pause = p.retry
 			}
+
 		case <-retry:
 		}
+
 		if err := p.turn(broken); err != nil {
 			p.failed(err)
 			broken, retry = true, time.After(pause)
 			pause = min(2*pause, retryMax)
 			continue
 		}
+
 		if broken {
 			p.failed(nil)
 			p.poke()
 		}
+
 		broken, retry, pause = false, nil, p.retry
 		if look == nil {
 			look = time.After(p.settled)
@@ -247,29 +264,35 @@ func (p *Proxy) turn(broken bool) error {
 		}
 		p.planner.Adopt(state)
 	}
+
 	if p.setAPIServer() || broken {
 		// By itself: whatever is wrong with the rest does not keep it from being written.
 		if err := p.apply(p.planner.PlanAPIServer()); err != nil {
 			return err
 		}
 	}
+
 	if since := p.take(); p.pending.IsZero() {
 		p.pending = since
 	}
+
 	p.setAPIServer()
 	err := p.write()
 	if err == nil && p.late && p.taken {
 		err = p.attach(0)
 	}
+
 	p.health.update()
 	if err == nil && p.taken && !p.looked {
 		p.looked = true
 		p.findStale() // the last process may have ended before it did, and had other tables
 	}
+
 	if err == nil && !p.pending.IsZero() {
 		p.observe(time.Since(p.pending))
 		p.pending = time.Time{}
 	}
+
 	return err
 }
 
@@ -285,8 +308,8 @@ func (p *Proxy) setAPIServer() bool {
 	return true
 }
 
-// take hands what came to the planner and says when the first of it came; until everything is listed and the node's addresses are
-// known, it leaves it.
+// take hands what came to the planner and says when the first of it came; until everything is
+// listed and the node's addresses are known, it leaves it.
 func (p *Proxy) take() (since time.Time) {
 	p.mu.Lock()
 	if !p.listed || !p.nodesSeen {

@@ -86,15 +86,18 @@ func begin(t *testing.T, table *fakeTable, change func(*Options), tweaks ...func
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	probes := &fakeProbes{reports: map[netip.AddrPort]func(bool){}}
 	p.probe, p.settled, p.listen, p.abortAgain = probes.probe, time.Millisecond, time.Millisecond, time.Millisecond
 	for _, tweak := range tweaks {
 		tweak(p)
 	}
+
 	p.SetNodeAddrs(nil)
 	if err := p.Begin(); err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -103,6 +106,7 @@ func begin(t *testing.T, table *fakeTable, change func(*Options), tweaks ...func
 	}()
 	stop := sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(stop)
+
 	return p, probes, stop
 }
 
@@ -130,7 +134,8 @@ func TestListedServersReplaceRememberedOnes(t *testing.T) {
 	table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.9:6443")
 }
 
-// The last server takes itself out of the list when it ends, and is to be found when it is back: those of the list stay, alive or not.
+// The last server takes itself out of the list when it ends, and is to be found when it is back:
+// those of the list stay, alive or not.
 func TestServersStayWhenTheListIsEmpty(t *testing.T) {
 	for name, empty := range map[string]func(*Proxy){
 		"no endpoints": func(p *Proxy) { p.PutSlice(slice(apiService, "https", 6443)) },
@@ -238,7 +243,8 @@ func TestWritesThatFailAreMadeAgain(t *testing.T) {
 	})
 }
 
-// TestWritesThatFailAreObservedToo has a change wait for two pauses, of which the first is retryMin.
+// TestWritesThatFailAreObservedToo has a change wait for two pauses, of which the first is
+// retryMin.
 func TestWritesThatFailAreObservedToo(t *testing.T) {
 	table, took := newFakeTable(), make(chan time.Duration, 16)
 	p, _, _ := begin(t, table, func(o *Options) { o.Observe = func(d time.Duration) { took <- d } })
@@ -254,12 +260,14 @@ func TestWritesThatFailAreObservedToo(t *testing.T) {
 		})
 		return d
 	}
+
 	p.PutService(webService())
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
 	if d := observed(); d <= 0 {
 		t.Errorf("the first change took %v", d)
 	}
+
 	table.setFail(2)
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.2"))
 	if d := observed(); d < 2*retryMin {
@@ -355,6 +363,7 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 	dns := slice(web, "http", 53, "198.18.1.1", "198.18.1.2")
 	dns.Ports[0].Protocol = service.UDP
 	p.PutSlice(dns)
+
 	p.Listed()
 	table.waitBackends(t, webFront, "198.18.1.1:53 198.18.1.2:53")
 	looked := func(situation string) {
@@ -367,10 +376,12 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 			}
 		}
 	}
+
 	looked("a process begins")
 	if len(aborted) != 0 {
 		t.Error("nothing went, and sockets were looked for")
 	}
+
 	gone := slice(web, "http", 53, "198.18.1.1")
 	gone.Ports[0].Protocol = service.UDP
 	p.PutSlice(gone)
@@ -383,7 +394,8 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 	looked("an address went to another service")
 }
 
-// TestDatagramsAreAbortedAfterErrors has sockets that cannot be closed at once, and a write that fails after it began.
+// TestDatagramsAreAbortedAfterErrors has sockets that cannot be closed at once, and a write that
+// fails after it began.
 func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 	table, aborted := newFakeTable(), make(chan struct{}, 10)
 	tries := 0
@@ -396,6 +408,7 @@ func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 			return 1, nil
 		}
 	}, func(p *Proxy) { p.abortRetry = time.Millisecond })
+
 	s := webService()
 	s.Ports[0].Protocol = service.UDP
 	p.PutService(s)
@@ -414,6 +427,7 @@ func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 			}
 		}
 	}
+
 	looked("an error")
 	table.setRefuse(func(c service.Changes) bool { return len(c.DropMembers) > 0 })
 	one := two

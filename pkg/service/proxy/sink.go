@@ -21,7 +21,8 @@ type object struct {
 	slice   string
 }
 
-// changes are what came of objects, of each the last: while nobody takes them there are no more than objects. The order of objects means nothing.
+// changes are what came of objects, of each the last: while nobody takes them there are no more
+// than objects. The order of objects means nothing.
 type changes struct {
 	all []func()
 	at  map[object]int
@@ -54,7 +55,8 @@ func (p *Proxy) add(o object, f func()) {
 	}
 }
 
-// PutService adds or replaces a service. This and the next four methods make a Proxy the sink of a feed.
+// PutService adds or replaces a service. This and the next four methods make a Proxy the sink of a
+// feed.
 func (p *Proxy) PutService(s service.Service) {
 	p.add(object{service: s.Name}, func() { p.planner.PutService(s); p.health.putService(s); p.api.putService(s) })
 }

@@ -10,7 +10,8 @@ import (
 
 // Status is how it stands with the table.
 type Status struct {
-	// Listed is whether services were listed since this process began; before, the table is the last process's.
+	// Listed reports whether services were listed since this process began; before, the table is
+	// the last process's.
 	Listed bool
 	// Services counts those that are known.
 	Services int
@@ -28,7 +29,7 @@ type Status struct {
 // APIServer is how it stands with one.
 type APIServer struct {
 	Addr netip.AddrPort
-	// Up is whether it answers; Since is when that began, zero while nothing is known yet.
+	// Up reports whether it answers; Since is when that began, zero while nothing is known yet.
 	Up    bool
 	Since time.Time
 }

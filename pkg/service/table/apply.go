@@ -24,7 +24,7 @@ func (e *WriteError) Error() string {
 	return fmt.Sprintf("%s %s: %d of %d entries: %v", e.Step, e.Map, e.Done, e.Of, e.Err)
 }
 
-// Unwrap gives the kernel's error, and service.ErrFull where that is what it means.
+// Unwrap returns the kernel's error, and service.ErrFull where that is what it means.
 func (e *WriteError) Unwrap() []error {
 	if errors.Is(e.Err, unix.E2BIG) || errors.Is(e.Err, unix.ENOSPC) { // hash maps, tries
 		return []error{e.Err, service.ErrFull}
@@ -39,8 +39,8 @@ type write struct {
 	do            func(*ebpf.Map) (int, error)
 }
 
-// Apply makes changes, step by step and each in one call. An error is a *WriteError; then State says what is
-// there, for Planner.Adopt.
+// Apply makes changes, step by step and each in one call. An error is a *WriteError; then State
+// says what is there, for Planner.Adopt.
 func (t *Table) Apply(c service.Changes) error {
 	for _, w := range writes(c) {
 		if w.entries == 0 {

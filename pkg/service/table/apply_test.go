@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -89,6 +89,7 @@ func TestApplyEndsAnywhere(t *testing.T) {
 		p.DeleteService(service.Name{Namespace: "test", Name: "balanced"})
 	}
 	golden := start(t, config(t), func(p *service.Planner) { before(p); change(p) })
+
 	want := show(t, golden.Table)
 	for at, all := 0, 1; at <= all; at++ {
 		n := start(t, config(t), before)
@@ -102,6 +103,7 @@ func TestApplyEndsAnywhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		next := node{n.Table, p}
 		next.adopt(t)
 		before(p)
@@ -113,12 +115,13 @@ func TestApplyEndsAnywhere(t *testing.T) {
 		if writes := next.apply(t); writes > 0 {
 			t.Errorf("after %d of %d writes: %d writes more", at, all, writes)
 		}
+
 		n.Close()
 	}
 }
 
-// TestMapIsFull gives the kernel more than it has room for: the error names the map, what was there stays, and
-// from there the planner refuses.
+// TestMapIsFull hands the kernel more than it has room for: the error names the map, what was there
+// stays, and from there the planner refuses.
 func TestMapIsFull(t *testing.T) {
 	for name, limit := range map[string]struct {
 		set   func(*service.Limits)
@@ -137,6 +140,7 @@ func TestMapIsFull(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			wrong := node{n.Table, p}
 			wrong.adopt(t)
 			lab(p)
@@ -153,11 +157,13 @@ func TestMapIsFull(t *testing.T) {
 				}
 				p.PutSlice(sliceOf("big", to...))
 			}
+
 			big(p)
 			var failed *WriteError
 			if err := n.Apply(p.Plan()); !errors.As(err, &failed) || failed.Map != name || !errors.Is(err, service.ErrFull) {
 				t.Fatalf("error is %v", err)
 			}
+
 			n.adopt(t)
 			lab(n.Planner)
 			big(n.Planner)
@@ -166,6 +172,7 @@ func TestMapIsFull(t *testing.T) {
 			if problems := n.Problems(); len(problems) != 1 || !errors.As(problems[0], &full) || full.Limit != limit.field {
 				t.Errorf("problems are %v", problems)
 			}
+
 			now := show(t, n.Table)
 			for _, k := range slices.Sorted(maps.Keys(had)) {
 				if k != "members" && k != "sources" && now[k] != had[k] {

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 )
 
 // socketHook is a program and where it belongs.
@@ -33,11 +33,11 @@ var socketHooks = []socketHook{
 	{"service_sendmsg6", ebpf.AttachCGroupUDP6Sendmsg},
 }
 
-// AttachSockets attaches the programs at sockets to the cgroup at path, pins the links, and says what it
-// changed: nothing where they are there. A program of another version, or one that reads maps of an earlier
-// table, is replaced within its link. Links to another cgroup are replaced by links to
-// this one, which come first. On an error the rest is left as it is; calling it again goes on. Errors are
-// ErrNoCgroup, ErrNotPermitted, ErrNotSupported.
+// AttachSockets attaches the programs at sockets to the cgroup at path, pins the links, and says
+// what it changed: nothing where they are there. A program of another version, or one that reads
+// maps of an earlier table, is replaced within its link. Links to another cgroup are replaced by
+// links to this one, which come first. On an error the rest is left as it is; calling it again goes
+// on. Errors are ErrNoCgroup, ErrNotPermitted, ErrNotSupported.
 func (t *Table) AttachSockets(path string) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,7 +141,8 @@ func (t *Table) takeOver(old *ebpf.Program) error {
 	return t.takeOverKnown(old, ids)
 }
 
-// takeOverKnown is for what a program with flows knows of addresses, if not in the map that is there now.
+// takeOverKnown is for what a program with flows knows of addresses, if not in the map that is
+// there now.
 func (t *Table) takeOverKnown(old *ebpf.Program, ids []ebpf.MapID) error {
 	m := t.maps[mapKnown]
 	if m == nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// many gives services with endpoints of their own in a slice, all UDP too where members are asked for.
+// many returns services with endpoints of their own in a slice, all UDP too where members are asked
+// for.
 func many(services, endpoints int, protocol service.Protocol) ([]service.Service, []service.Slice) {
 	var all []service.Service
 	var slices []service.Slice
@@ -49,6 +50,7 @@ func BenchmarkAll(b *testing.B) {
 						p.PutSlice(s)
 					}
 				}
+
 				var writing time.Duration
 				entries := 0
 				for b.Loop() {
@@ -67,6 +69,7 @@ func BenchmarkAll(b *testing.B) {
 					n.Close()
 					b.StartTimer()
 				}
+
 				b.ReportMetric(float64(writing.Nanoseconds())/float64(entries), "ns/entry")
 				b.ReportMetric(float64(entries)/float64(b.N), "entries")
 			})
@@ -85,6 +88,7 @@ func BenchmarkOne(b *testing.B) {
 					p.PutSlice(lists[i])
 				}
 			})
+
 			var took []time.Duration
 			for i := 0; b.Loop(); i++ {
 				s := lists[i/2%len(lists)]
@@ -99,6 +103,7 @@ func BenchmarkOne(b *testing.B) {
 				}
 				took = append(took, time.Since(from))
 			}
+
 			slices.Sort(took)
 			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")
 			b.ReportMetric(float64(took[len(took)-1].Nanoseconds()), "max-ns")

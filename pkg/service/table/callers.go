@@ -8,27 +8,30 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
-// caller is the key of the map service_callers (struct pod_client in bpf/lib/service/pod_clients.h): a pod that has had a flow of packets to an address, by
-// the index of its link. The programs add, and forget nothing.
+// caller is the key of the map service_callers (struct pod_client in bpf/lib/service/pod_clients.h): a pod
+// that has had a flow of packets to an address, by the index of its link. The programs add, and
+// forget nothing.
 type caller struct {
 	Addr [16]byte
 	Link uint32
 }
 
-// callersRest is for how long what is known of callers is good enough for who only counts them or makes room: looking at them is walking through all
-// of the map: about half a millisecond where it is empty, 20 ms with 50,000 callers.
+// callersRest is for how long what is known of callers is good enough for who only counts them or
+// makes room: looking at them is walking through all of the map: about half a millisecond where it
+// is empty, 20 ms with 50,000 callers.
 const callersRest = time.Minute
 
 // unknownLink is the link of who called before the map was made. It never goes.
 const unknownLink = 0
 
-// assumeCallers fills the map of callers with the addresses that are closed to pods, when it is made or did not see who called: by whom nobody
-// knows any more. After a start of the machine there are none.
+// assumeCallers fills the map of callers with the addresses that are closed to pods, when it is
+// made or did not see who called: by whom nobody knows any more. After a start of the machine there
+// are none.
 func (t *Table) assumeCallers() error {
 	if err := t.openGuardMap(settings.PinVIPs); err != nil {
 		return err
@@ -47,7 +50,8 @@ func (t *Table) assumeCallers() error {
 	return nil
 }
 
-// assumeCallersOf is assumeCallers where a program for what comes in is of a version that has no such map: an earlier one was put back meanwhile.
+// assumeCallersOf is assumeCallers where a program for what comes in is of a version that has no
+// such map: an earlier one was put back meanwhile.
 func (t *Table) assumeCallersOf(old *ebpf.Program) error {
 	if has, err := hasMap(old, mapCallers); err != nil || has {
 		return err
@@ -55,7 +59,8 @@ func (t *Table) assumeCallersOf(old *ebpf.Program) error {
 	return t.assumeCallers()
 }
 
-// assumeFlows has all addresses known as ones that have had a flow, where entries were made without saying so in this map.
+// assumeFlows has all addresses known as ones that have had a flow, where entries were made without
+// saying so in this map.
 func (t *Table) assumeFlows() error {
 	m := t.maps[mapKnown]
 	for i := range m.MaxEntries() {
@@ -66,7 +71,7 @@ func (t *Table) assumeFlows() error {
 	return nil
 }
 
-// hasMap is whether a program has a map of this name.
+// hasMap reports whether a program has a map of this name.
 func hasMap(p *ebpf.Program, name string) (bool, error) {
 	info, err := p.Info()
 	if err != nil {
@@ -87,8 +92,9 @@ func hasMap(p *ebpf.Program, name string) (bool, error) {
 	return false, nil
 }
 
-// Callers counts callers, at most callersRest ago, and gives how many there is room for; both are 0 for a Table without Links. Callers whose link is
-// gone are deleted. Call it on a thread in the node's network namespace.
+// Callers counts callers, at most callersRest ago, and returns how many there is room for; both are
+// 0 for a Table without Links. Callers whose link is gone are deleted. Call it on a thread in the
+// node's network namespace.
 func (t *Table) Callers() (used, room uint32, err error) {
 	m := t.maps[mapCallers]
 	if m == nil {
@@ -117,8 +123,9 @@ func (t *Table) countCallers(h *nl.Handle) (uint32, error) {
 	return used, err
 }
 
-// InUse gives those of some services' addresses to which a pod that is still there has had a flow of packets at its link, whatever the table of
-// flows has forgotten since: the pod may go on with it. Call it on a thread in the node's network namespace. A Table without Links has none.
+// InUse returns those of some services' addresses to which a pod that is still there has had a flow
+// of packets at its link, whatever the table of flows has forgotten since: the pod may go on with
+// it. Call it on a thread in the node's network namespace. A Table without Links has none.
 func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 	if t.maps[mapCallers] == nil || len(addrs) == 0 {
 		return nil, nil
@@ -135,7 +142,8 @@ func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !called[a.As16()] }), nil
 }
 
-// called gives the addresses that have callers, and how many callers there are, and deletes those whose link is gone.
+// called returns the addresses that have callers, and how many callers there are, and deletes those
+// whose link is gone.
 func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, err error) {
 	var all []caller
 	err = each(t.maps, mapCallers, func(c caller, _ uint8) bool {
@@ -145,15 +153,18 @@ func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 	if err != nil || len(all) == 0 {
 		return nil, 0, err
 	}
+
 	// Links are listed after callers, so that who came meanwhile is not taken for gone.
 	links, err := h.LinkList()
 	if err != nil {
 		return nil, 0, fmt.Errorf("list links: %w", err)
 	}
+
 	there := map[uint32]bool{unknownLink: true}
 	for _, l := range links {
 		there[uint32(l.Attrs().Index)] = true
 	}
+
 	addrs = make(map[[16]byte]bool)
 	var gone []caller
 	for _, c := range all {
@@ -163,10 +174,12 @@ func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 			gone = append(gone, c)
 		}
 	}
+
 	if len(gone) > 0 {
 		if _, err := drop(mapCallers, gone).do(t.maps[mapCallers]); err != nil {
 			return nil, 0, fmt.Errorf("delete from %s: %w", mapCallers, err)
 		}
 	}
+
 	return addrs, uint32(len(all) - len(gone)), nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // nobodysLink is an index that no link of a test has.
@@ -87,7 +87,8 @@ func TestAddressesInUseAreThoseThatPodsHereCalled(t *testing.T) {
 	l.expectInUse(t, "the other is gone too", all, nettest.Addrs("198.19.199.4"))
 }
 
-// Callers of addresses that services still have go as well: else those of a thousand pods fill the map.
+// Callers of addresses that services still have go as well: else those of a thousand pods fill the
+// map.
 func TestCallersGoWhenPodsCome(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, true)
@@ -125,7 +126,8 @@ func (l *linked) expectCallers(t *testing.T, situation string, want uint32) {
 	})
 }
 
-// The map is walked through now and then, not for every link that comes nor for everybody who asks how full it is.
+// The map is walked through now and then, not for every link that comes nor for everybody who asks
+// how full it is.
 func TestCallersAreCountedNowAndThen(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, true)
@@ -142,9 +144,11 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 		}
 		return err
 	})
+
 	if !l.calls(t, vip, nobodysLink) {
 		t.Error("for a new link all callers were looked at again")
 	}
+
 	l.callers.rest = 0
 	l.expectCallers(t, "later", 1)
 	if l.calls(t, vip, nobodysLink) {
@@ -175,7 +179,8 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	l.expectInUse(t, "a pod goes, which need not be who called", all, all[:2])
 }
 
-// An earlier version that was put back did not write down who called: whom its programs served nobody knows, once they are replaced.
+// An earlier version that was put back did not write down who called: whom its programs served
+// nobody knows, once they are replaced.
 func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -188,6 +193,7 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer old.Close()
+
 		pod := point{int(l.index(t, "vpod1")), ingress}
 		l.host.Run(t, func() error {
 			h, err := nl.Open()
@@ -197,10 +203,12 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 			defer h.Close()
 			return hooksFor(l.features).attach(h, pod, progPodIn, old)
 		})
+
 		l.expectInUse(t, "it is at work", closed, nil)
 		if changed := l.attach(t); !slices.Contains(changed, "replaced service_pod_in at vpod1 ingress") {
 			t.Errorf("changed %v", changed)
 		}
+
 		l.expectInUse(t, "it is replaced", closed, closed)
 		// One that has the map is another thing.
 		for _, a := range closed {
@@ -208,6 +216,7 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		l.Table.Close()
 		l.host.Run(t, func() (err error) {
 			l.Table, err = Open(Config{Dir: l.dir, Limits: small, Links: true, TunnelPort: 7, Log: quiet(), Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}})
@@ -217,6 +226,7 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 		if changed := l.attach(t); !slices.Contains(changed, "replaced service_pod_in at vpod1 ingress") {
 			t.Errorf("a version with the map changed %v", changed)
 		}
+
 		l.expectInUse(t, "one with the map is replaced", closed, nil)
 	})
 }

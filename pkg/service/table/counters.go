@@ -7,11 +7,11 @@ type Counters struct {
 	Sockets, Packets Choices
 	// SourceRefused is packets of clients that loadBalancerSourceRanges do not admit.
 	SourceRefused uint64
-	// NotHere is packets that were dropped because under policy Local no backend is on this node, so that
-	// a balancer goes to another.
+	// NotHere is packets that were dropped because under policy Local no backend is on this node,
+	// so that a balancer goes to another.
 	NotHere uint64
-	// NoAddress and NoPort are packets that could not be given a source of this node; NoPort also those of flows that have no room, and
-	// of pods for which there is none among the callers.
+	// NoAddress and NoPort are packets that could not be given a source of this node; NoPort also
+	// those of flows that have no room, and of pods for which there is none among the callers.
 	NoAddress, NoPort uint64
 	// Moved is flows of UDP packets that got another backend because theirs went.
 	Moved uint64
@@ -52,8 +52,8 @@ func (t *Table) Counters() (Counters, error) {
 	return c, nil
 }
 
-// Remembered counts the entries of the maps that forget what was not used for long. It walks them all, about a
-// millisecond for each ten thousand; for a metric once a minute is enough.
+// Remembered counts the entries of the maps that forget what was not used for long. It walks them
+// all, about a millisecond for each ten thousand; for a metric once a minute is enough.
 func (t *Table) Remembered() (Memory, error) {
 	var m Memory
 	for name, n := range map[string]*uint32{mapClients: &m.Clients, mapReplies: &m.Replies, mapSends: &m.Sends, mapFlows: &m.Flows} {

@@ -1,13 +1,13 @@
 // Package table is the node's table of services in the kernel: the maps and
 // programs of docs/design/0007-service-table.md, pinned, attached, read and written.
 //
-// It promises that what it put in force stays so without this process: maps and
-// links are pinned. Open adopts what an earlier process left; programs of another
-// version take the place of the old ones within their link, so there is no moment without one,
-// and take over what those remember of connections; maps of another size begin with what is in force. Apply makes the
-// changes of a service.Planner in their order, so that a reader never sees half of one; when it
-// cannot make them all, State says what is there, from which the planner goes on. A map never drops an
-// entry of the table to make room: a full one is an error.
+// It promises that what it put in force stays so without this process: maps and links are pinned.
+// Open adopts what an earlier process left; programs of another version take the place of the old
+// ones within their link, so there is no moment without one, and take over what those remember of
+// connections; maps of another size begin with what is in force. Apply makes the changes of a
+// service.Planner in their order, so that a reader never sees half of one; when it cannot make them
+// all, State says what is there, from which the planner goes on. A map never drops an entry of the
+// table to make room: a full one is an error.
 //
 // It refuses to mount anything, to attach to what is no cgroup of the second version,
 // and to take away what is not its own. It knows neither Services nor Kubernetes.

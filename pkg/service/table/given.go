@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// Given gives the backends that this node's sockets, pods' included, were given for some frontends, each once, sorted. Those of sockets that are
-// closed are among them until the map forgets them. It walks all that sockets know, about a millisecond for each ten thousand entries.
+// Given returns the backends that this node's sockets, pods' included, were given for some
+// frontends, each once, sorted. Those of sockets that are closed are among them until the map
+// forgets them. It walks all that sockets know, about a millisecond for each ten thousand entries.
 func (t *Table) Given(fronts []netip.AddrPort) ([]netip.AddrPort, error) {
 	var given []netip.AddrPort
 	err := each(t.maps, mapReplies, func(k socketPeer, v socketAddr) bool {

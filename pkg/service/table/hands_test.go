@@ -17,15 +17,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// handsEnv makes this program the hands of a test: a process in the cgroup whose
-// sockets the programs are attached to, with backends and clients in it, which does what it is told.
+// handsEnv makes this program the hands of a test: a process in the cgroup whose sockets the
+// programs are attached to, with backends and clients in it, which does what it is told.
 const handsEnv = "KUBEVEIL_TABLE_HANDS"
 
-// backends are addresses of the hands' network namespace. They listen on 8080 (TCP) and 5353 (UDP) and answer
-// each line or datagram with their address.
+// backends are addresses of the hands' network namespace. They listen on 8080 (TCP) and 5353 (UDP)
+// and answer each line or datagram with their address.
 var backends = []string{"198.18.1.1", "198.18.1.2", "198.18.1.3", "fd42:1::1", "fd42:1::2", "fd42:1::3"}
 
 const handsPatience = 10 * time.Second
@@ -100,7 +100,7 @@ func (h *hands) dial(network, to string) result {
 	return r
 }
 
-// ask sends on an open connection and gives who answered.
+// ask sends on an open connection and returns who answered.
 func (h *hands) ask(id int) string {
 	h.t.Helper()
 	r := h.do(order{Do: "ask", ID: id})
@@ -139,8 +139,9 @@ func handsMain() int {
 	}
 }
 
-// usable waits until a datagram arrives: the kernel makes the local route of an IPv6 address some time
-// after the address (addrconf_dad_work, net/ipv6/addrconf.c), and a socket that connected before keeps the way that is none.
+// usable waits until a datagram arrives: the kernel makes the local route of an IPv6 address some
+// time after the address (addrconf_dad_work, net/ipv6/addrconf.c), and a socket that connected
+// before keeps the way that is none.
 func usable(at string) error {
 	for deadline := time.Now().Add(handsPatience); ; {
 		c, err := net.Dial("udp", at)
@@ -210,7 +211,8 @@ func (m *handsState) dialAll(o order) {
 	}
 }
 
-// mapped is the network of UDP sockets of IPv6 that speak IPv4, which package net does not make, and loose that of those that are not connected.
+// mapped is the network of UDP sockets of IPv6 that speak IPv4, which package net does not make,
+// and loose that of those that are not connected.
 const mapped, loose = "udp mapped", "udp loose"
 
 // looseConn sends by a socket that is not connected.
@@ -235,6 +237,7 @@ func dial(network, to string) (net.Conn, error) {
 	default:
 		return net.DialTimeout(network, to, handsPatience)
 	}
+
 	at, err := netip.ParseAddrPort(to)
 	if err != nil {
 		return nil, err
@@ -243,11 +246,13 @@ func dial(network, to string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	f := os.NewFile(uintptr(fd), to)
 	defer f.Close()
 	if err := unix.Connect(fd, &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}); err != nil {
 		return nil, err
 	}
+
 	return net.FileConn(f)
 }
 

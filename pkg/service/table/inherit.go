@@ -9,21 +9,24 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// readerProgram is the program whose maps are the table in force: it is attached last of those that look a frontend up for TCP.
+// readerProgram is the program whose maps are the table in force: it is attached last of those that
+// look a frontend up for TCP.
 const readerProgram = "service_connect6"
 
-// inForce opens the maps of the table that the programs at sockets read, by name; nil is that none is attached, or that they read mine, which
-// is whole. A map that only programs at links read is the pinned one. The caller closes them. What has another layout than specs
-// say, or is not found, is left out.
+// inForce opens the maps of the table that the programs at sockets read, by name; nil is that none
+// is attached, or that they read mine, which is whole. A map that only programs at links read is
+// the pinned one. The caller closes them. What has another layout than specs say, or is not found,
+// is left out.
 func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
 	l, err := link.LoadPinnedLink(t.pin(readerProgram), nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("open link %s: %w", readerProgram, err)
 	}
@@ -35,6 +38,7 @@ func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpe
 	if at := info.Cgroup(); at == nil || at.CgroupId == 0 {
 		return nil, nil // its cgroup is gone
 	}
+
 	prog, err := ebpf.NewProgramFromID(info.Program)
 	if err != nil {
 		return nil, fmt.Errorf("open program %s: %w", readerProgram, err)
@@ -44,10 +48,12 @@ func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpe
 	if err != nil {
 		return nil, fmt.Errorf("program %s: %w", readerProgram, err)
 	}
+
 	if same, err := sameMap(mine[mapFronts], found[mapFronts]); err != nil || same && len(mine) == len(tableMaps) {
 		closeMaps(found)
 		return nil, err
 	}
+
 	for _, name := range tableMaps {
 		if found[name] == nil {
 			if m, err := ebpf.LoadPinnedMap(t.pin(name), nil); err == nil {
@@ -60,6 +66,7 @@ func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpe
 			delete(found, name)
 		}
 	}
+
 	return found, nil
 }
 
@@ -86,7 +93,7 @@ func mapsOf(prog *ebpf.Program) (map[string]*ebpf.Map, error) {
 	return found, nil
 }
 
-// sameMap is whether both are one map of the kernel; nil is none.
+// sameMap reports whether both are one map of the kernel; nil is none.
 func sameMap(a, b *ebpf.Map) (bool, error) {
 	if a == nil || b == nil {
 		return false, nil

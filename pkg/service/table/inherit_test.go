@@ -4,11 +4,12 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// A table of another size has what is in force before it is read, with nobody listing any service; a process that dies before that changes nothing.
+// A table of another size has what is in force before it is read, with nobody listing any service;
+// a process that dies before that changes nothing.
 func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 	for name, limits := range map[string]service.Limits{
 		"larger":  {Fronts: 512, Slots: 8192, Members: 2048, Sources: 512},
@@ -25,6 +26,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			c.Limits = limits
 			for range 3 {
 				table, err := Open(c)
@@ -39,6 +41,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			table, err := Open(c)
 			if err != nil {
 				t.Fatal(err)
@@ -47,11 +50,13 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 			if changed := n.attach(t, cgroup); len(changed) == 0 {
 				t.Error("the new table was attached before")
 			}
+
 			for _, to := range []string{"198.18.0.1", "[fd42::1]"} {
 				if r := h.dial("tcp", to+":80"); !slices.Contains(backends, r.Answer) {
 					t.Errorf("%s: %+v", to, r)
 				}
 			}
+
 			if got := h.dial("tcp", "198.18.0.2:80").Answer; got != sticky {
 				t.Errorf("affinity was to %s and is to %s", sticky, got)
 			}
@@ -64,6 +69,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 			if load := h.do(order{Do: "stop"}); load.Err != "" || load.Count == 0 {
 				t.Errorf("meanwhile: %+v", load)
 			}
+
 			again, err := Open(c)
 			if err != nil {
 				t.Fatal(err)

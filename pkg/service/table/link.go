@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // Programs at links, and before the guard's at egress.
@@ -34,7 +34,8 @@ var linkPrograms = []string{progIn, progInL3, progPodIn, progPodOut, progTunnelI
 // errLinkGone matches errors of a link that is no longer there.
 var errLinkGone = errors.New("link is gone")
 
-// errTaken is that of a link without tcx that has the qdisc ingress: it has one list of programs, for what comes in, and there is no room for clsact.
+// errTaken is that of a link without tcx that has the qdisc ingress: it has one list of programs,
+// for what comes in, and there is no room for clsact.
 var errTaken = errors.New("the link has the qdisc ingress, from a limit to what a pod sends (plugin bandwidth) for example, in whose place clsact would have to be: use Linux 6.6, or take the limit away")
 
 // direction is that of packets at a link.
@@ -54,7 +55,7 @@ type point struct {
 // hooks is the way in which programs are attached to links, as the guard does: to
 // the link, so that they live as long as it, and with no pin.
 type hooks interface {
-	// list gives the programs in the order in which they run.
+	// list returns the programs in the order in which they run.
 	list(h *nl.Handle, p point) ([]ebpf.ProgramID, error)
 	// attach puts a program after those that are there.
 	attach(h *nl.Handle, p point, name string, prog *ebpf.Program) error
@@ -76,7 +77,8 @@ func hooksFor(f Features) hooks {
 // takes five entries at most.
 const quotaShare = 128
 
-// packetSpec gives the compiled programs for links, with their settings. Flows is the size of their table.
+// packetSpec returns the compiled programs for links, with their settings. Flows is the size of
+// their table.
 func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadServicePacket()
 	if err != nil {
@@ -97,9 +99,10 @@ func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.Collec
 	})
 }
 
-// SetSelf says which addresses packets are sent from: to other nodes the first of a pod prefix of this node, which
-// host-local keeps for a gateway, so that no pod has it and peers take it from this node; for refusals an address of the
-// node. The first of each family counts. Without them such packets are dropped and counted.
+// SetSelf says which addresses packets are sent from: to other nodes the first of a pod prefix of
+// this node, which host-local keeps for a gateway, so that no pod has it and peers take it from
+// this node; for refusals an address of the node. The first of each family counts. Without them
+// such packets are dropped and counted.
 func (t *Table) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) error {
 	var self [4][16]byte
 	put := func(at int, a netip.Addr) {
@@ -110,36 +113,42 @@ func (t *Table) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 			self[at] = a.As16()
 		}
 	}
+
 	for _, p := range podPrefixes {
 		if a := p.Masked().Addr().Next(); p.Contains(a) {
 			put(0, a)
 		}
 	}
+
 	for _, a := range nodeAddrs {
 		put(2, a)
 	}
+
 	if t.maps[mapSelf] == nil {
 		return errors.New("set addresses of services: the table was opened without links")
 	}
+
 	for i, a := range self {
 		if err := t.maps[mapSelf].Put(uint32(i), a); err != nil {
 			return fmt.Errorf("write map %s: %w", mapSelf, err)
 		}
 	}
+
 	return nil
 }
 
-// AttachLinks attaches the programs to the links of the calling thread's network
-// namespace and says what it changed: nothing where they are there. Links that the guard is at get
-// them behind it, pods' and tunnels' alone. Programs of another version are replaced where they are.
-// A link that goes meanwhile is no error. A link that takes no program is none, either: its packets
-// are not translated, which the log tells of. Call it after Apply and SetSelf.
+// AttachLinks attaches the programs to the links of the calling thread's network namespace and says
+// what it changed: nothing where they are there. Links that the guard is at get them behind it,
+// pods' and tunnels' alone. Programs of another version are replaced where they are. A link that
+// goes meanwhile is no error. A link that takes no program is none, either: its packets are not
+// translated, which the log tells of. Call it after Apply and SetSelf.
 func (t *Table) AttachLinks() ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.progs[progIn] == nil {
 		return nil, errors.New("attach to links: the table was opened without them")
 	}
+
 	h, err := nl.Open()
 	if err != nil {
 		return nil, err
@@ -152,10 +161,12 @@ func (t *Table) AttachLinks() ([]string, error) {
 	if err := t.forgetRoutes(links); err != nil {
 		t.log.Warn("links that are gone are still known", "error", err)
 	}
+
 	// Who translates back is there first.
 	if err := t.translateAtGuard(); err != nil {
 		return nil, explain(err)
 	}
+
 	var changed []string
 	for _, l := range links {
 		did, err := t.attachLink(h, l, true)
@@ -164,6 +175,7 @@ func (t *Table) AttachLinks() ([]string, error) {
 			t.notTranslated(l, err)
 		}
 	}
+
 	return changed, nil
 }
 
@@ -172,7 +184,8 @@ func (t *Table) notTranslated(l nl.Link, err error) {
 	t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name, "error", err)
 }
 
-// attachLink gives a link its programs. settled is whether all that plugins make at a pod's link is there.
+// attachLink returns a link its programs. settled is whether all that plugins make at a pod's link
+// is there.
 func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, error) {
 	master, err := masterOf(h, l)
 	if errors.Is(err, errLinkGone) {
@@ -185,6 +198,7 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 	if err := t.routeLink(h, hk, l, want[ingress], settled); err != nil {
 		t.log.Warn("packets of a link take the kernel's way", "link", l.Attrs().Name, "error", err)
 	}
+
 	var changed []string
 	for _, dir := range []direction{egress, ingress} {
 		did, err := t.attachPoint(h, hk, point{l.Attrs().Index, dir}, want[dir])
@@ -204,6 +218,7 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 			changed = append(changed, did)
 		}
 	}
+
 	return changed, nil
 }
 
@@ -225,18 +240,22 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 		}
 		return "", nil
 	}
+
 	prog := t.progs[name]
 	if len(ours) == 0 {
 		return "attached " + name, hk.attach(h, p, name, prog)
 	}
+
 	for _, more := range ours[1:] {
 		if err := hk.detach(h, p, more); err != nil {
 			return "", err
 		}
 	}
+
 	if same, err := bpfobj.Same(ours[0], prog); err != nil || same {
 		return "", err
 	}
+
 	former := func() error {
 		if err := t.takeOver(ours[0]); err != nil || p.dir != ingress {
 			return err
@@ -246,6 +265,7 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 	if err := former(); err != nil {
 		return "", err
 	}
+
 	if err := hk.replace(h, p, name, prog, ours[0]); err != nil {
 		return "", err
 	}
@@ -258,7 +278,8 @@ func closeAll(progs []*ebpf.Program) {
 	}
 }
 
-// findOurs gives our programs at a point, of whatever version: they have a name and a map of ours.
+// findOurs returns our programs at a point, of whatever version: they have a name and a map of
+// ours.
 func findOurs(h *nl.Handle, hk hooks, p point) ([]*ebpf.Program, error) {
 	ids, err := hk.list(h, p)
 	if err != nil {

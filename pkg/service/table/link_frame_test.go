@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func mac(t *testing.T, ns *nettest.NS, link string) string {
@@ -19,7 +19,8 @@ func mac(t *testing.T, ns *nettest.NS, link string) string {
 	return found.Attrs().HardwareAddr.String()
 }
 
-// expectRouted wants datagrams of both families to have come to a link from that of the host, with one hop less than they were sent with.
+// expectRouted wants datagrams of both families to have come to a link from that of the host, with
+// one hop less than they were sent with.
 func expectRouted(t *testing.T, c *nettest.Capture, what, to, via string) {
 	t.Helper()
 	families := map[uint16]bool{}

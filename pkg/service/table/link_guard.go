@@ -8,8 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
 )
 
 // translateAtGuard puts the programs that translate at egress where the guard's looks for them.
@@ -27,7 +27,8 @@ func (t *Table) translateAtGuard() error {
 	return nil
 }
 
-// putTranslate puts a program in its place before the guard, which knows the flows that the one there knows: answers come meanwhile.
+// putTranslate puts a program in its place before the guard, which knows the flows that the one
+// there knows: answers come meanwhile.
 func (t *Table) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
 	var old *ebpf.Program
 	if err := m.Lookup(at, &old); errors.Is(err, ebpf.ErrKeyNotExist) {

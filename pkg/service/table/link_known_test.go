@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // known counts the addresses that have had a flow.
@@ -70,13 +70,16 @@ func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
 			defer h.Close()
 			return hooksFor(l.features).attach(h, pod, progPodIn, old)
 		})
+
 		if n := l.known(t); n > 0 {
 			t.Errorf("%d addresses are known of nothing", n)
 		}
+
 		l.attach(t)
 		if n := l.known(t); n != allKnown {
 			t.Errorf("%d addresses are known when an earlier version is replaced, want all", n)
 		}
+
 		for _, c := range []struct {
 			gone []string
 			want int

@@ -13,10 +13,10 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // routesOf is what may be done at a link of the host.
@@ -81,6 +81,7 @@ func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
 		r.expectRoutes(t, "without limits", map[string]uint8{"vpod1": wholePod, "vpod2": wholePod, "u0": routeExit, "veil0": 0})
 		r.tc(t, "qdisc add dev vpod2 root tbf rate 1gbit burst 64kb limit 1mb")
 		r.expectRoutes(t, "with a limit to what it gets", map[string]uint8{"vpod1": wholePod, "vpod2": routePod | routeFrom})
+
 		for i, to := range otherAt {
 			for port, to := range map[string]string{"5353": to, "53": clusterAt[i]} {
 				before := r.limited(t)
@@ -90,12 +91,14 @@ func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
 				}
 			}
 		}
+
 		r.expectSeen(t, "with a limit to what it gets", false)
 		r.tc(t, "qdisc del dev vpod2 root")
 		r.expectRoutes(t, "without it", map[string]uint8{"vpod2": wholePod})
 		if !withTCX {
 			return // clsact has the place of a limit to what a pod sends
 		}
+
 		r.tc(t, "qdisc add dev vpod1 ingress")
 		r.expectRoutes(t, "with a limit to what it sends", map[string]uint8{"vpod1": routePod | routePeer})
 		for _, to := range otherAt {
@@ -176,6 +179,7 @@ func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	watch := func(patience time.Duration) (stop func()) {
 		r.patience = patience
 		ctx, cancel := context.WithCancel(t.Context())
@@ -189,6 +193,7 @@ func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
 			}
 		}
 	}
+
 	becomes := func(link string, want uint8) {
 		nettest.Until(t, 10*time.Second, fmt.Sprintf("%s has %04b", link, want), func() bool { return r.routesOf(t, link) == want })
 	}
@@ -199,10 +204,12 @@ func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
 	r.expectRoutes(t, "before the patience ends", map[string]uint8{"vpod1": wholePod, "vpod3": routePod, "u0": routeExit})
 	stop()
 	stop = watch(time.Millisecond)
+
 	appear("vpod5")
 	for _, link := range []string{"vpod3", "vpod4", "vpod5"} {
 		becomes(link, wholePod)
 	}
+
 	gone := r.index(t, "vpod3")
 	r.ip(t, "link del vpod3")
 	appear("vpod6")

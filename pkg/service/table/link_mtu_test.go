@@ -8,12 +8,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// TestNarrowPathsAreToldOutside has a client outside whose datagrams are too large for the tunnel to their backend. What this node says of it
-// has the mark of the packet that it is about only by a setting; without, it quotes a pod's address for all that the guard knows.
+// TestNarrowPathsAreToldOutside has a client outside whose datagrams are too large for the tunnel
+// to their backend. What this node says of it has the mark of the packet that it is about only by a
+// setting; without, it quotes a pod's address for all that the guard knows.
 func TestNarrowPathsAreToldOutside(t *testing.T) {
 	const narrow = 1300
 	bothHooks(t, func(t *testing.T, withTCX bool) {
@@ -23,6 +24,7 @@ func TestNarrowPathsAreToldOutside(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		s := named("far")
 		s.Ports[1].NodePort = 30053
 		p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
@@ -31,6 +33,7 @@ func TestNarrowPathsAreToldOutside(t *testing.T) {
 		if err := l.Apply(p.Plan()); err != nil {
 			t.Fatal(err)
 		}
+
 		l.attach(t)
 		for family, node := range map[string]string{"ipv4": "198.19.0.1", "ipv6": "fd42:9::1"} {
 			c := dialWhole(t, l.client, netip.AddrPortFrom(netip.MustParseAddr(node), 30053))

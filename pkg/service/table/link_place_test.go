@@ -19,10 +19,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -78,7 +78,8 @@ func (l *linked) guard(t *testing.T, vips ...string) {
 	})
 }
 
-// TestPortsLeaveItToTheirMaster: a bridge takes the address of its port, so what comes in is for the host at both.
+// TestPortsLeaveItToTheirMaster: a bridge takes the address of its port, so what comes in is for
+// the host at both.
 func TestPortsLeaveItToTheirMaster(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -99,7 +100,8 @@ func TestPortsLeaveItToTheirMaster(t *testing.T) {
 	})
 }
 
-// TestLinksWithALimitAreLeftAlone: where there is no tcx, the plugin bandwidth has the place of clsact on a pod's link.
+// TestLinksWithALimitAreLeftAlone: where there is no tcx, the plugin bandwidth has the place of
+// clsact on a pod's link.
 func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, false)
@@ -116,11 +118,13 @@ func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 	if diff := cmp.Diff(want, l.attach(t)); diff != "" {
 		t.Error(diff)
 	}
+
 	for _, dir := range []direction{ingress, egress} {
 		if ids, err := (clsact{}).list(h, point{vpod.Attrs().Index, dir}); err != nil || len(ids) > 0 {
 			t.Errorf("programs at the %s of a link with another's qdisc: %v, %v", dir, ids, err)
 		}
 	}
+
 	// Once it is gone there is room.
 	if err := h.QdiscDel(qdisc); err != nil {
 		t.Fatal(err)
@@ -187,7 +191,8 @@ func TestLinkWithoutRoomKeepsNoOtherFromItsPrograms(t *testing.T) {
 	})
 }
 
-// TestPodsWithALimitCanBeAdded has pods' links that appear while links are watched, where there is no tcx: the plugin bandwidth finds its place free.
+// TestPodsWithALimitCanBeAdded has pods' links that appear while links are watched, where there is
+// no tcx: the plugin bandwidth finds its place free.
 func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, false)
@@ -204,6 +209,7 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 		}
 		return point{link.Attrs().Index, ingress}
 	}
+
 	served := func(p point) bool {
 		ids, err := (clsact{}).list(h, p)
 		return err == nil && len(ids) > 0
@@ -221,6 +227,7 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 			}
 		}
 	}
+
 	l.attach(t)
 	stop := watch(time.Hour)
 	pod := add("vpod2", settings.PodGroup)
@@ -233,6 +240,7 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	if err := h.QdiscAdd(limit); err != nil {
 		t.Errorf("the limit finds its place taken: %v", err)
 	}
+
 	stop()
 	stop = watch(time.Millisecond)
 	other := add("vpod3", settings.PodGroup)
@@ -240,10 +248,12 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	if served(pod) {
 		t.Error("a pod's link with a limit has programs")
 	}
+
 	stop()
 }
 
-// TestBalancersAreAnsweredAndNotReached: one that does not keep its clients' addresses comes from the service's own.
+// TestBalancersAreAnsweredAndNotReached: one that does not keep its clients' addresses comes from
+// the service's own.
 func TestBalancersAreAnsweredAndNotReached(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -262,8 +272,9 @@ func TestBalancersAreAnsweredAndNotReached(t *testing.T) {
 	})
 }
 
-// TestForgottenFlowsStayInside has a pod, whose sockets have no programs, that goes on with a connection after the table of flows lost it. The balancer's address is
-// on the client's host, and others masquerade what leaves there.
+// TestForgottenFlowsStayInside has a pod, whose sockets have no programs, that goes on with a
+// connection after the table of flows lost it. The balancer's address is on the client's host, and
+// others masquerade what leaves there.
 func TestForgottenFlowsStayInside(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -273,6 +284,7 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 			self := nettest.Prefixes("198.18.1.1/32", "fd42:1::1/128")[i] // real pods have no neighbours
 			nettest.AddRoute(t, l.pod, self, nettest.Addrs("198.18.1.254", "fd42:1::fe")[i], "p0")
 		}
+
 		l.serve(t, vips...)
 		l.attach(t)
 		l.host.Run(t, func() error {
@@ -283,25 +295,31 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 			return nil
 		})
 		wire := nettest.NewCapture(t, l.client, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
+
 		crossed := func(secret string) bool {
 			return slices.ContainsFunc(wire.Frames(), func(f nettest.Frame) bool { return bytes.Contains(f.Data, []byte(secret)) })
 		}
+
 		// Where the addresses are open it leaves: the capture would show it.
 		l.guard(t)
 		l.takeUp(t)
+
 		for i, vip := range vips {
 			open := fmt.Sprintf("secret %d, without the guard", i)
 			defer l.goOn(t, vip, open).Close()
 			nettest.Until(t, 10*time.Second, "what the guard lets pass is seen", func() bool { return crossed(open) })
 		}
-		// No service has had them for long, and the table knows of no flow: only callers keep them closed. What was dropped is sent again,
-		// so from here on they are.
+
+		// No service has had them for long, and the table knows of no flow: only callers keep them
+		// closed. What was dropped is sent again, so from here on they are.
 		var known service.VIPs
 		known.Left(nettest.Addrs(vips...), time.Now().Add(-2*service.VIPLinger))
+
 		var closed []string
 		for _, a := range known.Addrs(time.Now(), l.inUse(t)) {
 			closed = append(closed, a.String())
 		}
+
 		for reason, prepare := range map[string]func(*testing.T){"pod_to_vip": l.takeUp, "pod_midstream": func(*testing.T) {}} {
 			l.guard(t, closed...)
 			prepare(t)
@@ -315,17 +333,20 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 				}
 			}
 		}
+
 		for _, f := range wire.All(t) {
 			if bytes.Contains(f.Data, []byte("with the guard")) {
 				t.Fatalf("a pod's segment to a service left in clear: %x", f.Data)
 			}
 		}
+
 		l.ip(t, "link del vpod1")
 		l.expectInUse(t, "the pod is gone", nettest.Addrs(vips...), nil)
 	})
 }
 
-// takeUp lets connections of pods that connection tracking does not know go on, until the next call of guard.
+// takeUp lets connections of pods that connection tracking does not know go on, until the next call
+// of guard.
 func (l *linked) takeUp(t *testing.T) {
 	t.Helper()
 	l.host.Run(t, func() error {
@@ -337,7 +358,8 @@ func (l *linked) takeUp(t *testing.T) {
 	})
 }
 
-// goOn has the pod connect to port 80 of an address, and send a text once all flows are forgotten. The caller closes the connection.
+// goOn has the pod connect to port 80 of an address, and send a text once all flows are forgotten.
+// The caller closes the connection.
 func (l *linked) goOn(t *testing.T, vip, text string) *net.TCPConn {
 	t.Helper()
 	var c *net.TCPConn
@@ -349,19 +371,23 @@ func (l *linked) goOn(t *testing.T, vip, text string) *net.TCPConn {
 		return err
 	})
 	c.SetDeadline(time.Now().Add(5 * time.Second))
+
 	if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), "pod sees ") {
 		t.Fatalf("%s answers %q, %v", vip, got, err)
 	}
+
 	var keys [][]byte
 	flows := l.maps[mapFlows]
 	if err := eachRaw(flows, func(key, _ []byte) error { keys = append(keys, bytes.Clone(key)); return nil }); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, key := range keys {
 		if err := flows.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			t.Fatal(err)
 		}
 	}
+
 	if _, err := c.Write([]byte(text)); err != nil {
 		t.Fatal(err)
 	}

@@ -3,14 +3,14 @@ package table
 import (
 	"net"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // vrf is a kind of master that hands packets on without a second look by programs at tc.
 const vrf = "vrf"
 
-// masterOf gives the kind of the link that l is a port of, "" is none.
+// masterOf returns the kind of the link that l is a port of, "" is none.
 func masterOf(h *nl.Handle, l nl.Link) (string, error) {
 	index := l.Attrs().MasterIndex
 	if index == 0 {
@@ -23,8 +23,9 @@ func masterOf(h *nl.Handle, l nl.Link) (string, error) {
 	return master.Type(), nil
 }
 
-// planLink gives the programs that a link must have, which is a port of this kind of master. What comes in by a port of a bond, a bridge or the like
-// comes in once more by the master, where the guard would take what was translated for something else. So it is translated there.
+// planLink returns the programs that a link must have, which is a port of this kind of master. What
+// comes in by a port of a bond, a bridge or the like comes in once more by the master, where the
+// guard would take what was translated for something else. So it is translated there.
 func planLink(l nl.Link, master string) map[direction]string {
 	a := l.Attrs()
 	ethernet := a.EncapType == "ether"

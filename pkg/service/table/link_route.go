@@ -6,8 +6,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 )
 
 // mapRoutes says what may be done at links, by index, for host routing by eBPF: bpf/lib/service/route.h.
@@ -21,15 +21,17 @@ const (
 	routeExit                   // what pods answer may leave by it
 )
 
-// routeLink says to the programs what may be done at this link, of which plan is the program for what comes in. Limits to what a pod gets and sends
-// (plugin bandwidth) are made soon after the link: unless it is settled, one that is new is sent to by the host's end, and what it sends is the
-// kernel's.
+// routeLink says to the programs what may be done at this link, of which plan is the program for
+// what comes in. Limits to what a pod gets and sends (plugin bandwidth) are made soon after the
+// link: unless it is settled, one that is new is sent to by the host's end, and what it sends is
+// the kernel's.
 func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settled bool) error {
 	m, index := t.maps[mapRoutes], uint32(l.Attrs().Index)
 	var have, want uint8
 	if err := m.Lookup(index, &have); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("read map %s: %w", mapRoutes, err)
 	}
+
 	if t.routing {
 		var err error
 		if want, err = t.routes(h, hk, l, plan); err != nil {
@@ -39,6 +41,7 @@ func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settle
 			want &= have | routePod
 		}
 	}
+
 	switch {
 	case want == have:
 		return nil
@@ -51,6 +54,7 @@ func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settle
 			return fmt.Errorf("write map %s: %w", mapRoutes, err)
 		}
 	}
+
 	return nil
 }
 
@@ -84,11 +88,12 @@ func (t *Table) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 		}
 		return how, nil
 	}
+
 	return 0, nil
 }
 
-// limits is whether something at the host's end of a pod's link is to see what the pod gets, or what it sends: a qdisc that is neither the kernel's
-// own of a veth nor the place of programs.
+// limits reports whether something at the host's end of a pod's link is to see what the pod gets,
+// or what it sends: a qdisc that is neither the kernel's own of a veth nor the place of programs.
 func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	qdiscs, err := h.QdiscList(l)
 	if err != nil {
@@ -109,7 +114,7 @@ func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	return gets, sends, nil
 }
 
-// hasOthers is whether programs or filters of others are attached there, at tcx or at clsact.
+// hasOthers reports whether programs or filters of others are attached there, at tcx or at clsact.
 func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
 	_, all, err := clsact{}.filters(h, p)
 	if err != nil {
@@ -135,7 +140,7 @@ func goneIsFine(err error) error {
 	return err
 }
 
-// isGuarded is whether the guard judges what leaves by the link.
+// isGuarded reports whether the guard judges what leaves by the link.
 func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
 	ids, err := hk.list(h, point{l.Attrs().Index, egress})
 	if err != nil {

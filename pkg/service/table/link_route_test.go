@@ -16,10 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -120,7 +120,8 @@ func (r *routed) put(t *testing.T, backends ...string) {
 	}
 }
 
-// nft makes a table of others on the host; the named counters "seen" and "stopped" are there for its rules.
+// nft makes a table of others on the host; the named counters "seen" and "stopped" are there for
+// its rules.
 func (r *routed) nft(t *testing.T, chains string) {
 	t.Helper()
 	r.host.Run(t, func() error {
@@ -158,7 +159,7 @@ func (r *routed) count(t *testing.T, counter string) int {
 	return n
 }
 
-// ask gives which source a pod sees, as tellSource says it; a test that is not answered fails.
+// ask reports which source a pod sees, as tellSource says it; a test that is not answered fails.
 func ask(t *testing.T, ns *nettest.NS, network, to, port, want string) {
 	t.Helper()
 	ns.Run(t, func() error {
@@ -175,7 +176,8 @@ func ask(t *testing.T, ns *nettest.NS, network, to, port, want string) {
 	})
 }
 
-// from is a dialer of this source and, unless it is 0, this TTL or hop limit, which is told what becomes of its datagrams.
+// from is a dialer of this source and, unless it is 0, this TTL or hop limit, which is told what
+// becomes of its datagrams.
 func from(source string, hops int) net.Dialer {
 	d := net.Dialer{Timeout: handsPatience}
 	if source != "" {
@@ -292,7 +294,8 @@ type way struct {
 	source   []string
 }
 
-// expectPast has a chain that stops all in force: without host routing nothing comes through, with it everything, both ways.
+// expectPast has a chain that stops all in force: without host routing nothing comes through, with
+// it everything, both ways.
 func expectPast(t *testing.T, pick func(*testing.T, *routed) way) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, false)
@@ -364,6 +367,7 @@ func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 		r.addFar(t)
 		tellSource(t, r.far)
 		r.nft(t, seeAll)
+
 		for i, to := range otherAt {
 			ask(t, r.pod, "udp", to, "5353", "")
 			ask(t, r.client, "tcp", outsideAt[i], "80", "")
@@ -377,19 +381,23 @@ func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 			ask(t, r.pod, "udp", to, "5353", "")
 			r.expectSeen(t, "a pod whose address on the link is not known", true)
 		}
+
 		r.host.Run(t, func() error {
 			_, err := r.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1", "198.19.0.9", "fd42:9::9")})
 			return err
 		})
+
 		for i, to := range outsideAt {
 			for network, port := range map[string]string{"tcp": "80", "udp": "53"} {
 				r.nft(t, fmt.Sprintf(seeFrom, "u0", []string{"ip", "ip6"}[i], []string{"198.19.0.9", "fd42:9::9"}[i], network))
 				r.expectCounted(t, seen, r.client, net.Dialer{}, network, to, port)
 			}
 		}
+
 		local := linkLocal(t, r.pod, "p0")
 		r.nft(t, fmt.Sprintf(seeFrom, "vpod1", "ip6", local, "udp"))
 		r.expectCounted(t, seen, r.pod, net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(local), Zone: "p0"}}, "udp", otherAt[1], "5353")
+
 		// Last: these become the pod's own choice where they are nearer.
 		for _, source := range []string{"198.18.3.7", "198.19.7.7", "fd42:1:0:3::7", "fd42:9::77"} {
 			a := netip.MustParseAddr(source)
@@ -426,8 +434,8 @@ func TestSendersAreToldThatHopsAreUsedUp(t *testing.T) {
 	})
 }
 
-// TestHostPortsReachPodsOfTheirNode: netfilter turns packets for the host to a pod, and has to see what that answers to another. What the two
-// had open before goes on.
+// TestHostPortsReachPodsOfTheirNode: netfilter turns packets for the host to a pod, and has to see
+// what that answers to another. What the two had open before goes on.
 func TestHostPortsReachPodsOfTheirNode(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
@@ -445,14 +453,17 @@ func TestHostPortsReachPodsOfTheirNode(t *testing.T) {
 			}
 			open = append(open, flow{c, source})
 		}
+
 		r.nft(t, `chain d { type nat hook prerouting priority dstnat;
 			ip daddr 198.19.0.1 tcp dport 9000 dnat ip to 198.18.3.6:8080; ip daddr 198.19.0.1 udp dport 9000 dnat ip to 198.18.3.6:5353;
 			ip6 daddr fd42:9::1 tcp dport 9000 dnat ip6 to [fd42:1:0:3::6]:8080; ip6 daddr fd42:9::1 udp dport 9000 dnat ip6 to [fd42:1:0:3::6]:5353; };`)
+
 		for i, to := range []string{"198.19.0.1", "fd42:9::1"} {
 			for _, network := range []string{"tcp", "udp"} {
 				ask(t, r.pod, network, to, "9000", []string{"198.18.1.5:", "[fd42:1::5]:"}[i])
 			}
 		}
+
 		expectGoOn(t, "after that", open)
 	})
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -43,9 +43,11 @@ func newLinked(t *testing.T, withTCX bool) *linked {
 	end := func(ns *nettest.NS, name string, addrs ...string) nettest.End {
 		return nettest.End{NS: ns, Name: name, Addrs: nettest.Prefixes(addrs...)}
 	}
+
 	for _, ns := range []*nettest.NS{l.host, l.client, l.pod} {
 		nettest.Sysctl(t, ns, "ipv6/conf/default/accept_dad", "0") // no seconds without neighbours
 	}
+
 	nettest.Veth(t, end(l.client, "u0", "198.19.0.9/24", "fd42:9::9/64"), end(l.host, "u0", "198.19.0.1/24", "fd42:9::1/64"))
 	nettest.Veth(t, end(l.pod, "p0", "198.18.1.5/24", "fd42:1::5/64"), end(l.host, "vpod1", "198.18.1.254/24", "fd42:1::fe/64"))
 	nettest.TUN(t, l.host, "veil0")
@@ -62,6 +64,7 @@ func newLinked(t *testing.T, withTCX bool) *linked {
 		_, err = l.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1")})
 		return err
 	})
+
 	t.Cleanup(func() { l.g.Close() })
 	podAddrs(t, l.host, "vpod1", "198.18.1.5", "fd42:1::5", linkLocal(t, l.pod, "p0"))
 	l.open(t, withTCX)
@@ -98,7 +101,8 @@ func podAddrs(t *testing.T, ns *nettest.NS, link string, v4 string, v6 ...string
 	}
 }
 
-// linkLocal is the address that a link finds neighbours with: the plugin's pods have permanent ones.
+// linkLocal is the address that a link finds neighbours with: the plugin's pods have permanent
+// ones.
 func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
 	t.Helper()
 	var found string
@@ -209,11 +213,13 @@ func TestRemoveLeavesTheGuardOnLinks(t *testing.T) {
 			if err != nil {
 				return err
 			}
+
 			for _, link := range links {
 				if _, err := detachLink(h, hooksFor(l.features), link); err != nil {
 					return err
 				}
 			}
+
 			for _, link := range links {
 				qdiscs, err := h.QdiscList(link)
 				if err != nil {
@@ -225,8 +231,10 @@ func TestRemoveLeavesTheGuardOnLinks(t *testing.T) {
 					}
 				}
 			}
+
 			return nil
 		})
+
 		slices.Sort(left)
 		if slices.Contains(left, "vpod1") || slices.Contains(left, "veil0") {
 			t.Errorf("an empty clsact is left at %v", left)

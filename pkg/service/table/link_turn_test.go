@@ -13,10 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// TestClientsThatAreBalancersReachAPodPastNetfilter has clients with an address that is some service's, to which no pod but a backend may send.
+// TestClientsThatAreBalancersReachAPodPastNetfilter has clients with an address that is some
+// service's, to which no pod but a backend may send.
 func TestClientsThatAreBalancersReachAPodPastNetfilter(t *testing.T) {
 	expectPast(t, func(t *testing.T, r *routed) way {
 		r.guard(t, "198.19.0.9", "fd42:9::9")
@@ -24,8 +25,9 @@ func TestClientsThatAreBalancersReachAPodPastNetfilter(t *testing.T) {
 	})
 }
 
-// TestServicesAnswerByTheirAddressPastNetfilter has both ends translated by the program of one link: in the pod's own table of sockets an answer of any
-// other than whom it asked is none. Once packets are sent into pods, and once to them by the host's end.
+// TestServicesAnswerByTheirAddressPastNetfilter has both ends translated by the program of one
+// link: in the pod's own table of sockets an answer of any other than whom it asked is none. Once
+// packets are sent into pods, and once to them by the host's end.
 func TestServicesAnswerByTheirAddressPastNetfilter(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
@@ -46,7 +48,7 @@ func TestServicesAnswerByTheirAddressPastNetfilter(t *testing.T) {
 	})
 }
 
-// answered gives by which pods' links answers came of flows that the table knows.
+// answered returns by which pods' links answers came of flows that the table knows.
 func (r *routed) answered(t *testing.T) map[uint32]bool {
 	t.Helper()
 	const forward = 1 // FLOW_FORWARD of bpf/lib/service/flow.h: another meaning
@@ -63,7 +65,7 @@ func (r *routed) answered(t *testing.T) map[uint32]bool {
 	return links
 }
 
-// answerOf gives a datagram that the other pod sent, as one that this link brings.
+// answerOf returns a datagram that the other pod sent, as one that this link brings.
 func (r *routed) answerOf(t *testing.T, wire *nettest.Capture, link string) []byte {
 	t.Helper()
 	for _, f := range wire.All(t) {
@@ -82,7 +84,8 @@ func (r *routed) answerOf(t *testing.T, wire *nettest.Capture, link string) []by
 	return nil
 }
 
-// TestOnlyTheBackendAnswersPastNetfilter has another pod send what a backend would, once it is known by which link that does.
+// TestOnlyTheBackendAnswersPastNetfilter has another pod send what a backend would, once it is
+// known by which link that does.
 func TestOnlyTheBackendAnswersPastNetfilter(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		for i, backend := range otherAt {
@@ -106,7 +109,8 @@ func TestOnlyTheBackendAnswersPastNetfilter(t *testing.T) {
 	})
 }
 
-// TestNeighboursAreNotAskedForByServices has a service's address on the host, as others put it there, and a client that the host does not know.
+// TestNeighboursAreNotAskedForByServices has a service's address on the host, as others put it
+// there, and a client that the host does not know.
 func TestNeighboursAreNotAskedForByServices(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)

@@ -15,13 +15,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// TestFlowsOutliveTheirTable is a restart and upgrades of the daemon while a client outside has flows by NodePorts of the host: to its own pod, which
-// sees the client, and to a pod behind the tunnel, which sees the host, by a port that another flow would not have. All go on, and no backend sees another port.
+// TestFlowsOutliveTheirTable is a restart and upgrades of the daemon while a client outside has
+// flows by NodePorts of the host: to its own pod, which sees the client, and to a pod behind the
+// tunnel, which sees the host, by a port that another flow would not have. All go on, and no
+// backend sees another port.
 func TestFlowsOutliveTheirTable(t *testing.T) {
 	for name, next := range map[string]struct {
 		flows uint32
@@ -40,33 +42,41 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 				l.attach(t)
 				flows := l.talk(t)
 				had := l.knownFlows(t)
-				// Of each family and protocol: three entries where the source stays, four where it changes.
+
+				// Of each family and protocol: three entries where the source stays, four where it
+				// changes.
 				if want := 2 * 2 * (3 + 4); len(had) != want {
 					t.Fatalf("the flows have %d entries, want %d: %v", len(had), want, had)
 				}
+
 				if err := l.Close(); err != nil {
 					t.Fatal(err)
 				}
+
 				expectGoOn(t, "while nobody has the table open", flows)
 				l.reopen(t, next.flows, next.other)
 				// What is before the guard is replaced first, and answers come meanwhile.
 				l.host.Run(t, l.translateAtGuard)
 				expectGoOn(t, "while programs are replaced", flows)
+
 				var want []string
 				for _, attached := range attachedLinks {
 					if next.did != "" {
 						want = append(want, strings.Replace(attached, "attached ", next.did, 1))
 					}
 				}
+
 				if diff := cmp.Diff(want, l.attach(t)); diff != "" {
 					t.Error(diff)
 				}
+
 				now := l.knownFlows(t)
 				for key, to := range had {
 					if now[key] != to {
 						t.Errorf("entry %s was %s and is %q", key, to, now[key])
 					}
 				}
+
 				expectGoOn(t, "in the new table", flows)
 				if l.talk(t); len(l.knownFlows(t)) != 2*len(had) {
 					t.Errorf("%d entries with as many new flows, want %d", len(l.knownFlows(t)), 2*len(had))
@@ -76,7 +86,8 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 	}
 }
 
-// TestUpgradeThatIsKilled is an upgrade to another table of flows that ends after each of the places that it changes, and is begun again.
+// TestUpgradeThatIsKilled is an upgrade to another table of flows that ends after each of the
+// places that it changes, and is begun again.
 func TestUpgradeThatIsKilled(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -110,6 +121,7 @@ func (l *linked) replaceSome(places int) error {
 	if err := l.translateAtGuard(); err != nil {
 		return err
 	}
+
 	h, err := nl.Open()
 	if err != nil {
 		return err
@@ -119,6 +131,7 @@ func (l *linked) replaceSome(places int) error {
 	if err != nil {
 		return err
 	}
+
 	hk := hooksFor(l.features)
 	for _, link := range links {
 		master, err := masterOf(h, link)
@@ -139,6 +152,7 @@ func (l *linked) replaceSome(places int) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -151,12 +165,15 @@ func (l *linked) addFar(t *testing.T) {
 	l.far = nettest.NewNS(t)
 	nettest.TUN(t, l.far, "veil0")
 	nettest.AddAddr(t, l.far, "veil0", nettest.Prefixes("198.18.2.5/32", "fd42:1:0:2::5/128")...)
+
 	for _, p := range nettest.Prefixes("0.0.0.0/0", "::/0") {
 		nettest.AddRoute(t, l.far, p, netip.Addr{}, "veil0")
 	}
+
 	for _, p := range nettest.Prefixes("198.18.2.0/24", "fd42:1:0:2::/64") {
 		nettest.AddRoute(t, l.host, p, netip.Addr{}, "veil0")
 	}
+
 	a, b := openTUN(t, l.host, "veil0"), openTUN(t, l.far, "veil0")
 	done := make(chan struct{}, 2)
 	carry := func(from, to *os.File) {
@@ -169,6 +186,7 @@ func (l *linked) addFar(t *testing.T) {
 			_, _ = to.Write(buf[:n]) // as a network, which may lose it
 		}
 	}
+
 	go carry(a, b)
 	go carry(b, a)
 	t.Cleanup(func() {
@@ -200,13 +218,15 @@ func openTUN(t *testing.T, ns *nettest.NS, name string) *os.File {
 	return os.NewFile(uintptr(fd), name)
 }
 
-// serveHereAndFar has the pod behind ports 30080 (TCP) and 30053 (UDP) of the host, and far behind 31080 and 31053.
+// serveHereAndFar has the pod behind ports 30080 (TCP) and 30053 (UDP) of the host, and far behind
+// 31080 and 31053.
 func (l *linked) serveHereAndFar(t *testing.T) {
 	t.Helper()
 	p, err := service.New("node-1", small)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
 	for name, s := range map[string]struct {
 		node     string
@@ -224,14 +244,17 @@ func (l *linked) serveHereAndFar(t *testing.T) {
 		p.PutService(svc)
 		p.PutSlice(endpoints)
 	}
+
 	if err := l.Apply(p.Plan()); err != nil {
 		t.Fatal(err)
 	}
+
 	tellSource(t, l.pod)
 	tellSource(t, l.far)
 }
 
-// tellSource answers, at 8080 (TCP) and 5353 (UDP) of a namespace, each line or datagram by where it is from.
+// tellSource answers, at 8080 (TCP) and 5353 (UDP) of a namespace, each line or datagram by where
+// it is from.
 func tellSource(t *testing.T, ns *nettest.NS) {
 	t.Helper()
 	var tcp net.Listener
@@ -247,6 +270,7 @@ func tellSource(t *testing.T, ns *nettest.NS) {
 		t.Cleanup(func() { udp.Close() })
 		return nil
 	})
+
 	// What the client says at its end may be lost with the tunnel, so these close as well.
 	var mu sync.Mutex
 	var conns []net.Conn
@@ -257,6 +281,7 @@ func tellSource(t *testing.T, ns *nettest.NS) {
 			c.Close()
 		}
 	})
+
 	go func() {
 		for {
 			c, err := tcp.Accept()
@@ -274,6 +299,7 @@ func tellSource(t *testing.T, ns *nettest.NS) {
 			}()
 		}
 	}()
+
 	go func() {
 		for buf := make([]byte, 16); ; {
 			_, from, err := udp.ReadFrom(buf)
@@ -325,7 +351,8 @@ func expectGoOn(t *testing.T, when string, flows []flow) {
 	}
 }
 
-// knownFlows gives what the table of flows has: the address and the port of each entry, by its key.
+// knownFlows returns what the table of flows has: the address and the port of each entry, by its
+// key.
 func (l *linked) knownFlows(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -339,7 +366,8 @@ func (l *linked) knownFlows(t *testing.T) map[string]string {
 	return all
 }
 
-// reopen puts another table in the place of one that is closed, with this many flows, and with other instructions if asked to.
+// reopen puts another table in the place of one that is closed, with this many flows, and with
+// other instructions if asked to.
 func (l *linked) reopen(t *testing.T, flows uint32, other bool) {
 	t.Helper()
 	c := l.config()

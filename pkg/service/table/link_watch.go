@@ -8,13 +8,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	settings "github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// podPatience is for how long a pod's new link is left alone where there is no tcx: a limit to what the pod sends (plugin bandwidth) is made soon after the
-// link, in the place of clsact, and the pod cannot be added if that is taken.
+// podPatience is for how long a pod's new link is left alone where there is no tcx: a limit to what
+// the pod sends (plugin bandwidth) is made soon after the link, in the place of clsact, and the pod
+// cannot be added if that is taken.
 const podPatience = 3 * time.Second
 
 // lateMax is how many links wait at once; more are not left alone.
@@ -26,10 +27,11 @@ type lateLink struct {
 	due   time.Time
 }
 
-// WatchLinks gives links their programs as soon as they appear or change, those that are there first, until
-// ctx is done; it then returns nil. Where there is no tcx, a pod's new link gets them some seconds after it appeared, unless by then
-// another has the place. It must run on a thread in the node's network namespace, after
-// AttachLinks. When the kernel lost changes it looks at all links again.
+// WatchLinks attaches links' programs as soon as they appear or change, those that are there first,
+// until ctx is done; it then returns nil. Where there is no tcx, a pod's new link gets them some
+// seconds after it appeared, unless by then another has the place. It must run on a thread in the
+// node's network namespace, after AttachLinks. When the kernel lost changes it looks at all links
+// again.
 func (t *Table) WatchLinks(ctx context.Context) error {
 	h, err := nl.Open()
 	if err != nil {
@@ -44,6 +46,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 	}
 	defer own.Close()
 	defer waiting.Wait()
+
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	waiting.Go(func() {
@@ -56,6 +59,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 			t.log.Warn("links that come get their programs late or never", "error", err)
 		}
 	})
+
 	again := func(l nl.Link) bool {
 		select {
 		case late <- lateLink{l.Attrs().Index, time.Now().Add(t.patience)}:
@@ -64,6 +68,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 			return false
 		}
 	}
+
 	err = nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
 		if t.waits(h, l) && again(l) {
 			return
@@ -78,10 +83,12 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch links for services: %w", err)
 	}
+
 	return nil
 }
 
-// waits is whether the link is a pod's that has no programs yet, and whose place for them another may want.
+// waits reports whether the link is a pod's that has no programs yet, and whose place for them
+// another may want.
 func (t *Table) waits(h *nl.Handle, l nl.Link) bool {
 	if t.features.TCX || l.Attrs().Group != settings.PodGroup {
 		return false
@@ -91,7 +98,8 @@ func (t *Table) waits(h *nl.Handle, l nl.Link) bool {
 	return err == nil && len(ours) == 0
 }
 
-// serveLate gives links their programs when they are due, which they are in the order in which they come.
+// serveLate attaches links' programs when they are due, which they are in the order in which they
+// come.
 func (t *Table) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLink) {
 	for {
 		var next lateLink

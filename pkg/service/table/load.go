@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/kubeveil/kubeveil/bpf"
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -64,6 +64,7 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return explain(fmt.Errorf("raise limit of locked memory: %w", err))
 	}
+
 	pinned := make(map[string]*ebpf.MapSpec)
 	for _, spec := range all {
 		for name, m := range spec.Maps {
@@ -75,9 +76,11 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 			}
 		}
 	}
+
 	if err := t.loadTable(pinned); err != nil {
 		return explain(err)
 	}
+
 	_, err := os.Stat(t.pin(mapFlows))
 	t.hadFlows = err == nil
 	for name, spec := range pinned {
@@ -88,16 +91,19 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 			return explain(err)
 		}
 	}
+
 	for _, spec := range all {
 		if err := t.loadPrograms(spec); err != nil {
 			return explain(err)
 		}
 	}
+
 	return nil
 }
 
-// loadTable adopts the table's maps if all are pinned and as they should be, and the programs at sockets, if there are, read them. Else
-// new maps get what those have, and all pins go before the first new one is made, so that a process that dies in between leaves a table that is not whole,
+// loadTable adopts the table's maps if all are pinned and as they should be, and the programs at
+// sockets, if there are, read them. Else new maps get what those have, and all pins go before the
+// first new one is made, so that a process that dies in between leaves a table that is not whole,
 // never a mixture: programs that are attached still read maps of the old one.
 func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
 	for _, name := range tableMaps {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -75,7 +75,7 @@ func (n node) adopt(t testing.TB) {
 	n.Adopt(s)
 }
 
-// apply gives how many entries it wrote.
+// apply returns how many entries it wrote.
 func (n node) apply(t testing.TB) int {
 	t.Helper()
 	writes := 0

@@ -8,12 +8,13 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// TestAMillionBackends has in maps of DefaultLimits what these are for: 65,536 services with 16 endpoints each, every other one of UDP. It takes
-// 0.8 GB beside the maps, 2.7 GB with the race detector.
+// TestAMillionBackends has in maps of DefaultLimits what these are for: 65,536 services with 16
+// endpoints each, every other one of UDP. It takes 0.8 GB beside the maps, 2.7 GB with the race
+// detector.
 func TestAMillionBackends(t *testing.T) {
 	nettest.NeedBPF(t)
 	services, lists := many(1<<16, 16, service.TCP)
@@ -68,7 +69,8 @@ func TestAMillionBackends(t *testing.T) {
 	}
 }
 
-// TestAServiceOf76500 is the largest service of loxilb's suite (tcpepscale), a hundredfold, in slices of a hundred endpoints, as Kubernetes makes them.
+// TestAServiceOf76500 is the largest service of loxilb's suite (tcpepscale), a hundredfold, in
+// slices of a hundred endpoints, as Kubernetes makes them.
 func TestAServiceOf76500(t *testing.T) {
 	nettest.NeedBPF(t)
 	const endpoints = 3 * 255 * 100
@@ -116,8 +118,9 @@ func frontOf(s service.Service) service.FrontKey {
 	return service.FrontKey{Addr: s.ClusterIPs[0].As16(), Port: [2]byte{0, 80}, Protocol: s.Ports[0].Protocol, Scope: service.Inside}
 }
 
-// expectHeld wants the frontends of the services and no other in the maps, and each endpoint of lists, the i-th of which has all of the i-th service, in
-// one slot of that service. Endpoints are sorted.
+// expectHeld wants the frontends of the services and no other in the maps, and each endpoint of
+// lists, the i-th of which has all of the i-th service, in one slot of that service. Endpoints are
+// sorted.
 func expectHeld(t *testing.T, n node, services []service.Service, lists []service.Slice) service.State {
 	t.Helper()
 	s, err := n.State()
@@ -144,7 +147,8 @@ func expectHeld(t *testing.T, n node, services []service.Service, lists []servic
 	return s
 }
 
-// expectRead reads a service as a program does: the frontend, a slot, the frontend again, and of a flow of UDP the member.
+// expectRead reads a service as a program does: the frontend, a slot, the frontend again, and of a
+// flow of UDP the member.
 func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	t.Helper()
 	key := frontOf(s)

@@ -25,7 +25,8 @@ type Features struct {
 	TCX bool
 }
 
-// FeatureError is that the kernel, or the machine, is without something that there is no substitute for.
+// FeatureError is that the kernel, or the machine, is without something that there is no substitute
+// for.
 type FeatureError struct {
 	// What is missing, the first kernel that has it, and what to do.
 	What, Since, Do string
@@ -36,11 +37,12 @@ func (e *FeatureError) Error() string {
 	return fmt.Sprintf("%v: %s (Linux %s): %v: %s", ErrNotSupported, e.What, e.Since, e.Err, e.Do)
 }
 
-// Unwrap gives ErrNotSupported and what the kernel said.
+// Unwrap returns ErrNotSupported and what the kernel said.
 func (e *FeatureError) Unwrap() []error { return []error{ErrNotSupported, e.Err} }
 
-// Probe says what of services this machine can do, and changes nothing. The error joins a *FeatureError for all that is
-// missing, ErrNoCgroup in one of them; of a process that may not ask it is ErrNotPermitted.
+// Probe says what of services this machine can do, and changes nothing. The error joins a
+// *FeatureError for all that is missing, ErrNoCgroup in one of them; of a process that may not ask
+// it is ErrNotPermitted.
 func Probe() (Features, error) {
 	f, err := probeKernel()
 	if errors.Is(err, ErrNotPermitted) {
@@ -50,8 +52,8 @@ func Probe() (Features, error) {
 	return f, errors.Join(err, noCgroup)
 }
 
-// FindCgroup gives where the tree of cgroups of the second version is mounted for
-// this process: the machine's, or where only parts of it are mounted, as in a container, the first of them.
+// FindCgroup returns where the tree of cgroups of the second version is mounted for this process:
+// the machine's, or where only parts of it are mounted, as in a container, the first of them.
 func FindCgroup() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -63,8 +65,8 @@ func FindCgroup() (string, error) {
 	})
 }
 
-// PartOfTree is whether a directory in a tree of cgroups is not the root of the machine's: that alone has no type (cgroup_base_files,
-// kernel/cgroup/cgroup.c).
+// PartOfTree reports whether a directory in a tree of cgroups is not the root of the machine's:
+// that alone has no type (cgroup_base_files, kernel/cgroup/cgroup.c).
 func PartOfTree(path string) (bool, error) {
 	_, err := os.Stat(filepath.Join(path, "cgroup.type"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // TestProbe wants what the version of the kernel promises; an older one may have it too.
@@ -23,11 +23,13 @@ func TestProbe(t *testing.T) {
 	if err := unix.Uname(&name); err != nil {
 		t.Fatal(err)
 	}
+
 	var major, minor int
 	release := unix.ByteSliceToString(name.Release[:])
 	if n, err := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {
 		t.Fatalf("kernel %q: %v", release, err)
 	}
+
 	t.Logf("kernel %s: %+v, %v", release, f, err)
 	found := func(what string) bool {
 		return err == nil || !strings.Contains(err.Error(), what)

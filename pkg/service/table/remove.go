@@ -13,9 +13,10 @@ import (
 )
 
 // Remove takes away everything of the table, of whatever version: what is attached to links of the
-// calling thread's network namespace, and what is pinned in dir, links
-// first, which end translation, then maps, and dir if nothing else is in it. It needs no Table, does as much as it can and says what it
-// took. Connections that are established stay. A directory that is not there is no error.
+// calling thread's network namespace, and what is pinned in dir, links first, which end
+// translation, then maps, and dir if nothing else is in it. It needs no Table, does as much as it
+// can and says what it took. Connections that are established stay. A directory that is not there
+// is no error.
 func Remove(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -24,9 +25,11 @@ func Remove(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("remove table of services: %w", err)
 	}
+
 	var links, others []string
 	taken, err := detachLinks(dir)
 	errs := []error{err}
+
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		if !strings.HasPrefix(e.Name(), pinPrefix) {
@@ -39,6 +42,7 @@ func Remove(dir string) ([]string, error) {
 			others = append(others, path)
 		}
 	}
+
 	// Who translates goes before who translates back.
 	slices.SortFunc(links, func(a, b string) int { return hookOrder(b) - hookOrder(a) })
 	for _, path := range links {
@@ -48,6 +52,7 @@ func Remove(dir string) ([]string, error) {
 		}
 		taken = append(taken, "link "+path)
 	}
+
 	for _, path := range others {
 		if err := os.Remove(path); err != nil {
 			errs = append(errs, fmt.Errorf("remove pin: %w", err))
@@ -55,10 +60,12 @@ func Remove(dir string) ([]string, error) {
 		}
 		taken = append(taken, "pin "+path)
 	}
+
 	// Whoever put something else there keeps it, and the directory.
 	if err := os.Remove(dir); err == nil {
 		taken = append(taken, "directory "+dir)
 	}
+
 	return taken, errors.Join(errs...)
 }
 

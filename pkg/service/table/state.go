@@ -36,10 +36,12 @@ func readState(maps map[string]*ebpf.Map) (service.State, error) {
 	if err != nil {
 		return service.State{}, err
 	}
+
 	end = min(end, uint64(maps[mapSlots].MaxEntries()))
 	if end == 0 {
 		return s, nil
 	}
+
 	s.Slots = make([]service.Slot, end)
 	return s, each(maps, mapSlots, func(k uint32, v service.Slot) bool {
 		if uint64(k) < end {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -22,25 +22,29 @@ var (
 	ErrNotSupported = bpfobj.ErrNotSupported
 	// ErrNoBPFFS is that of a directory for pins that is not on a bpffs.
 	ErrNoBPFFS = bpfobj.ErrNoBPFFS
-	// ErrNoCgroup is that of a path that is no cgroup of the second version, or of a machine where none is mounted.
+	// ErrNoCgroup is that of a path that is no cgroup of the second version, or of a machine where
+	// none is mounted.
 	ErrNoCgroup = errors.New("no cgroup v2")
 )
 
 // Config is what a table is made of.
 type Config struct {
-	// Dir is where maps and links are pinned, on a mounted bpffs; Open makes it and its parents there.
+	// Dir is where maps and links are pinned, on a mounted bpffs; Open makes it and its parents
+	// there.
 	Dir string
-	// Limits are the sizes of the maps of the table; zero is service.DefaultLimits. Give the planner the same.
+	// Limits are the sizes of the maps of the table; zero is service.DefaultLimits. Give the
+	// planner the same.
 	Limits service.Limits
 	// Memory is the sizes of the maps that remember; zero fields are those of DefaultMemory.
 	Memory Memory
-	// Links is whether the programs at links are loaded too; AttachLinks attaches them. They need the maps of
-	// the guard, which must have been opened in Dir.
+	// Links reports whether the programs at links are loaded too; AttachLinks attaches them. They
+	// need the maps of the guard, which must have been opened in Dir.
 	Links bool
-	// TunnelPort is the UDP port of tunnels: what comes for it to a node's address is no service's. 0 is none.
+	// TunnelPort is the UDP port of tunnels: what comes for it to a node's address is no service's.
+	// 0 is none.
 	TunnelPort uint16
-	// HostRouting is whether the programs at links send what is for a pod of this node, and what pods answer to clients of services outside,
-	// from link to link, past netfilter.
+	// HostRouting reports whether the programs at links send what is for a pod of this node, and
+	// what pods answer to clients of services outside, from link to link, past netfilter.
 	HostRouting bool
 	// Log says what is adopted and replaced.
 	Log *slog.Logger
@@ -56,8 +60,9 @@ type Memory struct {
 	Replies uint32
 	// Sends is where the datagrams of unconnected sockets go.
 	Sends uint32
-	// Flows is connections of packets, three entries each, four where this node sends them, and one more of a client inside. An address inside
-	// can have a 128th part of this in connections; then those that it used least give way.
+	// Flows is connections of packets, three entries each, four where this node sends them, and one
+	// more of a client inside. An address inside can have a 128th part of this in connections; then
+	// those that it used least give way.
 	Flows uint32
 }
 
@@ -88,11 +93,12 @@ type Table struct {
 	}
 }
 
-// Open probes the kernel, loads the programs and makes and pins the maps, or adopts
-// those that are pinned. Pinned maps of the table of another size
-// are left to the programs that are attached and use them, and give their pins to
-// new ones with the same content, as far as it has room; AttachSockets then puts the programs that read these in the others' place. Of maps of another
-// layout the content is not known: see Fresh. Nothing is attached by Open. Errors are ErrNotPermitted, ErrNoBPFFS, *FeatureError, service.ErrLimits.
+// Open probes the kernel, loads the programs and makes and pins the maps, or adopts those that are
+// pinned. Pinned maps of the table of another size are left to the programs that are attached and
+// use them, and give their pins to new ones with the same content, as far as it has room;
+// AttachSockets then puts the programs that read these in the others' place. Of maps of another
+// layout the content is not known: see Fresh. Nothing is attached by Open. Errors are
+// ErrNotPermitted, ErrNoBPFFS, *FeatureError, service.ErrLimits.
 func Open(c Config) (*Table, error) {
 	fail := func(err error) (*Table, error) {
 		return nil, fmt.Errorf("open table of services in %s: %w", c.Dir, err)
@@ -135,8 +141,9 @@ func (t *Table) Close() error {
 // Features is what Open found out about the kernel.
 func (t *Table) Features() Features { return t.features }
 
-// Fresh is whether the table is empty although programs are attached that read another one: its layout is of another version. They serve what
-// they did until AttachLinks and AttachSockets put this version's in their place: write the whole table first.
+// Fresh reports whether the table is empty although programs are attached that read another one:
+// its layout is of another version. They serve what they did until AttachLinks and AttachSockets
+// put this version's in their place: write the whole table first.
 func (t *Table) Fresh() bool { return t.fresh }
 
 // Limits are the sizes of the maps of the table.
@@ -183,7 +190,8 @@ func (c Config) complete() Config {
 	return c
 }
 
-// sizes are how many entries the maps have, by name; a map that is not in it has what its program says.
+// sizes are how many entries the maps have, by name; a map that is not in it has what its program
+// says.
 func (c Config) sizes() map[string]uint32 {
 	return map[string]uint32{
 		mapFronts: c.Limits.Fronts, mapSlots: c.Limits.Slots, mapMembers: c.Limits.Members, mapSources: c.Limits.Sources,

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -21,6 +21,7 @@ func TestServicesWorkAtSockets(t *testing.T) {
 	if diff := cmp.Diff(attachedAll("attached"), n.attach(t, cgroup)); diff != "" {
 		t.Error(diff)
 	}
+
 	h := newHands(t, cgroup)
 	for _, to := range []string{"198.18.0.1", "[fd42::1]"} {
 		tcp, udp := h.dial("tcp", to+":80"), h.dial("udp", to+":53")
@@ -28,14 +29,17 @@ func TestServicesWorkAtSockets(t *testing.T) {
 			t.Errorf("%s: %+v, %+v", to, tcp, udp)
 		}
 	}
+
 	for _, to := range []string{"198.18.0.3", "[fd42::3]"} {
 		if r := h.do(order{Do: "dial", Net: "tcp", To: to + ":80"}); !r.Refused {
 			t.Errorf("%s, without backends: %+v", to, r)
 		}
 	}
+
 	if got, err := n.Counters(); err != nil || got.Sockets.Refused != 2 || got.Sockets.TCP < 2 || got.Sockets.UDP < 2 {
 		t.Errorf("counters %+v, %v", got, err)
 	}
+
 	h.dial("tcp", "198.18.0.2:80")
 	if m, err := n.Remembered(); err != nil || m.Clients != 1 || m.Replies < 5 || m.Sends != 0 {
 		t.Errorf("remembered are %+v, %v", m, err)
@@ -71,8 +75,8 @@ func TestRefusalWithoutSetRetval(t *testing.T) {
 	h.dial("tcp", "198.18.0.1:80")
 }
 
-// TestRestart is the death of the daemon, of which nobody else notices: what is open stays, new connections
-// are made all the time, and the next one writes nothing.
+// TestRestart is the death of the daemon, of which nobody else notices: what is open stays, new
+// connections are made all the time, and the next one writes nothing.
 func TestRestart(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	n := start(t, c, lab)
@@ -81,6 +85,7 @@ func TestRestart(t *testing.T) {
 	conns := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"), h.dial("tcp", "[fd42::2]:80"), h.dial("udp", "[fd42::2]:53")}
 	sticky := h.dial("tcp", "198.18.0.2:80").Answer
 	h.do(order{Do: "load", Net: "tcp", To: "198.18.0.1:80"})
+
 	for range 5 {
 		if err := n.Close(); err != nil {
 			t.Fatal(err)
@@ -98,11 +103,13 @@ func TestRestart(t *testing.T) {
 			t.Errorf("a restart wrote %d entries and %v", writes, changed)
 		}
 	}
+
 	for _, c := range conns {
 		if got := h.ask(c.ID); got != c.Answer {
 			t.Errorf("a connection to %s went to %s, then to %s", c.Peer, c.Answer, got)
 		}
 	}
+
 	if got := h.dial("tcp", "198.18.0.2:80").Answer; got != sticky {
 		t.Errorf("affinity was to %s and is to %s", sticky, got)
 	}
@@ -111,7 +118,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestUpgrade puts programs of another version, and maps of other sizes, in the place of those that are at work.
+// TestUpgrade puts programs of another version, and maps of other sizes, in the place of those that
+// are at work.
 func TestUpgrade(t *testing.T) {
 	for name, change := range map[string]func(*Config, []*ebpf.CollectionSpec){
 		"other programs": func(_ *Config, all []*ebpf.CollectionSpec) {
@@ -134,27 +142,32 @@ func TestUpgrade(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			change(&c, all)
 			table, err := open(c, Features{SetRetval: true}, all)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			n = startOn(t, table, lab)
 			changed := n.attach(t, cgroup)
 			if len(changed) == 0 || len(n.attach(t, cgroup)) > 0 {
 				t.Errorf("the first time it changed %v", changed)
 			}
+
 			for _, c := range conns {
 				if got := h.ask(c.ID); got != c.Answer {
 					t.Errorf("a connection to %s went to %s, then to %s", c.Peer, c.Answer, got)
 				}
 			}
+
 			if got := h.dial("tcp", "198.18.0.2:80").Answer; got != sticky {
 				t.Errorf("affinity was to %s and is to %s", sticky, got)
 			}
 			if load := h.do(order{Do: "stop"}); load.Err != "" || load.Count == 0 {
 				t.Errorf("meanwhile: %+v", load)
 			}
+
 			// What is in force is what is written from now on.
 			n.PutSlice(sliceOf("plain", "198.18.1.3"))
 			n.apply(t)
@@ -165,7 +178,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestOpenAfterADeathWithinOpen: a process that dies while it replaces a table leaves any part of it.
+// TestOpenAfterADeathWithinOpen: a process that dies while it replaces a table leaves any part of
+// it.
 func TestOpenAfterADeathWithinOpen(t *testing.T) {
 	for _, left := range [][]string{{mapFronts}, {mapSlots, mapMembers}, {mapFronts, mapSlots, mapMembers}, {mapSources}} {
 		c := config(t)
@@ -196,6 +210,7 @@ func TestRemove(t *testing.T) {
 	h := newHands(t, cgroup)
 	h.dial("tcp", "198.18.0.1:80")
 	n.Close()
+
 	// It looks at the links of the namespace, which must not be the machine's.
 	remove := func() (taken []string, err error) {
 		err = h.ns.Do(func() (err error) {
@@ -204,6 +219,7 @@ func TestRemove(t *testing.T) {
 		})
 		return taken, err
 	}
+
 	other := filepath.Join(c.Dir, "guard_ingress")
 	if err := os.Mkdir(other, 0o700); err != nil {
 		t.Fatal(err)
@@ -216,6 +232,7 @@ func TestRemove(t *testing.T) {
 	if err != nil || len(left) != 1 {
 		t.Errorf("left are %v, %v; taken were %v", left, err, taken)
 	}
+
 	if r := h.do(order{Do: "dial", Net: "tcp", To: "198.18.0.1:80"}); r.Err == "" || r.Refused {
 		t.Errorf("a service is translated still: %+v", r)
 	}

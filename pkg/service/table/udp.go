@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/internal/sockdiag"
+	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -28,15 +28,17 @@ type socketAddr struct {
 	Pad  [2]byte
 }
 
-// AbortUDP disconnects the UDP sockets that connected to a service and got a backend which is no more a member of it, or whose
-// service is gone: what they send would be lost without a word. Who uses such a socket next gets ECONNABORTED, and finds
-// another backend when he connects again. Other sockets, those that chose the backend's own address among them, and
-// TCP are left alone. Sockets that are not connected need nothing: they ask the table for each datagram.
+// AbortUDP disconnects the UDP sockets that connected to a service and got a backend which is no
+// more a member of it, or whose service is gone: what they send would be lost without a word. Who
+// uses such a socket next gets ECONNABORTED, and finds another backend when he connects again.
+// Other sockets, those that chose the backend's own address among them, and TCP are left alone.
+// Sockets that are not connected need nothing: they ask the table for each datagram.
 //
-// Namespaces are paths of network namespaces to look in, for the node's own /proc/self/ns/net; one that is gone
-// is no error. It is to be called after an Apply that took away members or frontends of UDP. A socket that was
-// connecting during that Apply may be missed until the next call. It gives how many it
-// disconnected, and does as much as it can. The error matches ErrNotSupported where the kernel disconnects nobody's sockets.
+// Namespaces are paths of network namespaces to look in, for the node's own /proc/self/ns/net; one
+// that is gone is no error. It is to be called after an Apply that took away members or frontends
+// of UDP. A socket that was connecting during that Apply may be missed until the next call. It
+// returns how many it disconnected, and does as much as it can. The error matches ErrNotSupported
+// where the kernel disconnects nobody's sockets.
 func (t *Table) AbortUDP(namespaces ...string) (int, error) {
 	aborted := 0
 	var errs []error
@@ -69,7 +71,7 @@ func (t *Table) abortUDP() (int, error) {
 	return n, errors.Join(append(errs, err)...)
 }
 
-// stale is whether the table gave the socket its backend and would not any more.
+// stale reports whether the table gave the socket its backend and would not any more.
 func (t *Table) stale(s sockdiag.Socket) (bool, error) {
 	peer := socketPeer{Cookie: s.Cookie, Addr: s.Remote.Addr().As16()}
 	binary.BigEndian.PutUint16(peer.Port[:], s.Remote.Port())

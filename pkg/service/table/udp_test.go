@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -29,6 +29,7 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 			t.Fatalf("%d sockets were disconnected, want %d: %v", got, want, err)
 		}
 	}
+
 	for _, v := range []struct{ network, service, deleted, kept, gone string }{
 		{"udp", "198.18.0.1", "198.18.0.9", "198.18.1.1", "198.18.1.2"},
 		{mapped, "198.18.0.1", "198.18.0.9", "198.18.1.1", "198.18.1.2"},
@@ -38,11 +39,13 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 		n.PutSlice(sliceOf("deleted", v.kept))
 		lab(n.Planner)
 		n.apply(t)
+
 		byAnswer := map[string][]int{}
 		for len(byAnswer[v.kept]) < 2 || len(byAnswer[v.gone]) < 2 {
 			r := h.dial(v.network, v.service+":53")
 			byAnswer[r.Answer] = append(byAnswer[r.Answer], r.ID)
 		}
+
 		lost := h.dial(v.network, v.deleted+":53")
 		direct := h.dial("udp", "["+v.gone+"]:5353")
 		abort(0)
@@ -50,26 +53,32 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 		n.DeleteService(service.Name{Namespace: "test", Name: "deleted"})
 		n.apply(t)
 		abort(len(byAnswer[v.gone]) + 1)
+
 		for _, id := range append(byAnswer[v.kept], direct.ID) {
 			h.ask(id)
 		}
+
 		for _, id := range append(byAnswer[v.gone], lost.ID) {
 			if r := h.do(order{Do: "ask", ID: id}); r.Err == "" {
 				t.Errorf("a socket to %s still talks to %s", v.service, r.Answer)
 			}
 		}
+
 		if got := h.dial("udp", v.service+":53").Answer; got != v.kept {
 			t.Errorf("after that %s answers", got)
 		}
+
 		abort(0)
 	}
 }
 
-// TestDatagramsFollowAnAddress has a service leave an address to another, and go on by its own; then nobody has it.
+// TestDatagramsFollowAnAddress has a service leave an address to another, and go on by its own;
+// then nobody has it.
 func TestDatagramsFollowAnAddress(t *testing.T) {
 	cgroup := nettest.NewCgroup(t)
 	n := start(t, config(t), lab)
 	n.attach(t, cgroup)
+
 	h := newHands(t, cgroup)
 	for _, v := range []struct{ shared, blue, green, first, second string }{
 		{"198.18.0.9", "198.18.0.7", "198.18.0.8", "198.18.1.1", "198.18.1.2"},
@@ -85,6 +94,7 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 			n.apply(t)
 		}
 		shared, at := nettest.Addrs(v.shared), net.JoinHostPort(v.shared, "53")
+
 		serve(shared, nil)
 		unconnected, connected := h.dial(loose, at), h.dial("udp", at)
 		serve(nil, shared)
@@ -98,6 +108,7 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		serve(shared, nil)
 		n.PutSlice(sliceOf("blue", v.second, v.first))
 		n.apply(t)
@@ -107,6 +118,7 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 		if after, err := n.Counters(); err != nil || after.Sockets.UDP != before.Sockets.UDP {
 			t.Errorf("it was chosen anew: %d, %d before, %v", after.Sockets.UDP, before.Sockets.UDP, err)
 		}
+
 		serve(nil, nil)
 		if r := h.do(order{Do: "ask", ID: unconnected.ID}); r.Err == "" {
 			t.Errorf("%s is no service's, and datagrams go to %s", v.shared, r.Answer)

@@ -21,13 +21,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Namespace is where the manifests put everything that has a namespace (docs/design/0002-install.md).
+// Namespace is where the manifests put everything that has a namespace
+// (docs/design/0002-install.md).
 const Namespace = "kube-system"
 
 // requestLimit bounds one request, exec excepted, whose context does.
 const requestLimit = 20 * time.Second
 
-// Access says how a cluster is reached. The zero value is what kubectl would use: KUBECONFIG, else ~/.kube/config, current context.
+// Access says how a cluster is reached. The zero value is what kubectl would use: KUBECONFIG, else
+// ~/.kube/config, current context.
 type Access struct{ Kubeconfig, Context string }
 
 // Register adds the flags -kubeconfig and -context.
@@ -36,7 +38,7 @@ func (a *Access) Register(fs *flag.FlagSet) {
 	fs.StringVar(&a.Context, "context", "", "`name` of a context in it (default: the current one)")
 }
 
-// Given is whether one of the flags was.
+// Given reports whether one of the flags was.
 func (a *Access) Given() bool { return *a != Access{} }
 
 // Cluster is a cluster that can be asked. It may be used from several goroutines.
@@ -48,7 +50,8 @@ type Cluster struct {
 	Dynamic dynamic.Interface
 }
 
-// Open reads the kubeconfig. It does not yet talk to the API server. Errors name the file and what to do.
+// Open reads the kubeconfig. It does not yet talk to the API server. Errors name the file and what
+// to do.
 func (a *Access) Open() (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.Kubeconfig
@@ -66,7 +69,8 @@ func (a *Access) Open() (*Cluster, error) {
 	return New(cfg)
 }
 
-// New makes the clients of a configuration, and silences what client-go would write to standard error by itself.
+// New makes the clients of a configuration, and silences what client-go would write to standard
+// error by itself.
 func New(cfg *rest.Config) (*Cluster, error) {
 	// Not klog.SetOutput: errors go to standard error besides.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
@@ -103,8 +107,9 @@ func (c *Cluster) Pods(ctx context.Context, component string) (map[string]corev1
 	return out, nil
 }
 
-// Exec runs a command in a container and gives its standard output, also beside an error, which ends with what the command said on
-// standard error. The context's end ends the waiting; the command may go on.
+// Exec runs a command in a container and returns its standard output, also beside an error, which
+// ends with what the command said on standard error. The context's end ends the waiting; the
+// command may go on.
 func (c *Cluster) Exec(ctx context.Context, pod, container string, command ...string) ([]byte, error) {
 	req := c.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(Namespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)

@@ -1,5 +1,6 @@
-// Package blktest has a disk in memory for tests. It lies where it is told to: it fails, loses power, tears writes, reads
-// zeros, and shows another content the second time. Imported by tests only.
+// Package blktest has a disk in memory for tests. It lies where it is told to: it fails, loses
+// power, tears writes, reads zeros, and shows another content the second time. Imported by tests
+// only.
 package blktest
 
 import (
@@ -16,7 +17,8 @@ import (
 // sector is the unit in which power cuts tear writes, bytes.
 const sector = 512
 
-// Disk is a sparse disk in memory. Its zero value has no size; see New. It may be used from several goroutines.
+// Disk is a sparse disk in memory. Its zero value has no size; see New. It may be used from several
+// goroutines.
 type Disk struct {
 	mu      sync.Mutex
 	size    int64
@@ -24,7 +26,8 @@ type Disk struct {
 	pending []write
 	writes  int
 
-	// Hook, when set, is asked before each operation ("read", "write", "sync"); an error of it is the operation's.
+	// Hook, when set, is asked before each operation ("read", "write", "sync"); an error of it is
+	// the operation's.
 	Hook func(op string, off int64, n int) error
 	// Tamper, when set, may change what is read at off; read counts the reads of this disk from 1.
 	Tamper func(read int, off int64, p []byte)
@@ -36,7 +39,7 @@ type write struct {
 	data   [sector]byte
 }
 
-// New gives a disk of size bytes that reads as zero.
+// New returns a disk of size bytes that reads as zero.
 func New(size int64) *Disk { return &Disk{size: size, stable: map[int64][sector]byte{}} }
 
 // ReadAt sees what was written, flushed or not.
@@ -123,7 +126,8 @@ func (d *Disk) hook(op string, off int64, n int) error {
 	return d.Hook(op, off, n)
 }
 
-// PowerCut loses what was not flushed, except for a part of its sectors that r chooses: any of them, in any order. A nil r loses all.
+// PowerCut loses what was not flushed, except for a part of its sectors that r chooses: any of
+// them, in any order. A nil r loses all.
 func (d *Disk) PowerCut(r *rand.Rand) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -161,7 +165,7 @@ func (d *Disk) Writes() int {
 	return d.writes
 }
 
-// Clone gives an image of the disk as it reads now: what the disk's owner can keep.
+// Clone returns an image of the disk as it reads now: what the disk's owner can keep.
 func (d *Disk) Clone() *Disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,7 +195,7 @@ func (d *Disk) Flip(off int64, mask byte) {
 	d.stable[off/sector] = s
 }
 
-// Written gives the offsets of sectors that are not zero, in order, bytes.
+// Written returns the offsets of sectors that are not zero, in order, bytes.
 func (d *Disk) Written() []int64 {
 	c := d.Clone()
 	var at []int64

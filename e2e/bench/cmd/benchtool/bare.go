@@ -20,12 +20,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// The bare device has a network namespace of its own, with the node's ends of the pods' bare links: there neither the guard's programs nor
-// kube-proxy's rules look at its packets, so bare is WireGuard and nothing else. Its encrypted datagrams still leave by the
-// node's own link, for a device keeps its socket in the namespace where it was made (drivers/net/wireguard/device.c, creating_net).
-// The namespace lives as long as the session, and all that is in it goes with it.
+// The bare device has a network namespace of its own, with the node's ends of the pods' bare links:
+// there neither the guard's programs nor kube-proxy's rules look at its packets, so bare is
+// WireGuard and nothing else. Its encrypted datagrams still leave by the node's own link, for a
+// device keeps its socket in the namespace where it was made (drivers/net/wireguard/device.c,
+// creating_net). The namespace lives as long as the session, and all that is in it goes with it.
 
-// tunnel makes the bare device anew in a namespace anew, as somebody would by hand, and gives its public key.
+// tunnel makes the bare device anew in a namespace anew, as somebody would by hand, and returns its
+// public key.
 func (n *node) tunnel(_ context.Context, a remote.Tunnel) (any, error) {
 	if err := errors.Join(n.dropBare(), removeLink(remote.BareDevice)); err != nil {
 		return nil, err
@@ -34,6 +36,7 @@ func (n *node) tunnel(_ context.Context, a remote.Tunnel) (any, error) {
 	if n.bare, err = netns.New(); err != nil {
 		return nil, err
 	}
+
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = remote.BareDevice, a.MTU
 	if like, err := netlink.LinkByName(a.Like); err == nil {
@@ -46,10 +49,12 @@ func (n *node) tunnel(_ context.Context, a remote.Tunnel) (any, error) {
 	if err := netlink.LinkSetNsFd(device, int(n.bare.Fd())); err != nil {
 		return nil, errors.Join(fmt.Errorf("WireGuard device %s into a namespace of its own: %w", attrs.Name, err), removeLink(attrs.Name))
 	}
+
 	key, err := wgtypes.GeneratePrivateKey()
 	if err != nil {
 		return nil, err
 	}
+
 	err = n.inBare(func() error {
 		if err := configure(wgtypes.Config{PrivateKey: &key, ListenPort: &a.Port}); err != nil {
 			return err
@@ -59,6 +64,7 @@ func (n *node) tunnel(_ context.Context, a remote.Tunnel) (any, error) {
 		}
 		return forward(a.Service, a.Endpoint)
 	})
+
 	return key.PublicKey().String(), err
 }
 
@@ -77,7 +83,8 @@ func (n *node) dropBare() error {
 	}
 	f := n.bare
 	n.bare = nil
-	// The kernel takes away what is left some time later (net/core/net_namespace.c, cleanup_net); port and pod's end must be free at once.
+	// The kernel takes away what is left some time later (net/core/net_namespace.c, cleanup_net);
+	// port and pod's end must be free at once.
 	links := netns.DoFd(int(f.Fd()), "of the bare device", func() error {
 		return errors.Join(removeLink(remote.BareDevice), removeLink(remote.HostBareLink))
 	})
@@ -95,8 +102,9 @@ func configure(c wgtypes.Config) error {
 	return client.Close()
 }
 
-// kubeProxyRules are how many rules an established connection passes of kube-proxy in mode nftables at a hook, each of which asks whether
-// it is new (k8s.io/kubernetes/pkg/proxy/nftables/proxier.go, nftablesBaseChains and nftablesJumpChains).
+// kubeProxyRules are how many rules an established connection passes of kube-proxy in mode nftables
+// at a hook, each of which asks whether it is new (k8s.io/kubernetes/pkg/proxy/nftables/proxier.go,
+// nftablesBaseChains and nftablesJumpChains).
 var kubeProxyRules = []struct {
 	name  string
 	hook  *nftables.ChainHook
@@ -107,8 +115,9 @@ var kubeProxyRules = []struct {
 	{"filter-forward", nftables.ChainHookForward, nftables.ChainPriorityFilter, 2},
 }
 
-// forward gives this namespace forwarding, and what kube-proxy has on the node for any network: one rule that translates the service to
-// its endpoint, a chain for sources, and the rules that ask each packet whether its connection is new. So connections are tracked on both nodes, and
+// forward enables forwarding in this namespace, and adds what kube-proxy has on the node for any
+// network: one rule that translates the service to its endpoint, a chain for sources, and the rules
+// that ask each packet whether its connection is new. So connections are tracked on both nodes, and
 // what is between ours and bare is Kubeveil's own.
 func forward(service, endpoint netip.Addr) error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
@@ -118,6 +127,7 @@ func forward(service, endpoint netip.Addr) error {
 	if err != nil {
 		return err
 	}
+
 	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: remote.BareDevice})
 	chain := func(name string, typ nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
 		return c.AddChain(&nftables.Chain{Table: table, Name: name, Type: typ, Hooknum: hook, Priority: prio})
@@ -131,6 +141,7 @@ func forward(service, endpoint netip.Addr) error {
 		&expr.Immediate{Register: 1, Data: endpoint.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
 	}})
+
 	for _, k := range kubeProxyRules {
 		in := chain(k.name, nftables.ChainTypeFilter, k.hook, k.prio)
 		for range k.rules {
@@ -142,6 +153,7 @@ func forward(service, endpoint netip.Addr) error {
 			}})
 		}
 	}
+
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("rules for service %v: %w", service, err)
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/disk"
 )
 
-// diskLoad fills a file, or reads or writes it at random places for a while, and prints a disk.Result as JSON.
+// diskLoad fills a file, or reads or writes it at random places for a while, and prints a
+// disk.Result as JSON.
 func diskLoad(ctx context.Context, args []string) error {
 	var j disk.Job
 	flags := flag.NewFlagSet("benchtool disk", flag.ContinueOnError)

@@ -62,7 +62,8 @@ func (n *node) count(context.Context, struct{}) (any, error) {
 	return c, nil
 }
 
-// sent adds what the links of this namespace have sent. Those of the bare device's have other names than the node's, but for lo.
+// sent adds what the links of this namespace have sent. Those of the bare device's have other names
+// than the node's, but for lo.
 func sent(to map[string]uint64) error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -76,7 +77,7 @@ func sent(to map[string]uint64) error {
 	return nil
 }
 
-// processNamed gives the process of a name that runs longest, 0 for none.
+// processNamed returns the process of a name that runs longest, 0 for none.
 func processNamed(name string) (int, error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {

@@ -34,11 +34,12 @@ type clues struct {
 // confidentialDevices are how a guest asks its firmware for an attestation report.
 var confidentialDevices = []string{"sev-guest", "tdx_guest"}
 
-// memoryEncryption is the kernel's line about what the processor encrypts; a guest with SEV-SNP names it (arch/x86/mm/mem_encrypt.c).
+// memoryEncryption is the kernel's line about what the processor encrypts; a guest with SEV-SNP
+// names it (arch/x86/mm/mem_encrypt.c).
 var memoryEncryption = regexp.MustCompile(`Memory Encryption Features active: .*`)
 
-// isolation is Hyper-V's word about a guest that a paravisor serves; the low four bits of group B are its
-// kind: 2 SEV-SNP, 3 TDX (arch/x86/kernel/cpu/mshyperv.c).
+// isolation is Hyper-V's word about a guest that a paravisor serves; the low four bits of group B
+// are its kind: 2 SEV-SNP, 3 TDX (arch/x86/kernel/cpu/mshyperv.c).
 var isolation = regexp.MustCompile(`Isolation Config: Group A 0x[0-9a-f]+, Group B 0x([0-9a-f]+)`)
 
 // judgeMachine says what a machine is and why it is believed.
@@ -136,7 +137,7 @@ func describeLinks(p *remote.Platform, a remote.Ask) error {
 	return nil
 }
 
-// parseCPUInfo gives the name and the flags of the first processor.
+// parseCPUInfo returns the name and the flags of the first processor.
 func parseCPUInfo(info string) (name string, flags []string) {
 	for l := range strings.Lines(info) {
 		key, value, _ := strings.Cut(l, ":")

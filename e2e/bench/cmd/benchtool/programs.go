@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
 )
 
-// programs counts for a while what the node's BPF programs of some names do, by the kernel's own statistics (BPF_ENABLE_STATS, Linux 5.8).
+// programs counts for a while what the node's BPF programs of some names do, by the kernel's own
+// statistics (BPF_ENABLE_STATS, Linux 5.8).
 func (n *node) programs(ctx context.Context, w remote.Programs) (any, error) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
@@ -34,7 +35,8 @@ func (n *node) programs(ctx context.Context, w remote.Programs) (any, error) {
 	return remote.Ran{Runs: after.Runs - before.Runs, Took: after.Took - before.Took}, err
 }
 
-// ran sums over all programs with the prefix. One that is unloaded meanwhile takes its count with it.
+// ran sums over all programs with the prefix. One that is unloaded meanwhile takes its count with
+// it.
 func ran(prefix string) (all remote.Ran, err error) {
 	for id := ebpf.ProgramID(0); ; {
 		if id, err = ebpf.ProgramGetNextID(id); errors.Is(err, os.ErrNotExist) {

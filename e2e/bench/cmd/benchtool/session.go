@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
 )
 
-// sessions are the verbs. Which of them make sense depends on the pod; the others answer with the kernel's error.
+// sessions are the verbs. Which of them make sense depends on the pod; the others answer with the
+// kernel's error.
 func sessions(n *node) map[string]remote.Handler {
 	return map[string]remote.Handler{
 		remote.VerbIperf:      remote.Handle(iperf),
@@ -97,7 +98,8 @@ func pod(ctx context.Context, _ []string) error {
 	}
 }
 
-// serveIperf starts iperf3 again when it ends: a client that is killed in the middle takes some versions with it.
+// serveIperf starts iperf3 again when it ends: a client that is killed in the middle takes some
+// versions with it.
 func serveIperf(ctx context.Context) error {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, "iperf3", "-s", "-p", fmt.Sprint(remote.IperfPort))

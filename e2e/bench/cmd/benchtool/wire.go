@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// address gives a link of this namespace an address and turns it on.
+// address adds an address to a link of this namespace and sets it up.
 func address(name string, addr netip.Addr) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -39,7 +39,7 @@ func up(name string) error {
 	return nil
 }
 
-// wire gives the pod its links and both namespaces the routes to them and to the other node's.
+// wire returns the pod its links and both namespaces the routes to them and to the other node's.
 func (n *node) wire(_ context.Context, w remote.Wire) (any, error) {
 	ns, err := openNetNS(w.NetNS)
 	if err != nil {
@@ -68,7 +68,8 @@ func (n *node) wire(_ context.Context, w remote.Wire) (any, error) {
 	return struct{}{}, nil
 }
 
-// routeProto marks the routes of the suite that do not go with a link of its own (rtnetlink(7): numbers from 5 on are free).
+// routeProto marks the routes of the suite that do not go with a link of its own (rtnetlink(7):
+// numbers from 5 on are free).
 const routeProto = 219
 
 // nextHop is how this node reaches the other: directly, or by a router as clouds have it.
@@ -94,6 +95,7 @@ func addVeth(ns *os.File, l remote.Link) (err error) {
 	if err := removeLink(l.Host); err != nil {
 		return err
 	}
+
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = l.Host, l.MTU
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: l.Pod, PeerMTU: uint32(l.MTU), PeerNamespace: netlink.NsFd(ns.Fd())}
@@ -107,10 +109,12 @@ func addVeth(ns *os.File, l remote.Link) (err error) {
 	if err != nil {
 		return err
 	}
+
 	err = netlink.RouteReplace(&netlink.Route{LinkIndex: host.Attrs().Index, Dst: hostNet(l.Addr), Scope: netlink.SCOPE_LINK})
 	if err != nil {
 		return fmt.Errorf("route %s on the node: %w", l.Addr, err)
 	}
+
 	return addPodEnd(ns, l)
 }
 
@@ -141,7 +145,8 @@ func (n *node) unwire(context.Context, struct{}) (any, error) {
 	return struct{}{}, errors.Join(n.dropBare(), removeLinks())
 }
 
-// removeLinks takes the suite's links and routes from the node's own namespace, and with them the other ends in pods.
+// removeLinks takes the suite's links and routes from the node's own namespace, and with them the
+// other ends in pods.
 func removeLinks() error {
 	var errs []error
 	for _, name := range []string{remote.BareDevice, remote.HostClearLink} {

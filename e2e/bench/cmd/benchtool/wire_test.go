@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/netns"
-	"github.com/kubeveil/kubeveil/pkg/nettest"
 )
 
 // A pod gets its link with routes, twice, and all of it goes again.
@@ -27,15 +27,18 @@ func TestVethIntoAPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer inPod.Close()
+
 	in := func(ns string, fn func() error) {
 		t.Helper()
 		if err := netns.Do(ns, fn); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for range 2 {
 		in(node.Path(), func() error { return addVeth(inPod, l) })
 	}
+
 	in(pod.Path(), func() error {
 		routes, err := netlink.RouteGet(l.Routes[0].AsSlice())
 		if err != nil {
@@ -50,6 +53,7 @@ func TestVethIntoAPod(t *testing.T) {
 		}
 		return err
 	})
+
 	in(node.Path(), func() error {
 		for range 2 {
 			if err := removeLinks(); err != nil {
@@ -66,7 +70,8 @@ func TestVethIntoAPod(t *testing.T) {
 	})
 }
 
-// What a pod sends to the bare side's service reaches its endpoint by the namespace of the bare device, which goes with its session.
+// What a pod sends to the bare side's service reaches its endpoint by the namespace of the bare
+// device, which goes with its session.
 func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	client, server := nettest.NewNS(t), nettest.NewNS(t)
 	service, endpoint := netip.MustParseAddr("198.18.192.2"), netip.MustParseAddr("198.18.192.36")
@@ -81,10 +86,12 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	if n.bare, err = netns.New(); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(n.close)
 	if err := n.inBare(func() error { return forward(service, endpoint) }); err != nil {
 		t.Fatal(err)
 	}
+
 	for pod, l := range links {
 		inPod, err := os.Open(pod.Path())
 		if err != nil {
@@ -95,6 +102,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	var listener net.Listener
 	err = netns.Do(server.Path(), func() (err error) {
 		listener, err = net.Listen("tcp", netip.AddrPortFrom(endpoint, remote.RoundTripsPort).String())
@@ -104,6 +112,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
+
 	err = netns.Do(client.Path(), func() error {
 		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(service, remote.RoundTripsPort).String(), 5*time.Second)
 		if err != nil {
@@ -114,6 +123,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	if err != nil {
 		t.Errorf("the service is not reached: %v", err)
 	}
+
 	n.close()
 	err = netns.Do(client.Path(), func() error {
 		if _, err := netlink.LinkByName(remote.BareLink); !errors.As(err, &netlink.LinkNotFoundError{}) {

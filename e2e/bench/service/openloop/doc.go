@@ -9,8 +9,8 @@
 // ("coordinated omission"). Percentiles are exact: every time is kept and sorted. What
 // has not ended when the run ends is counted, with the time it has waited so far.
 //
-// In a closed loop, Rate 0, each slot begins the next operation when its last one ended: that gives the
-// highest rate of so many clients.
+// In a closed loop, Rate 0, each slot begins the next operation when its last one ended: that gives
+// the highest rate of so many clients.
 //
 // One thread serves all slots by epoll(7), so that the tool takes little of the processors that
 // it shares with what is measured. It makes no traffic but to the addresses it is given.

@@ -30,12 +30,14 @@ type Load struct {
 	Rate float64 `json:"rate"`
 	// Slots is how many operations there may be at once.
 	Slots int `json:"slots"`
-	// Warm is time at the beginning that counts nothing, Duration what counts, both nanoseconds in JSON.
+	// Warm is time at the beginning that counts nothing, Duration what counts, both nanoseconds in
+	// JSON.
 	Warm     time.Duration `json:"warm"`
 	Duration time.Duration `json:"duration"`
 }
 
-// Result is what came of a Load. Times are of operations that ended well, and of unfinished ones so far.
+// Result is what came of a Load. Times are of operations that ended well, and of unfinished ones so
+// far.
 type Result struct {
 	// Done, Failed and Unfinished are operations; Unfinished is 0 in a closed loop.
 	Done       int `json:"done"`
@@ -111,7 +113,8 @@ func (p *loop) result() Result {
 	return r
 }
 
-// percentile is the smallest of the sorted times that the share q of all does not exceed (nearest rank); of at least one.
+// percentile is the smallest of the sorted times that the share q of all does not exceed (nearest
+// rank); of at least one.
 func percentile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }

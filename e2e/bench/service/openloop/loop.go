@@ -120,7 +120,7 @@ func (p *loop) turn(ctx context.Context) error {
 	}
 }
 
-// settled is whether all operations that were due are over.
+// settled reports whether all operations that were due are over.
 func (p *loop) settled() bool { return len(p.free) == len(p.slots) && p.due(p.next) >= p.end() }
 
 // begin begins what is due, as far as there are free slots.
@@ -227,8 +227,8 @@ func (p *loop) fail(i int32, err error) {
 	p.release(i)
 }
 
-// release makes a slot free; a connection for one operation is closed. One that failed and was to stay is gone for
-// good: the next operation in its slot fails too.
+// release makes a slot free; a connection for one operation is closed. One that failed and was to
+// stay is gone for good: the next operation in its slot fails too.
 func (p *loop) release(i int32) {
 	s := &p.slots[i]
 	s.phase = idle
@@ -290,6 +290,7 @@ func (p *loop) connectAll(ctx context.Context) error {
 		if err := p.open(int32(i), to); err != nil {
 			return err
 		}
+
 		s := &p.slots[i]
 		s.phase = idle
 		for deadline := time.Now().Add(5 * time.Second); ; {
@@ -308,10 +309,12 @@ func (p *loop) connectAll(ctx context.Context) error {
 				return fmt.Errorf("connect to %v: %w", to, unix.ETIMEDOUT)
 			}
 		}
+
 		if code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || code != 0 {
 			return fmt.Errorf("connect to %v: %w", to, errors.Join(err, unix.Errno(code)))
 		}
 	}
+
 	return nil
 }
 

@@ -9,18 +9,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// serve listens on loopback and gives the address; each connection waits for open before it is answered.
+// serve listens on loopback and returns the address; each connection waits for open before it is
+// answered.
 func serve(t *testing.T, open func()) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var all sync.WaitGroup
 	t.Cleanup(func() {
 		l.Close()
@@ -32,6 +34,7 @@ func serve(t *testing.T, open func()) netip.AddrPort {
 			if err != nil {
 				return
 			}
+
 			all.Go(func() {
 				defer c.Close()
 				b := make([]byte, 1)
@@ -47,6 +50,7 @@ func serve(t *testing.T, open func()) netip.AddrPort {
 			})
 		}
 	})
+
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
@@ -86,8 +90,8 @@ func stalled(t *testing.T, from, to time.Duration) netip.AddrPort {
 	})
 }
 
-// TestStallIsSeenByAllThatWereDue is what an open loop is for: a server that stands still for a tenth of
-// the time shows in a tenth of the operations, and not in the few that were under way.
+// TestStallIsSeenByAllThatWereDue is what an open loop is for: a server that stands still for a
+// tenth of the time shows in a tenth of the operations, and not in the few that were under way.
 func TestStallIsSeenByAllThatWereDue(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	for _, kind := range []Kind{Connect, Request} {

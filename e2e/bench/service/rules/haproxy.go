@@ -5,9 +5,9 @@ import (
 	"io"
 )
 
-// HAProxy writes a configuration of haproxy that serves the services that have an address of a balancer, on that address, as
-// a proxy of connections: a thread for each processor, backends at random, no checks, since
-// kube-proxy makes none.
+// HAProxy writes a configuration of haproxy that serves the services that have an address of a
+// balancer, on that address, as a proxy of connections: a thread for each processor, backends at
+// random, no checks, since kube-proxy makes none.
 func HAProxy(w io.Writer, services []Service, threads int) error {
 	p := &printer{w: w}
 	p.line("global\n\tnbthread %d\n\tmaxconn 4000", threads)

@@ -8,7 +8,8 @@ import (
 
 const (
 	newOnly = "-m conntrack --ctstate NEW "
-	// iptFilterBase is the table filter without endpoints that are missing, in the order of iptablesJumpChains.
+	// iptFilterBase is the table filter without endpoints that are missing, in the order of
+	// iptablesJumpChains.
 	iptFilterBase = `*filter
 :KUBE-NODEPORTS - [0:0]
 :KUBE-SERVICES - [0:0]

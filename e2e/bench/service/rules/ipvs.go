@@ -6,9 +6,10 @@ import (
 	"net/netip"
 )
 
-// IPVS writes what ipvsadm -R takes: a virtual server for each address of a service, which takes its backends in turns and translates to
-// them (-m), without more. It is IPVS at its best: kube-proxy has rules of iptables and sets beside it. The addresses must be the
-// node's own (IPVSAddrs).
+// IPVS writes what ipvsadm -R takes: a virtual server for each address of a service, which takes
+// its backends in turns and translates to them (-m), without more. It is IPVS at its best:
+// kube-proxy has rules of iptables and sets beside it. The addresses must be the node's own
+// (IPVSAddrs).
 func IPVS(w io.Writer, _ Node, services []Service) error {
 	p := &printer{w: w}
 	for _, s := range services {

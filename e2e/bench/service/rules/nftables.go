@@ -12,8 +12,8 @@ import (
 // table is how commands name kube-proxy's.
 const table = "ip kube-proxy"
 
-// nftBase are the tables, sets and chains that do not depend on services, in the order of setupNFTables. The
-// table is deleted first, so that the rules may be loaded again.
+// nftBase are the tables, sets and chains that do not depend on services, in the order of
+// setupNFTables. The table is deleted first, so that the rules may be loaded again.
 var nftBase = []string{
 	"add table " + table + ` { comment "rules for kube-proxy" ; }`,
 	"delete table " + table,
@@ -102,8 +102,9 @@ func (s Service) chains(p *printer) {
 	}
 }
 
-// choice is the rule that takes a backend (writeServiceToEndpointDNATs). Idle services have their first one in it
-// instead of a map: the kernel takes minutes to find names for tens of thousands of anonymous maps, and no packet would see them.
+// choice is the rule that takes a backend (writeServiceToEndpointDNATs). Idle services have their
+// first one in it instead of a map: the kernel takes minutes to find names for tens of thousands of
+// anonymous maps, and no packet would see them.
 func (s Service) choice() string {
 	if s.Idle {
 		return fmt.Sprintf("meta l4proto tcp dnat to %s:%d", s.Backends[0], s.Target)
@@ -120,7 +121,8 @@ func (s Service) choice() string {
 	return b.String()
 }
 
-// NFTablesChange writes what kube-proxy does when the endpoints of one service changed: its chain is filled anew, in one transaction.
+// NFTablesChange writes what kube-proxy does when the endpoints of one service changed: its chain
+// is filled anew, in one transaction.
 func NFTablesChange(w io.Writer, s Service) error {
 	p := &printer{w: w}
 	base := nftBaseName(s)
@@ -137,8 +139,9 @@ func (p *printer) elements(set string, all []string) {
 	}
 }
 
-// nftBaseName is the name of a service's chains without what they are for (servicePortChainNameBase, hashAndTruncate);
-// the names of our services are too short to be cut off.
+// nftBaseName is the name of a service's chains without what they are for
+// (servicePortChainNameBase, hashAndTruncate); the names of our services are too short to be cut
+// off.
 func nftBaseName(s Service) string {
 	name := s.Namespace + "/" + s.Name + "/tcp/" + s.Port
 	return base32Sum(name)[:8] + "-" + name

@@ -10,12 +10,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/nettest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// node and services are those of the tests of kube-proxy (TestOverallNFTablesRules, TestOverallIPTablesRules).
+// node and services are those of the tests of kube-proxy (TestOverallNFTablesRules,
+// TestOverallIPTablesRules).
 var node = Node{
 	Pods: netip.MustParsePrefix("10.0.0.0/8"), Services: netip.MustParsePrefix("172.30.0.0/16"), Addrs: []netip.Addr{netip.MustParseAddr("192.168.0.2")},
 }
@@ -136,9 +137,11 @@ func TestRulesAreAccepted(t *testing.T) {
 	many := append(slices.Clone(services), svc(5, "", "10.180.0.9"))
 	many[2].Idle = true
 	many[1].Backends = nil
+
 	for i := range 1000 {
 		many[1].Backends = append(many[1].Backends, netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)}))
 	}
+
 	for name, tt := range map[string]struct {
 		program []string
 		write   func(*bytes.Buffer) error
@@ -160,6 +163,7 @@ func TestRulesAreAccepted(t *testing.T) {
 					t.Fatalf("%v: %s", err, out)
 				}
 			}
+
 			run(tt.write)
 			run(tt.write)
 			if name == "nft" {

@@ -8,8 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 )
 
-// Finish writes result.json, report.html and report.md into folder and shows the report. The error names each gate that
-// was missed and each attempt that got through.
+// Finish writes result.json, report.html and report.md into folder and shows the report. The error
+// names each gate that was missed and each attempt that got through.
 func Finish(folder string, rep *report.Report, out io.Writer) error {
 	if err := errors.Join(rep.WriteAll(folder), rep.Terminal(out)); err != nil {
 		return err

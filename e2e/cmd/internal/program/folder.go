@@ -14,9 +14,9 @@ const marker = ".kubeveil-results"
 // ErrNotOurs is of a folder that has something in it which Folder has not made.
 var ErrNotOurs = errors.New("there is something in it that no earlier run has put there")
 
-// Folder gives the absolute path of an empty folder for results: what an earlier run
-// left must not be taken for this one's. It makes one where there is none, and empties one that it has
-// made before. Any other with something in it stays as it is and is an ErrNotOurs.
+// Folder returns the absolute path of an empty folder for results: what an earlier run left must
+// not be taken for this one's. It makes one where there is none, and empties one that it has made
+// before. Any other with something in it stays as it is and is an ErrNotOurs.
 func Folder(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -32,10 +32,12 @@ func Folder(path string) (string, error) {
 	if err := ours(path, entries); err != nil {
 		return "", err
 	}
+
 	// The marker first and last: whoever is ended between leaves a folder that the next run takes.
 	if err := os.WriteFile(filepath.Join(path, marker), nil, 0o644); err != nil {
 		return "", err
 	}
+
 	for _, e := range entries {
 		if e.Name() == marker {
 			continue
@@ -44,10 +46,11 @@ func Folder(path string) (string, error) {
 			return "", err
 		}
 	}
+
 	return path, nil
 }
 
-// ours is whether the folder may be emptied.
+// ours reports whether the folder may be emptied.
 func ours(path string, entries []fs.DirEntry) error {
 	if len(entries) == 0 {
 		return nil

@@ -6,7 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// MaxMachines is how many virtual machines a command makes at most. Each takes 2 GiB of memory, and all of a processor while it boots.
+// MaxMachines is how many virtual machines a command makes at most. Each takes 2 GiB of memory, and
+// all of a processor while it boots.
 const MaxMachines = 4
 
 // CheckMachines says what is wrong with a number of virtual machines, nil when nothing is.

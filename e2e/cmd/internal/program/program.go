@@ -19,12 +19,13 @@ var ErrFailed = errors.New("failed")
 type Run func(ctx context.Context) error
 
 // Main reads the command line, runs the program and ends the process. Exit status 0: all is well,
-// or -h was asked for. 1: it failed. 2: the command line is wrong. An interrupt ends the context; a second one the process.
+// or -h was asked for. 1: it failed. 2: the command line is wrong. An interrupt ends the context; a
+// second one the process.
 func Main(flags *flag.FlagSet, usage string, read func() (Run, error)) {
 	os.Exit(Do(flags, usage, os.Args[1:], read, os.Stdout, os.Stderr))
 }
 
-// Do is Main without its process: it gives the exit status.
+// Do is Main without its process: it returns the exit status.
 func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, error), out, problems io.Writer) int {
 	var run Run
 	err := Parse(flags, args, func() (err error) {
@@ -41,6 +42,7 @@ func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, erro
 		fmt.Fprintf(problems, "%s: %v: see %s -h\n", flags.Name(), err, flags.Name())
 		return 2
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// From the first signal on, the second ends the process at once.
@@ -52,6 +54,7 @@ func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, erro
 	if !errors.Is(err, ErrFailed) {
 		fmt.Fprintf(problems, "%s: %v\n", flags.Name(), err)
 	}
+
 	return 1
 }
 
@@ -80,7 +83,7 @@ func Within(limit time.Duration, run Run) Run {
 	}
 }
 
-// Progress gives a function that prints a line with the seconds since now before it.
+// Progress returns a function that prints a line with the seconds since now before it.
 func Progress(out io.Writer) func(format string, args ...any) {
 	began := time.Now()
 	return func(format string, args ...any) {

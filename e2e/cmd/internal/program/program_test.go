@@ -112,6 +112,7 @@ func TestFolder(t *testing.T) {
 				}
 				return
 			}
+
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,13 +18,15 @@ type apiResult struct {
 	// Opened is how many connections were held, Closed when those ended that did.
 	Opened int     `json:"opened"`
 	Closed []int64 `json:"closed"`
-	// Asked is how many connections were made beside them, Failed when those began that got no answer.
+	// Asked is how many connections were made beside them, Failed when those began that got no
+	// answer.
 	Asked  int     `json:"asked"`
 	Failed []int64 `json:"failed"`
 }
 
-// api holds idle connections of TLS to the API servers, and beside them begins a new one each interval and asks something over it, until
-// it is told to end. It says "open" when the first are there, and "closed N" when the N-th of them has ended.
+// api holds idle connections of TLS to the API servers, and beside them begins a new one each
+// interval and asks something over it, until it is told to end. It says "open" when the first are
+// there, and "closed N" when the N-th of them has ended.
 func api(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("api")
 	to := flags.to("the API servers' service")
@@ -39,22 +41,27 @@ func api(ctx context.Context, args []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
 		return nil, errors.New(*ca + " holds no certificate")
 	}
+
 	k := apiKeeper{to: *to, timeout: *timeout, config: &tls.Config{RootCAs: pool, ServerName: "kubernetes.default.svc", MinVersion: tls.VersionTLS12}}
 	defer k.wait.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	for range *count {
 		if err := k.hold(ctx); err != nil {
 			return nil, err
 		}
 	}
+
 	fmt.Println("open")
 	tick := time.NewTicker(*interval)
 	defer tick.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -76,7 +83,7 @@ type apiKeeper struct {
 	r  apiResult
 }
 
-// copy gives what there is so far.
+// copy returns what there is so far.
 func (k *apiKeeper) copy() apiResult {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -85,7 +92,8 @@ func (k *apiKeeper) copy() apiResult {
 	return r
 }
 
-// dial connects and waits for the first byte of an answer to a question that needs no credentials to be answered.
+// dial connects and waits for the first byte of an answer to a question that needs no credentials
+// to be answered.
 func (k *apiKeeper) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()

@@ -19,7 +19,8 @@ const (
 	accountCA    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
-// ask gets a page over TLS with the token of the pod's account, as programs in pods ask the API server, and prints it.
+// ask gets a page over TLS with the token of the pod's account, as programs in pods ask the API
+// server, and prints it.
 func ask(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("ask")
 	url := flags.String("url", "https://kubernetes.default.svc/version", "what to get")
@@ -27,6 +28,7 @@ func ask(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	token, err := os.ReadFile(accountToken)
@@ -41,10 +43,12 @@ func ask(ctx context.Context, args []string) (any, error) {
 	if !pool.AppendCertsFromPEM(ca) {
 		return nil, errors.New(accountCA + " holds no certificate")
 	}
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, *url, nil)
 	if err != nil {
 		return nil, err
 	}
+
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 	answer, err := client.Do(request)
@@ -59,6 +63,7 @@ func ask(ctx context.Context, args []string) (any, error) {
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s: %s: %s", *url, answer.Status, body)
 	}
+
 	fmt.Printf("%s\n", body)
 	return nil, nil
 }

@@ -60,22 +60,26 @@ func cni(ctx context.Context, args []string) (any, error) {
 	timeout := flags.timeout(30*time.Second, "the whole")
 	rt := libcni.RuntimeConf{Args: [][2]string{{"IgnoreUnknown", "1"}}}
 	flags.StringVar(&rt.ContainerID, "id", "", "container id")
+
 	flags.StringVar(&rt.NetNS, "netns", "", "path of the pod's network namespace")
 	flags.StringVar(&rt.IfName, "ifname", "eth0", "interface in the pod")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	if *caps != "" {
 		if err := json.Unmarshal([]byte(*caps), &rt.CapabilityArgs); err != nil {
 			return nil, fmt.Errorf("-caps: %w", err)
 		}
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	list, err := loadNetwork(*conf)
 	if err != nil {
 		return cniResult{Error: err.Error()}, err
 	}
+
 	c := libcni.NewCNIConfigWithCacheDir(filepath.SplitList(*path), *cache, nil)
 	start := time.Now()
 	result, err := run(ctx, c, list, &rt, *verb, *valid)
@@ -83,6 +87,7 @@ func cni(ctx context.Context, args []string) (any, error) {
 	if result != nil {
 		out.Result, _ = json.Marshal(result)
 	}
+
 	if err != nil {
 		out.Error = err.Error()
 		var coded *types.Error
@@ -90,6 +95,7 @@ func cni(ctx context.Context, args []string) (any, error) {
 			out.Code = coded.Code
 		}
 	}
+
 	return out, err
 }
 

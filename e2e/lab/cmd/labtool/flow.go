@@ -111,9 +111,10 @@ func (f *carrier) now() flowState {
 	return s
 }
 
-// flow keeps a TCP connection and a UDP flow to each echo and says each -report, as a line of JSON, how they do, until it is told to
-// end: what it says can be read at any time from the log of a pod that it is the program of. A flow that could not
-// begin is an error; one that breaks later is said and the others go on.
+// flow keeps a TCP connection and a UDP flow to each echo and says each -report, as a line of JSON,
+// how they do, until it is told to end: what it says can be read at any time from the log of a pod
+// that it is the program of. A flow that could not begin is an error; one that breaks later is said
+// and the others go on.
 func flow(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("flow")
 	to := flags.to("echos, commas between")
@@ -123,6 +124,7 @@ func flow(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	var flows []*carrier
 	for _, addr := range strings.Split(*to, ",") {
 		for _, proto := range []string{"tcp", "udp"} {
@@ -141,6 +143,7 @@ func flow(ctx context.Context, args []string) (any, error) {
 			}
 		}
 	}
+
 	tick := time.NewTicker(*report)
 	defer tick.Stop()
 	for {

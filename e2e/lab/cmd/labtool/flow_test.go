@@ -42,6 +42,7 @@ func TestFlow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	addr := l.Addr().String()
 	l.Close()
 	ended := make(chan error, 1)
@@ -49,6 +50,7 @@ func TestFlow(t *testing.T) {
 		_, err := echo(ctx, []string{"-listen", addr})
 		ended <- err
 	}()
+
 	for {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
@@ -59,6 +61,7 @@ func TestFlow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	limit, stop := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer stop()
 	out, err := flow(limit, []string{"-to", addr, "-interval", "1ms", "-report", "1h"})
@@ -69,6 +72,7 @@ func TestFlow(t *testing.T) {
 	if len(got) != 2 || got[0].Answered == 0 || got[1].Answered == 0 || got[0].Broken != "" {
 		t.Errorf("flows: %+v", got)
 	}
+
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -97,6 +101,7 @@ func TestJudgeReview(t *testing.T) {
 			}
 		})
 	}
+
 	for _, body := range []string{"", "{}", "[]", `{"request":1}`} {
 		if _, err := judge([]byte(body)); err == nil {
 			t.Errorf("%q is no error", body)
@@ -114,7 +119,8 @@ func FuzzJudgeReview(f *testing.F) {
 	})
 }
 
-// Records without an answer are said by when the first of each run was sent; the newest is on its way.
+// Records without an answer are said by when the first of each run was sent; the newest is on its
+// way.
 func TestFlowSaysWhichRecordsAreLost(t *testing.T) {
 	f := &carrier{state: flowState{Proto: "udp"}}
 	for range 8 {

@@ -62,6 +62,7 @@ func mountNode(etc string) error {
 		{"cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""},
 		{"bpf", "/sys/fs/bpf", "bpf", 0, "mode=700"},
 	}
+
 	for _, m := range mounts {
 		if m.target == "/etc" && m.source == "" || m.kind == "cgroup2" && !grouped {
 			continue
@@ -73,22 +74,25 @@ func mountNode(etc string) error {
 			return fmt.Errorf("mount %s: %w", m.target, err)
 		}
 	}
+
 	// Where /var/run is no link to /run, sockets would be shared by the nodes.
 	if real, err := filepath.EvalSymlinks("/var/run"); err == nil && real != "/run" {
 		if err := unix.Mount("/run", "/var/run", "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("mount /var/run: %w", err)
 		}
 	}
+
 	for _, dir := range []string{"/run/netns", "/run/lock"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
-// enterGroup makes the cgroup that this process was started in the root of what the calling thread mounts, which is kept. grouped is whether it was
-// started in one of its own.
+// enterGroup makes the cgroup that this process was started in the root of what the calling thread
+// mounts, which is kept. grouped is whether it was started in one of its own.
 func enterGroup() (grouped bool, err error) {
 	runtime.LockOSThread()
 	own, err := os.ReadFile("/proc/self/cgroup")

@@ -24,9 +24,10 @@ type keepResult struct {
 	last   time.Time
 }
 
-// keep asks named servers over one socket, again and again, and says "now NAME" when another one answers than before, until it is told
-// to end. A TCP connection that ends is an error. A connected UDP socket that is aborted or refused is made anew, as a
-// resolver does; one without a peer of its own stays.
+// keep asks named servers over one socket, again and again, and says "now NAME" when another one
+// answers than before, until it is told to end. A TCP connection that ends is an error. A connected
+// UDP socket that is aborted or refused is made anew, as a resolver does; one without a peer of its
+// own stays.
 func keep(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("keep")
 	proto := flags.proto()
@@ -39,12 +40,14 @@ func keep(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	dial := func() (net.Conn, error) {
 		return dialerFrom(*proto, *from, 5*time.Second).DialContext(ctx, *proto, *to)
 	}
 	if *loose {
 		dial = func() (net.Conn, error) { return newLoose(*to, *from) }
 	}
+
 	c, err := dial()
 	if err != nil {
 		return nil, err
@@ -53,11 +56,13 @@ func keep(ctx context.Context, args []string) (any, error) {
 	var r keepResult
 	tick := time.NewTicker(*interval)
 	defer tick.Stop()
+
 	for {
 		wait := *timeout
 		if *proto == "tcp" {
 			wait = 30 * time.Second
 		}
+
 		a, err := askName(c, *canary, time.Now().Add(wait), wait)
 		switch {
 		case err == nil:
@@ -77,6 +82,7 @@ func keep(ctx context.Context, args []string) (any, error) {
 				}
 			}
 		}
+
 		select {
 		case <-ctx.Done():
 			return r, nil
@@ -98,8 +104,9 @@ func (r *keepResult) answered(name string) {
 	}
 }
 
-// gone is whether a UDP socket is of no use any more: the kernel has taken its peer away (udp_abort in net/ipv4/udp.c), of which who reads learns by the first of
-// these and who writes by the second.
+// gone reports whether a UDP socket is of no use any more: the kernel has taken its peer away
+// (udp_abort in net/ipv4/udp.c), of which who reads learns by the first of these and who writes by
+// the second.
 func gone(err error) bool {
 	return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EDESTADDRREQ) || errors.Is(err, syscall.ECONNREFUSED)
 }

@@ -19,8 +19,9 @@ type metResult struct {
 	Error  string  `json:"error,omitempty"`
 }
 
-// meet exchanges messages with many echos at once, each again and again until all its messages have come back or the time is over: proxies
-// learn of services, and nodes of each other, when they like. Its error says which were not met; what it prints says so of all.
+// meet exchanges messages with many echos at once, each again and again until all its messages have
+// come back or the time is over: proxies learn of services, and nodes of each other, when they
+// like. Its error says which were not met; what it prints says so of all.
 func meet(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("meet")
 	timeout := flags.timeout(30*time.Second, "the whole")
@@ -33,9 +34,11 @@ func meet(ctx context.Context, args []string) (any, error) {
 	if err := os.Setenv(canaryEnv, *canary); err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	results := make([]metResult, flags.NArg())
+
 	done := make(chan struct{})
 	for i, to := range flags.Args() {
 		go func() {
@@ -43,15 +46,18 @@ func meet(ctx context.Context, args []string) (any, error) {
 			done <- struct{}{}
 		}()
 	}
+
 	for range results {
 		<-done
 	}
+
 	var errs []error
 	for _, r := range results {
 		if r.Error != "" {
 			errs = append(errs, fmt.Errorf("%s: %s", r.To, r.Error))
 		}
 	}
+
 	return results, errors.Join(errs...)
 }
 

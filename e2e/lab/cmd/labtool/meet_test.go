@@ -11,6 +11,7 @@ func TestMeet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -30,6 +31,7 @@ func TestMeet(t *testing.T) {
 			}()
 		}
 	}()
+
 	addr := l.Addr().String()
 	out, err := meet(t.Context(), []string{"-timeout", "5s", "tcp/" + addr, "tcp/" + addr})
 	if err != nil {
@@ -38,6 +40,7 @@ func TestMeet(t *testing.T) {
 	if r := out.([]metResult); len(r) != 2 || r[0].Tries != 1 || r[1].Error != "" {
 		t.Errorf("met: %+v", r)
 	}
+
 	l.Close()
 	for _, wrong := range []string{"tcp/" + addr, addr, "sctp/" + addr} {
 		out, err := meet(t.Context(), []string{"-timeout", "300ms", wrong})

@@ -22,7 +22,8 @@ type nameAnswer struct {
 	Said string `json:"said"`
 }
 
-// name answers each line over TCP and each datagram with its name, at a number of ports, until it is told to end.
+// name answers each line over TCP and each datagram with its name, at a number of ports, until it
+// is told to end.
 func name(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("name")
 	called := flags.String("name", "", "what it answers")
@@ -31,6 +32,7 @@ func name(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	for port := *first; port < *first+*count; port++ {
 		answer := *called
 		if *count > 1 {
@@ -49,6 +51,7 @@ func name(ctx context.Context, args []string) (any, error) {
 		go nameConnections(l, answer)
 		go nameDatagrams(u, answer)
 	}
+
 	fmt.Println("listening")
 	<-ctx.Done()
 	return nil, nil
@@ -91,10 +94,12 @@ func nameDatagrams(u net.PacketConn, called string) {
 
 // censusResult is what census prints.
 type censusResult struct {
-	// Names are the answers by who gave them, Sources by the address from which the server was asked.
+	// Names are the answers by who gave them, Sources by the address from which the server was
+	// asked.
 	Names   map[string]int `json:"names"`
 	Sources map[string]int `json:"sources"`
-	// Failed are those without an answer, Refused those among them that were refused; Error is the first.
+	// Failed are those without an answer, Refused those among them that were refused; Error is the
+	// first.
 	Failed  int    `json:"failed"`
 	Refused int    `json:"refused"`
 	Error   string `json:"error"`
@@ -102,8 +107,8 @@ type censusResult struct {
 	Slowest float64 `json:"slowestMillis"`
 }
 
-// census asks named servers by one address, with a socket of its own each time, and counts who answered, until there have been
-// enough failures to say that something is wrong.
+// census asks named servers by one address, with a socket of its own each time, and counts who
+// answered, until there have been enough failures to say that something is wrong.
 func census(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("census")
 	proto := flags.proto()
@@ -117,6 +122,7 @@ func census(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	r := censusResult{Names: map[string]int{}, Sources: map[string]int{}}
 	for i := 0; i < *count && r.Failed < *enough; i++ {
 		if i > 0 && *pause > 0 {
@@ -131,6 +137,7 @@ func census(ctx context.Context, args []string) (any, error) {
 		r.Slowest = max(r.Slowest, millis(time.Since(start)))
 		r.count(a, err)
 	}
+
 	return r, nil
 }
 

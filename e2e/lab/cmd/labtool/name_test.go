@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// named starts a named server on the loopback and gives its addresses by protocol.
+// named starts a named server on the loopback and returns its addresses by protocol.
 func named(t *testing.T, called string) map[string]string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options are the flags of a command. Those that several commands have are methods, so that a name means the same in each.
+// options are the flags of a command. Those that several commands have are methods, so that a name
+// means the same in each.
 type options struct{ *flag.FlagSet }
 
 func optionsOf(command string) options {

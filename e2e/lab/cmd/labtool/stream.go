@@ -30,6 +30,7 @@ func hold(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	c, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", *to)
 	if err != nil {
 		return nil, err
@@ -39,6 +40,7 @@ func hold(ctx context.Context, args []string) (any, error) {
 	r := holdResult{Local: c.LocalAddr().String()}
 	tick := time.NewTicker(*interval)
 	defer tick.Stop()
+
 	for {
 		sent := time.Now()
 		_ = c.SetDeadline(sent.Add(*stall))
@@ -72,6 +74,7 @@ func source(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	c, err := net.Dial("udp", *to)
 	if err != nil {
 		return nil, err
@@ -81,6 +84,7 @@ func source(ctx context.Context, args []string) (any, error) {
 	var r sourceResult
 	tick := time.NewTicker(*interval)
 	defer tick.Stop()
+
 	for {
 		if _, err := c.Write(payload(r.Sent, *size)); err != nil {
 			r.Failed++
@@ -118,6 +122,7 @@ func sink(ctx context.Context, args []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	go func() {
 		<-ctx.Done()
 		l.Close()
@@ -126,6 +131,7 @@ func sink(ctx context.Context, args []string) (any, error) {
 	var r sinkResult
 	seen := map[uint64]bool{}
 	b := make([]byte, 1<<16)
+
 	var last time.Time
 	for {
 		n, _, err := l.ReadFrom(b)
@@ -135,10 +141,12 @@ func sink(ctx context.Context, args []string) (any, error) {
 		if err != nil || n < 8 {
 			continue
 		}
+
 		now := time.Now()
 		if !last.IsZero() {
 			r.MaxGap = max(r.MaxGap, millis(now.Sub(last)))
 		}
+
 		last = now
 		seq := binary.BigEndian.Uint64(b)
 		if !seen[seq] {
@@ -147,9 +155,11 @@ func sink(ctx context.Context, args []string) (any, error) {
 				fmt.Printf("received %d\n", r.Received)
 			}
 		}
+
 		seen[seq] = true
 		r.Highest = max(r.Highest, seq)
 	}
+
 	if r.Received > 0 {
 		r.Missing = r.Highest + 1 - r.Received
 	}

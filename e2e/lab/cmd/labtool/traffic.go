@@ -15,7 +15,7 @@ import (
 // canaryEnv names the environment variable with the string that all payloads carry.
 const canaryEnv = "LAB_CANARY"
 
-// payload gives size bytes that begin with seq and are otherwise filled with the canary.
+// payload returns size bytes that begin with seq and are otherwise filled with the canary.
 func payload(seq uint64, size int) []byte {
 	canary := os.Getenv(canaryEnv)
 	if canary == "" {
@@ -38,6 +38,7 @@ func echo(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	l, err := net.Listen("tcp", *listen)
 	if err != nil {
 		return nil, err
@@ -48,6 +49,7 @@ func echo(ctx context.Context, args []string) (any, error) {
 		return nil, err
 	}
 	defer u.Close()
+
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -60,6 +62,7 @@ func echo(ctx context.Context, args []string) (any, error) {
 			}()
 		}
 	}()
+
 	go func() {
 		b := make([]byte, 1<<16)
 		for {
@@ -72,6 +75,7 @@ func echo(ctx context.Context, args []string) (any, error) {
 			}
 		}
 	}()
+
 	fmt.Println("listening")
 	<-ctx.Done()
 	return nil, nil
@@ -103,6 +107,7 @@ func send(ctx context.Context, args []string) (any, error) {
 	if err := os.Setenv(canaryEnv, *canary); err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	start := time.Now()
@@ -113,6 +118,7 @@ func send(ctx context.Context, args []string) (any, error) {
 	}
 	defer c.Close()
 	deadline, _ := ctx.Deadline()
+
 	r := sendResult{Local: c.LocalAddr().String()}
 	for i := range *count {
 		msg := payload(uint64(i), *size)
@@ -129,6 +135,7 @@ func send(ctx context.Context, args []string) (any, error) {
 		r.Received++
 		r.Bytes += int64(len(msg))
 	}
+
 	r.Millis = float64(time.Since(start).Microseconds()) / 1000
 	return r, nil
 }

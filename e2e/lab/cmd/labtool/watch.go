@@ -19,9 +19,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
 
-// watch reads the uplinks of this network namespace with the leak oracle and says what each part of a run was. Each line
-// that it reads is the canary of the part that begins; it answers with the oracle's result of the part before, a line
-// of JSON, that of the first line being empty. It ends with its standard input.
+// watch reads the uplinks of this network namespace with the leak oracle and says what each part of
+// a run was. Each line that it reads is the canary of the part that begins; it answers with the
+// oracle's result of the part before, a line of JSON, that of the first line being empty. It ends
+// with its standard input.
 func watch(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("watch")
 	nodes := flags.String("nodes", "", "addresses between which tunnels are, commas between")
@@ -29,6 +30,7 @@ func watch(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	rules := oracle.Rules{TunnelPort: uint16(*port)}
 	for _, s := range strings.Split(*nodes, ",") {
 		addr, err := netip.ParseAddr(s)
@@ -37,6 +39,7 @@ func watch(ctx context.Context, args []string) (any, error) {
 		}
 		rules.Nodes = append(rules.Nodes, addr)
 	}
+
 	links, err := uplinks(rules.Nodes)
 	if err != nil {
 		return nil, err
@@ -45,15 +48,18 @@ func watch(ctx context.Context, args []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, link := range links {
 		if err := o.Watch(link); err != nil {
 			return nil, err
 		}
 	}
+
 	fmt.Fprintln(os.Stderr, "watching", strings.Join(links, ", "))
 	if err := answerParts(o, os.Stdin, os.Stdout); err != nil {
 		return nil, err
 	}
+
 	_, err = o.Stop()
 	return nil, err
 }
@@ -76,8 +82,8 @@ func answerParts(o *oracle.Oracle, in io.Reader, out io.Writer) error {
 	return lines.Err()
 }
 
-// uplinks are the links by which frames leave a node: those with a device beneath them, and those with an address of nodes
-// (a bridge, a bond; a link of a network namespace that plays a node).
+// uplinks are the links by which frames leave a node: those with a device beneath them, and those
+// with an address of nodes (a bridge, a bond; a link of a network namespace that plays a node).
 func uplinks(nodes []netip.Addr) ([]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -105,8 +111,8 @@ func uplinks(nodes []netip.Addr) ([]string, error) {
 	return names, nil
 }
 
-// knock sends a line with the canary over TCP to any server and waits for what it answers: most answer something they do not
-// understand, a server of TLS too.
+// knock sends a line with the canary over TCP to any server and waits for what it answers: most
+// answer something they do not understand, a server of TLS too.
 func knock(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("knock")
 	to := flags.to("a server")
@@ -115,6 +121,7 @@ func knock(ctx context.Context, args []string) (any, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	start := time.Now()
@@ -125,6 +132,7 @@ func knock(ctx context.Context, args []string) (any, error) {
 	}
 	defer c.Close()
 	deadline, _ := ctx.Deadline()
+
 	_ = c.SetDeadline(deadline)
 	line := fmt.Sprintf("GET /%s HTTP/1.0\r\nHost: canary\r\n\r\n", *canary)
 	if _, err := io.WriteString(c, line); err != nil {
@@ -134,5 +142,6 @@ func knock(ctx context.Context, args []string) (any, error) {
 	if _, err := io.ReadFull(c, answer); err != nil {
 		return nil, fmt.Errorf("no answer: %w", err)
 	}
+
 	return sendResult{Sent: 1, Received: 1, Bytes: int64(len(line)), Millis: millis(time.Since(start)), Local: c.LocalAddr().String()}, nil
 }

@@ -62,7 +62,8 @@ func judge(body []byte) (review, error) {
 	return r, nil
 }
 
-// webhook answers admission reviews, and as the server of an aggregated API, over TLS until it is told to end.
+// webhook answers admission reviews, and as the server of an aggregated API, over TLS until it is
+// told to end.
 func webhook(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("webhook")
 	listen := flags.listen(":8443", "")

@@ -12,6 +12,7 @@ func TestAnswers(t *testing.T) {
 	t.Setenv(canaryEnv, "kubeveil-canary")
 	s := httptest.NewServer(answers())
 	defer s.Close()
+
 	for name, tt := range map[string]struct {
 		method, path, body string
 		status             int
@@ -40,5 +41,6 @@ func TestAnswers(t *testing.T) {
 			}
 		})
 	}
+
 	http.DefaultClient.CloseIdleConnections()
 }

@@ -1,0 +1,64 @@
+package frozen
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/internal/golden"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// TestPinnedNames holds the names of maps and programs. The guard and the table
+// of services pin them by these names, and an upgrade adopts what it finds there.
+func TestPinnedNames(t *testing.T) {
+	var b strings.Builder
+	for _, object := range []struct {
+		name string
+		load func() (*ebpf.CollectionSpec, error)
+	}{
+		{"guard ingress", bpf.LoadGuardIngress},
+		{"guard egress", bpf.LoadGuardEgress},
+		{"services at links", bpf.LoadServicePacket},
+		{"services at sockets", bpf.LoadServiceSocket},
+	} {
+		spec, err := object.load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "%s\n", object.name)
+		for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
+			m := spec.Maps[name]
+			fmt.Fprintf(&b, "  map %s %s key %d value %d\n", name, m.Type, m.KeySize, m.ValueSize)
+		}
+		for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
+			p := spec.Programs[name]
+			fmt.Fprintf(&b, "  program %s %s\n", name, p.Type)
+		}
+	}
+
+	fmt.Fprintf(&b, "guard's pins below %s\n", config.BPFDir)
+	for _, name := range []string{
+		config.PinGuardIngress, config.PinGuardEgress, config.PinGuardIngressL3, config.PinGuardEgressL3,
+		config.PinDrops, config.PinRanges, config.PinNodes, config.PinVIPs, config.PinTranslate,
+		config.PinLinks, config.PinWork,
+	} {
+		fmt.Fprintf(&b, "  %s\n", name)
+	}
+	golden.Check(t, "pins.txt", b.String())
+}
+
+// TestDropReasons holds the numbers and names of the guard's reasons: the index in
+// a map that outlives veild, and a label of a metric.
+func TestDropReasons(t *testing.T) {
+	var b strings.Builder
+	for _, r := range bpf.Reasons {
+		fmt.Fprintf(&b, "%d %s\n", r.Number, r.Name)
+	}
+	golden.Check(t, "reasons.txt", b.String())
+}

@@ -1,0 +1,51 @@
+package frozen
+
+import (
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/hack/deptest"
+	"github.com/kubeveil/kubeveil/internal/golden"
+)
+
+// programs are the programs that are shipped, by name.
+var programs = map[string]string{
+	"veil":     "plugins/veil",
+	"veil-csi": "cmd/veil-csi",
+	"veil-wg":  "cmd/veil-wg",
+	"veilctl":  "cmd/veilctl",
+	"veild":    "cmd/veild",
+}
+
+// TestLinkedPackages holds which packages of this module and which other
+// modules each program links.
+func TestLinkedPackages(t *testing.T) {
+	for _, name := range slices.Sorted(maps.Keys(programs)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			golden.Check(t, "deps/"+name+".txt", linked(t, programs[name]))
+		})
+	}
+}
+
+// linked lists, one a line, the packages of this module and the modules beside
+// it that the program in dir links. Versions are go.mod's and not listed.
+func linked(t *testing.T, dir string) string {
+	t.Helper()
+	const format = `{{if .Module}}{{if .Module.Main}}{{.ImportPath}}{{else}}module {{.Module.Path}}{{end}}{{end}}`
+	cmd := exec.Command("go", "list", "-deps", "-f", format, deptest.Module+"/"+dir)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", cmd, err)
+	}
+
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimPrefix(line, deptest.Module+"/")
+	}
+	slices.Sort(lines)
+	return strings.Join(slices.Compact(lines), "\n") + "\n"
+}

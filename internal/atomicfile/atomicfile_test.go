@@ -1,0 +1,131 @@
+package atomicfile_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
+)
+
+func TestWrite(t *testing.T) {
+	old := unix.Umask(0o077)
+	defer unix.Umask(old)
+	for name, prepare := range map[string]func(t *testing.T, path string){
+		"new file": func(*testing.T, string) {},
+		"over a file with another mode": func(t *testing.T, path string) {
+			must(t, os.WriteFile(path, []byte("old and longer"), 0o600))
+		},
+		"over a symbolic link": func(t *testing.T, path string) {
+			target := filepath.Join(t.TempDir(), "target")
+			must(t, os.WriteFile(target, []byte("kept"), 0o600))
+			must(t, os.Symlink(target, path))
+			t.Cleanup(func() {
+				if b, _ := os.ReadFile(target); string(b) != "kept" {
+					t.Errorf("the link's target now holds %q", b)
+				}
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "f")
+			prepare(t, path)
+			must(t, atomicfile.Write(path, []byte("new"), 0o644))
+			info, err := os.Lstat(path)
+			must(t, err)
+			if b, _ := os.ReadFile(path); string(b) != "new" || info.Mode() != 0o644 {
+				t.Errorf("got %q with mode %v, want \"new\" with 0644", b, info.Mode())
+			}
+
+			onlyFile(t, path)
+		})
+	}
+}
+
+func TestWriteFailsAndLeavesNothing(t *testing.T) {
+	// A directory in the file's place makes the rename fail.
+	path := filepath.Join(t.TempDir(), "f")
+	must(t, os.Mkdir(path, 0o755))
+	if err := atomicfile.Write(path, []byte("x"), 0o600); err == nil {
+		t.Fatal("a directory was replaced")
+	}
+	onlyFile(t, path)
+	if err := atomicfile.Write("/does/not/exist/f", nil, 0o600); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a directory: %v, want not found", err)
+	}
+}
+
+func TestCreateRefusesWhatExists(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	must(t, atomicfile.Create(path, []byte("first"), 0o600))
+	if err := atomicfile.Create(path, []byte("second"), 0o600); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("second create: %v, want exists", err)
+	}
+	if b, _ := os.ReadFile(path); string(b) != "first" {
+		t.Errorf("the file holds %q", b)
+	}
+	onlyFile(t, path)
+}
+
+func TestConcurrentWritersLeaveOneWholeFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			content := make([]byte, 1000)
+			for j := range content {
+				content[j] = byte('a' + i)
+			}
+			if err := atomicfile.Write(path, content, 0o600); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	b, err := os.ReadFile(path)
+	must(t, err)
+	for _, c := range b {
+		if c != b[0] || len(b) != 1000 {
+			t.Fatalf("the file mixes writers: %.20q…, %d bytes", b, len(b))
+		}
+	}
+	onlyFile(t, path)
+}
+
+func TestRequireMemory(t *testing.T) {
+	dir := t.TempDir()
+	if err := atomicfile.RequireMemory("/dev/shm/kubeveil/does/not/exist"); err != nil {
+		t.Errorf("below a tmpfs: %v", err)
+	}
+	if err := atomicfile.RequireMemory("/proc/self/status"); !errors.Is(err, atomicfile.ErrOnDisk) {
+		t.Errorf("procfs: %v, want ErrOnDisk", err)
+	}
+	// A link leads to where the bytes go.
+	link := filepath.Join("/dev/shm", filepath.Base(filepath.Dir(dir))+"-link")
+	must(t, os.Symlink("/proc", link))
+	defer os.Remove(link)
+	if err := atomicfile.RequireMemory(filepath.Join(link, "self")); !errors.Is(err, atomicfile.ErrOnDisk) {
+		t.Errorf("through a link from tmpfs: %v, want ErrOnDisk", err)
+	}
+}
+
+func onlyFile(t *testing.T, path string) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Dir(path))
+	must(t, err)
+	if len(entries) != 1 || entries[0].Name() != filepath.Base(path) {
+		t.Errorf("the directory holds %v", entries)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

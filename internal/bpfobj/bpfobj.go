@@ -1,0 +1,145 @@
+package bpfobj
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrNotPermitted is that of a process that may not use BPF.
+	ErrNotPermitted = errors.New("not permitted")
+	// ErrNotSupported is that of a kernel without what is needed.
+	ErrNotSupported = errors.New("not supported by this kernel")
+	// ErrNoBPFFS is that of a directory for pins that is not on a bpffs.
+	ErrNoBPFFS = errors.New("not on a BPF file system")
+)
+
+// NextSuffix ends the pin of what is about to replace the pin without it (bpffs
+// refuses names with dots).
+const NextSuffix = "_next"
+
+// MakeDir makes dir if its nearest existing parent is on a bpffs, else the error is ErrNoBPFFS.
+func MakeDir(dir string) error {
+	at := filepath.Clean(dir)
+	var st unix.Statfs_t
+	for {
+		err := unix.Statfs(at, &st)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) || at == filepath.Dir(at) {
+			return fmt.Errorf("look at %s: %w", at, err)
+		}
+		at = filepath.Dir(at)
+	}
+	if st.Type != unix.BPF_FS_MAGIC {
+		return fmt.Errorf("%s: %w: mount one with: mount -t bpf bpf /sys/fs/bpf", dir, ErrNoBPFFS)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory for pins: %w", err)
+	}
+	return nil
+}
+
+// Repin pins an object at path; what is there is replaced without a moment in
+// which nothing is.
+func Repin(obj interface{ Pin(string) error }, path string) error {
+	next := path + NextSuffix
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove left-over pin: %w", err)
+	}
+	if err := obj.Pin(next); err != nil {
+		return fmt.Errorf("pin: %w", err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		return fmt.Errorf("pin: %w", err)
+	}
+	return nil
+}
+
+// Same reports whether two loaded programs have the same instructions, maps
+// and settings. The kernel's tag covers only the first.
+func Same(a, b *ebpf.Program) (bool, error) {
+	x, err := identify(a)
+	if err != nil {
+		return false, err
+	}
+	y, err := identify(b)
+	if err != nil {
+		return false, err
+	}
+	return x.tag == y.tag && slices.Equal(x.maps, y.maps) && bytes.Equal(x.rodata, y.rodata), nil
+}
+
+type identity struct {
+	tag    string
+	maps   []ebpf.MapID // sorted, without that of the settings
+	rodata []byte
+}
+
+func identify(p *ebpf.Program) (identity, error) {
+	info, err := p.Info()
+	if err != nil {
+		return identity{}, err
+	}
+	id := identity{tag: info.Tag}
+	maps, _ := info.MapIDs()
+	for _, mapID := range maps {
+		m, err := ebpf.NewMapFromID(mapID)
+		if err != nil {
+			return identity{}, fmt.Errorf("open map %d: %w", mapID, err)
+		}
+		if !strings.HasSuffix(MapName(m), ".rodata") {
+			id.maps = append(id.maps, mapID)
+		} else if id.rodata, err = m.LookupBytes(uint32(0)); err != nil {
+			m.Close()
+			return identity{}, fmt.Errorf("read settings: %w", err)
+		}
+		m.Close()
+	}
+	slices.Sort(id.maps)
+	return id, nil
+}
+
+// MapName is the name that the kernel has for a map, its first 15 bytes; "" is not known.
+func MapName(m *ebpf.Map) string {
+	info, err := m.Info()
+	if err != nil {
+		return ""
+	}
+	return info.Name
+}
+
+// ProgramID is the number that the kernel has for a loaded program.
+func ProgramID(p *ebpf.Program) (ebpf.ProgramID, error) {
+	info, err := p.Info()
+	if err != nil {
+		return 0, err
+	}
+	id, ok := info.ID()
+	if !ok {
+		return 0, fmt.Errorf("program has no id: %w", ErrNotSupported)
+	}
+	return id, nil
+}
+
+// Explain makes an error of bpf(2) ErrNotPermitted or ErrNotSupported where it is
+// one, and adds what to do about it; kernel is what is needed then.
+func Explain(err error, kernel string) error {
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w: %w: run as root with CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_PERFMON, outside a sandbox that filters bpf(2)", ErrNotPermitted, err)
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("%w: %w: %s is needed", ErrNotSupported, err, kernel)
+	}
+	return err
+}

@@ -1,0 +1,51 @@
+package nettest
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// NewCgroup makes a cgroup of the second version and returns its directory. It goes when the test
+// ends; by then nothing may be in it. The test is skipped where no such tree is mounted. It implies
+// NeedRoot.
+func NewCgroup(t testing.TB) string {
+	t.Helper()
+	NeedRoot(t)
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if len(f) < 3 || f[2] != "cgroup2" {
+			continue
+		}
+		dir, err := os.MkdirTemp(f[1], "kubeveil-test-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(dir); err != nil {
+				t.Errorf("remove cgroup: %v", err)
+			}
+		})
+		return dir
+	}
+	Skip(t, NoKernelFeature, "no cgroup2 is mounted")
+	return ""
+}
+
+// StartIn starts a command as a process of a cgroup and of a network namespace. The caller ends it.
+func StartIn(t testing.TB, cgroup string, ns *NS, cmd *exec.Cmd) {
+	t.Helper()
+	group, err := os.Open(cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer group.Close()
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
+	ns.Run(t, cmd.Start)
+}

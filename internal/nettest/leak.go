@@ -1,0 +1,149 @@
+package nettest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Run runs the tests of a package and then fails it when they left goroutines,
+// file descriptors (open network namespaces are such), mounts of namespaces
+// or child processes behind. Its result is for os.Exit:
+//
+//	func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+func Run(m *testing.M) int {
+	before := holdings()
+	code := m.Run()
+	if code != 0 {
+		return code
+	}
+	if leaks := settle(before, 5*time.Second); len(leaks) > 0 {
+		fmt.Fprintf(os.Stderr, "the tests left behind:\n  %s\n", strings.Join(leaks, "\n  "))
+		return 1
+	}
+	return 0
+}
+
+// settle waits until nothing is held that was not held before, and returns what
+// still is at the end of patience.
+func settle(before map[string]int, patience time.Duration) []string {
+	deadline := time.Now().Add(patience)
+	for {
+		leaks := more(before, holdings())
+		if len(leaks) == 0 || time.Now().After(deadline) {
+			return leaks
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// more lists what after has more of than before.
+func more(before, after map[string]int) []string {
+	var out []string
+	for what, n := range after {
+		if extra := n - before[what]; extra > 0 {
+			out = append(out, fmt.Sprintf("%d × %s", extra, what))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// holdings counts what this process holds, by description.
+func holdings() map[string]int {
+	held := map[string]int{}
+	for _, stack := range goroutines() {
+		held["goroutine created by "+stack]++
+	}
+	for _, target := range descriptors() {
+		held["descriptor of "+target]++
+	}
+	for _, mount := range namespaceMounts() {
+		held["mount "+mount]++
+	}
+	for _, pid := range children() {
+		held["child process "+pid]++
+	}
+	return held
+}
+
+// goroutines returns the creator of each goroutine but this one and the testing
+// package's and the runtime's own.
+func goroutines() []string {
+	buf := make([]byte, 1<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	var out []string
+	for i, g := range strings.Split(string(buf), "\n\n") {
+		if i == 0 || strings.Contains(g, "os/signal.") || strings.Contains(g, "testing.(*M).startAlarm") || strings.Contains(g, "runtime/pprof") {
+			continue
+		}
+		at := strings.LastIndex(g, "created by ")
+		if at < 0 {
+			continue
+		}
+		creator, _, _ := strings.Cut(g[at+len("created by "):], " in goroutine")
+		first, _, _ := strings.Cut(creator, "\n")
+		out = append(out, first)
+	}
+	return out
+}
+
+// descriptors returns the targets of all open descriptors but those that the Go
+// runtime opens once when it needs them.
+func descriptors() []string {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		target, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name()))
+		if err != nil || strings.HasPrefix(target, "/proc/") || strings.HasPrefix(target, "/dev/") && target != "/dev/net/tun" ||
+			strings.HasPrefix(target, "anon_inode:[event") || strings.HasPrefix(target, "anon_inode:[pidfd") || strings.HasPrefix(target, "/sys/fs/cgroup") {
+			continue
+		}
+		kind, _, _ := strings.Cut(target, ":[")
+		out = append(out, kind)
+	}
+	return out
+}
+
+// namespaceMounts returns the mount points of namespaces (nsfs) and those of BPFFS.
+func namespaceMounts() []string {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for line := range strings.Lines(string(b)) {
+		head, tail, _ := strings.Cut(line, " - ")
+		fields := strings.Fields(head)
+		if len(fields) < 5 {
+			continue
+		}
+		_, ours := bpffs.Load(fields[4])
+		if strings.HasPrefix(tail, "nsfs ") || strings.HasPrefix(tail, "bpf ") && ours {
+			out = append(out, fields[4])
+		}
+	}
+	return out
+}
+
+// children returns the commands of the processes that threads of this one started.
+func children() []string {
+	files, _ := filepath.Glob("/proc/self/task/*/children")
+	var out []string
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		for _, pid := range strings.Fields(string(b)) {
+			comm, _ := os.ReadFile("/proc/" + pid + "/comm")
+			out = append(out, strings.TrimSpace(string(comm)))
+		}
+	}
+	return out
+}

@@ -1,0 +1,138 @@
+package nettest
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
+)
+
+// End is one end of a cable: a link of this name in this namespace, with these
+// addresses (usable at once: without duplicate address detection). MTU 0 is the
+// kernel's default.
+type End struct {
+	NS    *NS
+	Name  string
+	MTU   int
+	Addrs []netip.Prefix
+}
+
+// Veth lays a cable between two ends, which may be in one namespace, and sets
+// both up. It goes with the namespaces.
+func Veth(t testing.TB, a, b End) {
+	t.Helper()
+	h := a.NS.Handle()
+	attrs := nl.NewLinkAttrs()
+	attrs.Name, attrs.MTU = a.Name, a.MTU
+	veth := &nl.Veth{LinkAttrs: attrs, PeerName: b.Name, PeerNamespace: nl.NsFd(b.NS.Fd())}
+	if b.MTU != 0 {
+		veth.PeerMTU = uint32(b.MTU)
+	}
+	if err := h.LinkAdd(veth); err != nil {
+		t.Fatalf("add veth %s: %v", a.Name, err)
+	}
+	for _, end := range []End{a, b} {
+		end.NS.Run(t, func() error { return end.up() })
+	}
+}
+
+func (e End) up() error {
+	if err := linkUp(e.Name); err != nil {
+		return err
+	}
+	return addAddrs(e.Name, e.Addrs)
+}
+
+// TUN makes a persistent TUN with no process behind it, up: what a tunnel
+// device looks like to the rest of the kernel. It goes with the namespace.
+func TUN(t testing.TB, ns *NS, name string) {
+	t.Helper()
+	NeedTUN(t)
+	ns.Run(t, func() error {
+		h, err := nl.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		attrs := nl.NewLinkAttrs()
+		attrs.Name = name
+		tun := &nl.Tuntap{LinkAttrs: attrs, Mode: unix.IFF_TUN, Flags: unix.IFF_NO_PI}
+		if err := h.LinkAdd(tun); err != nil {
+			return fmt.Errorf("add tun %s: %w", name, err)
+		}
+		return linkUp(name)
+	})
+}
+
+// AddAddr adds addresses to a link, usable at once.
+func AddAddr(t testing.TB, ns *NS, link string, addrs ...netip.Prefix) {
+	t.Helper()
+	ns.Run(t, func() error { return addAddrs(link, addrs) })
+}
+
+func addAddrs(name string, addrs []netip.Prefix) error {
+	h, err := nl.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", name, err)
+	}
+	for _, p := range addrs {
+		addr := &nl.Addr{IPNet: ipNet(p)}
+		if p.Addr().Is6() {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		if err := h.AddrAdd(link, addr); err != nil {
+			return fmt.Errorf("add address %s to %s: %w", p, name, err)
+		}
+	}
+	return nil
+}
+
+// AddRoute adds a route to dst via gw, or on the link when gw is the zero Addr.
+func AddRoute(t testing.TB, ns *NS, dst netip.Prefix, gw netip.Addr, link string) {
+	t.Helper()
+	ns.Run(t, func() error {
+		h, err := nl.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		l, err := h.LinkByName(link)
+		if err != nil {
+			return fmt.Errorf("find link %s: %w", link, err)
+		}
+		r := &nl.Route{Dst: ipNet(dst), LinkIndex: l.Attrs().Index}
+		if gw.IsValid() {
+			r.Gw = gw.AsSlice()
+		} else if dst.Addr().Is4() {
+			r.Scope = unix.RT_SCOPE_LINK
+		}
+		if err := h.RouteAdd(r); err != nil {
+			return fmt.Errorf("add route to %s: %w", dst, err)
+		}
+		return nil
+	})
+}
+
+// Sysctl writes a setting below /proc/sys/net of the namespace, such as
+// "ipv4/ip_forward".
+func Sysctl(t testing.TB, ns *NS, name, value string) {
+	t.Helper()
+	ns.Run(t, func() error {
+		return os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(value), 0o644)
+	})
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,154 @@
+package nettest
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reason says why a test cannot run here. A test skips for one of these, or not
+// at all.
+type Reason string
+
+// The reasons for which a test may skip.
+const (
+	// NoRoot: the test needs to be root.
+	NoRoot Reason = "no-root"
+	// NoTUN: /dev/net/tun cannot be opened.
+	NoTUN Reason = "no-tun"
+	// NoBPF: the kernel loads no BPF programs, or has no bpffs.
+	NoBPF Reason = "no-bpf"
+	// NoTCX: the kernel has no tcx (before 6.6).
+	NoTCX Reason = "no-tcx"
+	// NoWireGuard: the kernel has no WireGuard of its own.
+	NoWireGuard Reason = "no-kernel-wireguard"
+	// NoFlowtable: the kernel has no flow tables for nftables (CONFIG_NF_FLOW_TABLE_INET).
+	NoFlowtable Reason = "no-flowtable"
+	// NoIOAM6, NoRPL: the kernel has no routes that encapsulate so (CONFIG_IPV6_IOAM6_LWTUNNEL,
+	// CONFIG_IPV6_RPL_LWTUNNEL).
+	NoIOAM6 Reason = "no-ioam6"
+	NoRPL   Reason = "no-rpl"
+	// NoESP: the kernel has no IPsec (CONFIG_INET_ESP).
+	NoESP Reason = "no-esp"
+	// NoProgram: a program that the test runs is not installed.
+	NoProgram Reason = "no-program"
+	// NoKernelFeature: another thing that this kernel does not have.
+	NoKernelFeature Reason = "no-kernel-feature"
+	// NoCapability: root, and still without a capability that the test needs.
+	NoCapability Reason = "no-capability"
+	// NoRelease: the commit of the last release is not in this clone of the repository.
+	NoRelease Reason = "no-release"
+	// Short: the test is long and long ones were not asked for.
+	Short Reason = "short"
+)
+
+// SkipLogEnv names the file to which each skip is appended as a line of JSON.
+const SkipLogEnv = "KUBEVEIL_SKIP_LOG"
+
+// ExpectedSkipsEnv lists the reasons, separated by commas, that are expected
+// where CI=true.
+const ExpectedSkipsEnv = "KUBEVEIL_EXPECTED_SKIPS"
+
+// skipRecord is one line of the skip log.
+type skipRecord struct {
+	Name   string `json:"name"`
+	Reason Reason `json:"reason"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// Skip ends the test as skipped for the reason, or as failed where CI=true and
+// the reason is not expected. detail is for people.
+func Skip(t testing.TB, reason Reason, detail string) {
+	t.Helper()
+	logSkip(t, skipRecord{t.Name(), reason, detail})
+	if !maySkip(reason, os.Getenv("CI"), os.Getenv(ExpectedSkipsEnv)) {
+		t.Fatalf("unexpected skip in CI: %s: %s (expected ones are listed in %s)", reason, detail, ExpectedSkipsEnv)
+	}
+	t.Skipf("%s: %s", reason, detail)
+}
+
+func maySkip(reason Reason, ci, expected string) bool {
+	return ci != "true" || slices.Contains(strings.Split(expected, ","), string(reason))
+}
+
+func logSkip(t testing.TB, rec skipRecord) {
+	path := os.Getenv(SkipLogEnv)
+	if path == "" {
+		return
+	}
+	line, err := json.Marshal(rec)
+	if err != nil {
+		t.Fatalf("encode skip: %v", err)
+	}
+	// One write to a file opened for appending is not torn by other packages.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		t.Fatalf("open skip log: %v", err)
+	}
+	defer f.Close()
+	if _, err := f.Write(append(line, '\n')); err != nil {
+		t.Fatalf("write skip log: %v", err)
+	}
+}
+
+// NeedRoot skips the test when it is not run by root.
+func NeedRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		Skip(t, NoRoot, "run as root")
+	}
+}
+
+// Capable reports whether this process has a capability, one of unix.CAP_* (capabilities(7)).
+func Capable(t testing.TB, capability int) bool {
+	t.Helper()
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
+		t.Fatal(err)
+	}
+	return data[capability/32].Effective&(1<<(capability%32)) != 0
+}
+
+// NeedCapability skips the test where this process is without the capability; detail is for people.
+func NeedCapability(t testing.TB, capability int, detail string) {
+	t.Helper()
+	if !Capable(t, capability) {
+		Skip(t, NoCapability, detail)
+	}
+}
+
+// NeedTUN skips the test where there is no TUN; it implies NeedRoot.
+func NeedTUN(t testing.TB) {
+	t.Helper()
+	NeedRoot(t)
+	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	if err != nil {
+		Skip(t, NoTUN, err.Error())
+	}
+	f.Close()
+}
+
+// NeedProgram skips the test where a program is not in PATH; it returns its path.
+func NeedProgram(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		Skip(t, NoProgram, err.Error())
+	}
+	return path
+}
+
+// NeedBPF skips the test where bpf(2) or bpffs is missing; it implies NeedRoot.
+func NeedBPF(t testing.TB) {
+	t.Helper()
+	NeedRoot(t)
+	_, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(unix.BPF_MAP_CREATE), 0, 0)
+	if errno == unix.ENOSYS || errno == unix.EPERM {
+		Skip(t, NoBPF, "bpf(2): "+errno.Error())
+	}
+}

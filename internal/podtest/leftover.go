@@ -1,0 +1,128 @@
+package podtest
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Leftovers is everything of pods in the calling thread's namespaces: links,
+// elements, host routes, records, and host-local's reservations, a line for each.
+func Leftovers(podDir, ipamDir string) ([]string, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	var lines []string
+	links, err := h.LinkList()
+	if err != nil {
+		return nil, err
+	}
+
+	for _, l := range links {
+		if l.Attrs().Group == config.PodGroup {
+			lines = append(lines, "link "+l.Attrs().Name)
+		}
+	}
+
+	elements, err := elements()
+	if err != nil {
+		return nil, err
+	}
+
+	lines = append(lines, elements...)
+	for _, table := range []int{unix.RT_TABLE_MAIN, config.TablePod} {
+		routes, err := h.RouteListFiltered(nl.FamilyAll, &nl.Route{Table: table, Protocol: config.RouteProtoPod}, nl.FilterTable|nl.FilterProtocol)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			if r.Table == table && r.Protocol == config.RouteProtoPod {
+				lines = append(lines, fmt.Sprintf("route %s table %d", r.Dst, table))
+			}
+		}
+	}
+
+	for _, pattern := range []string{podDir + "/*.json", ipamDir + "/*/*"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			if base := filepath.Base(f); base != "lock" && !strings.HasPrefix(base, "last_reserved") {
+				lines = append(lines, "file "+f)
+			}
+		}
+	}
+
+	return lines, nil
+}
+
+// elements are those of the sets of pods; without their table there are none.
+func elements() ([]string, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.ListTableOfFamily(config.NFTPodTable, nftables.TableFamilyINet)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	sets, err := c.GetSets(t)
+	if err != nil {
+		return nil, err
+	}
+
+	var lines []string
+	for _, s := range sets {
+		all, err := c.GetSetElements(s)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range all {
+			lines = append(lines, fmt.Sprintf("element %x of %s", e.Key, s.Name))
+		}
+	}
+
+	slices.Sort(lines)
+	return lines, nil
+}
+
+// AddLink makes a veth in the namespace nsFd that is nobody's, called name, with
+// its other end in the calling thread's namespace.
+func AddLink(nsFd int, name string) error {
+	h, err := nl.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	attrs := nl.NewLinkAttrs()
+	attrs.Name = "x" + name
+	return h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: nl.NsFd(nsFd), PeerTxQLen: -1})
+}
+
+// LinkIndex finds a link of the calling thread's namespace.
+func LinkIndex(name string) (int, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer h.Close()
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("find link %s: %w", name, err)
+	}
+	return l.Attrs().Index, nil
+}

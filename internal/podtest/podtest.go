@@ -1,0 +1,176 @@
+// Package podtest makes a namespace look as veild leaves a node: the pins, the
+// nft tables, the rules, the closed ranges and the marker, without the daemon and
+// without what its programs do. It is imported by tests only.
+package podtest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Ready makes the calling thread's network and mount namespace one in which
+// pods may be attached: ranges are the cluster ranges, bpfDir is on a bpffs.
+func Ready(bpfDir, readyFile string, ranges ...netip.Prefix) error {
+	for _, step := range []func() error{
+		func() error { return Pin(bpfDir) },
+		Guard,
+		func() error { return Routes(ranges...) },
+		func() error { return Mark(readyFile, ranges...) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Pin pins programs that let everything pass.
+func Pin(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, name := range []string{config.PinGuardIngress, config.PinGuardEgress} {
+		if err := PinProgram(filepath.Join(dir, name), name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PinProgram pins a program of this name that lets everything pass.
+func PinProgram(path, name string) error {
+	const next = -1 // TCX_NEXT, TC_ACT_UNSPEC
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()},
+	})
+	if err != nil {
+		return fmt.Errorf("load program %s: %w", name, err)
+	}
+	defer prog.Close()
+	return prog.Pin(path)
+}
+
+// Guard adds the guard's nft table, empty, and that of pods with its chain and sets, without rules.
+func Guard() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTGuardTable})
+	if err := c.Flush(); err != nil {
+		return err
+	}
+	return pods(nftables.TypeIFName, 0)
+}
+
+// Full makes the table of pods anew with room for one element in each set.
+func Full() error { return errors.Join(Unguard(), pods(nftables.TypeIFName, 1)) }
+
+// Foreign makes the table of pods anew with sets of something else.
+func Foreign() error { return errors.Join(Unguard(), pods(nftables.TypeIPAddr, 0)) }
+
+// pods adds the table of pods, whose sets have this before the address, and room for so many
+// elements; 0 is any.
+func pods(first nftables.SetDatatype, size uint32) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPodTable})
+	c.AddChain(&nftables.Chain{
+		Table: t, Name: config.NFTPodChain, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
+	})
+	for name, addr := range map[string]nftables.SetDatatype{config.NFTPodSet4: nftables.TypeIPAddr, config.NFTPodSet6: nftables.TypeIP6Addr} {
+		key, err := nftables.ConcatSetType(first, addr)
+		if err != nil {
+			return err
+		}
+		if err := c.AddSet(&nftables.Set{Table: t, Name: name, KeyType: key, Concatenation: true, Size: size}, nil); err != nil {
+			return err
+		}
+	}
+	return c.Flush()
+}
+
+// Unguard takes away the nft table of pods.
+func Unguard() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPodTable})
+	return c.Flush()
+}
+
+// Routes adds the rules of both families and the closed ranges.
+func Routes(ranges ...netip.Prefix) error {
+	h, err := nl.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
+		for _, r := range Rules(family) {
+			if err := h.RuleAdd(r); err != nil {
+				return fmt.Errorf("add rule %d: %w", r.Priority, err)
+			}
+		}
+	}
+	for _, p := range ranges {
+		if err := h.RouteAdd(Closed(p)); err != nil {
+			return fmt.Errorf("close range %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// Rules are the rules of a family that the gate looks for.
+func Rules(family int) []*nl.Rule {
+	var rules []*nl.Rule
+	for _, w := range []struct {
+		pref, table int
+		mark        uint32
+	}{{config.RulePrefTunnel, unix.RT_TABLE_MAIN, config.TunnelMark}, {config.RulePrefPod, config.TablePod, config.PodMark}} {
+		r := nl.NewRule()
+		r.Family, r.Priority, r.Table, r.Mark, r.Mask = family, w.pref, w.table, w.mark, &w.mark
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// Closed is the unreachable route of a cluster range.
+func Closed(p netip.Prefix) *nl.Route {
+	return &nl.Route{
+		Dst:   &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+		Table: config.TablePod, Protocol: config.RouteProtoNode, Type: unix.RTN_UNREACHABLE, Priority: config.MetricRange,
+	}
+}
+
+// Mark writes the marker of veild for the families of the ranges.
+func Mark(path string, ranges ...netip.Prefix) error {
+	boot, err := config.BootID()
+	if err != nil {
+		return err
+	}
+	var families cluster.Families
+	for _, p := range ranges {
+		families.V4 = families.V4 || p.Addr().Is4()
+		families.V6 = families.V6 || p.Addr().Is6()
+	}
+	return config.WriteMarker(path, config.Marker{BootID: boot, Families: families})
+}

@@ -1,0 +1,35 @@
+package noise
+
+import (
+	"bytes"
+	"encoding/binary"
+	"time"
+)
+
+// tai64nBase is the label of 1970-01-01 00:00:00 TAI with the 10 s by which UTC was behind it.
+const tai64nBase = 0x400000000000000a
+
+// granularity hides when exactly a handshake began (whitepaper, section 5.4.2): 2^24 ns, about 17 ms.
+const granularity = 1 << 24
+
+// Stamp returns the label of t, and a later one than last whatever t is: a clock that was set back does
+// not stop handshakes.
+func Stamp(t time.Time, last Timestamp) Timestamp {
+	var out Timestamp
+	binary.BigEndian.PutUint64(out[:], tai64nBase+uint64(t.Unix()))
+	binary.BigEndian.PutUint32(out[8:], uint32(t.Nanosecond())&^(granularity-1))
+	if out.After(last) {
+		return out
+	}
+	out = last
+	nano := binary.BigEndian.Uint32(out[8:]) + granularity
+	if nano >= 1e9 {
+		binary.BigEndian.PutUint64(out[:], binary.BigEndian.Uint64(out[:])+1)
+		nano = 0
+	}
+	binary.BigEndian.PutUint32(out[8:], nano)
+	return out
+}
+
+// After reports whether t is later than o.
+func (t Timestamp) After(o Timestamp) bool { return bytes.Compare(t[:], o[:]) > 0 }

@@ -1,0 +1,26 @@
+package packet
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// guarded returns a copy of b that ends where memory ends: one byte further is a fault, also for
+// assembly and system calls.
+func guarded(t testing.TB, b []byte) []byte {
+	t.Helper()
+	page := unix.Getpagesize()
+	size := (len(b) + page - 1) / page * page
+	m, err := unix.Mmap(-1, 0, size+page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(m) })
+	if err := unix.Mprotect(m[size:], unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	out := m[size-len(b) : size : size]
+	copy(out, b)
+	return out
+}

@@ -1,0 +1,373 @@
+package policy
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Bounds of one policy. Each direction of a policy that exceeds one denies everything.
+const (
+	// MaxLines bounds the lines that one direction of a policy compiles to.
+	MaxLines = 4096
+	// MaxRanges bounds the ranges of addresses that the blocks of one direction come to.
+	MaxRanges = 4096
+	// MaxValues bounds the values of all requirements of one selector.
+	MaxValues = 1024
+	// MaxChainLines bounds the lines of all policies that isolate one pod.
+	MaxChainLines = 16384
+)
+
+// definition says what a set contains. Its text is the set's identity.
+type definition struct {
+	kind SetKind
+	// block is that of KindBlock; and of KindNamed, where nil does not restrict the peers.
+	block *Block
+	// namespace restricts the pods unless namespaces is not nil; with both empty all pods match.
+	namespace  string
+	namespaces *Selector
+	pods       Selector
+	// port and proto are those of KindNamed.
+	port  string
+	proto Proto
+}
+
+// matches reports whether a pod in a namespace is selected. The namespace is nil when unknown,
+// and then no selector of namespaces selects it.
+func (d *definition) matches(p *Pod, ns *Namespace) bool {
+	switch {
+	case d.namespaces != nil:
+		if ns == nil || !d.namespaces.Matches(ns.Labels) {
+			return false
+		}
+	case d.namespace != "":
+		if p.Namespace != d.namespace {
+			return false
+		}
+	}
+	return d.pods.Matches(p.Labels)
+}
+
+// text is canonical: equal definitions have equal texts.
+func (d *definition) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d", d.kind)
+	if d.block != nil {
+		fmt.Fprintf(&b, " block %s", d.block.CIDR.Masked())
+		for _, p := range sortedPrefixes(d.block.Except) {
+			fmt.Fprintf(&b, " less %s", p)
+		}
+	}
+	switch {
+	case d.namespaces != nil:
+		fmt.Fprintf(&b, " namespaces %s", selectorText(*d.namespaces))
+	case d.namespace != "":
+		fmt.Fprintf(&b, " namespace %q", d.namespace)
+	}
+	fmt.Fprintf(&b, " pods %s", selectorText(d.pods))
+	if d.kind == KindNamed {
+		fmt.Fprintf(&b, " port %q %s", d.port, d.proto)
+	}
+	return b.String()
+}
+
+func selectorText(s Selector) string {
+	var all []string
+	for _, r := range s {
+		values := slices.Clone(r.Values)
+		slices.Sort(values)
+		all = append(all, fmt.Sprintf("%q %d %q", r.Key, r.Op, slices.Compact(values)))
+	}
+	slices.Sort(all)
+	return "{" + strings.Join(slices.Compact(all), ", ") + "}"
+}
+
+func sortedPrefixes(prefixes []netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range prefixes {
+		out = append(out, p.Masked())
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}
+
+// id names a text by 80 bits of its SHA-256: a tenant who writes policies cannot search for a
+// second text with a given name.
+func id(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:10])
+}
+
+// compiled is a policy in the form from which chains are made.
+type compiled struct {
+	policy Policy
+	// lines by direction. Ingress ports that have names depend on the subject and are in named.
+	lines [2][]Line
+	named []namedLine
+	// sets are the definitions of the sets that lines and named refer to.
+	sets map[string]*definition
+	// problem says why the policy, or a direction of it, denies everything; empty is none.
+	problem string
+}
+
+// namedLine is a line of ingress for a port of the subject, by its name.
+type namedLine struct {
+	peer  string
+	proto Proto
+	name  string
+}
+
+// subjects returns what selects the policy's pods. A selector that is too large to match against
+// each pod selects the whole namespace.
+func (c *compiled) subjects() Selector {
+	if checkSelector(c.policy.Subjects) != nil {
+		return nil
+	}
+	return c.policy.Subjects
+}
+
+// compile fills in all but the policy, once. It never fails: a direction that exceeds a bound has
+// no lines. Only policies that select a pod of this node are compiled.
+func (c *compiled) compile() {
+	if c.sets != nil {
+		return
+	}
+	c.sets, c.problem = map[string]*definition{}, c.policy.Invalid
+	if c.problem != "" {
+		return
+	}
+	if err := checkSelector(c.policy.Subjects); err != nil {
+		c.problem = "podSelector: " + err.Error() + ": all pods of the namespace are selected"
+		return
+	}
+
+	for _, d := range []Direction{Ingress, Egress} {
+		if !c.policy.Isolates[d] {
+			continue
+		}
+		w := &writer{policy: c.policy, direction: d, sets: map[string]*definition{}}
+		if err := w.rules(c.policy.Rules[d]); err != nil {
+			c.problem = fmt.Sprintf("%s: %v", d, err)
+			continue
+		}
+		c.lines[d] = w.lines
+		c.named = append(c.named, w.named...)
+		maps.Copy(c.sets, w.sets)
+	}
+}
+
+func checkSelector(s Selector) error {
+	count := 0
+	for _, r := range s {
+		count += 1 + len(r.Values)
+	}
+	if count > MaxValues {
+		return fmt.Errorf("a selector has %d values, more than %d", count, MaxValues)
+	}
+	return nil
+}
+
+// writer compiles one direction of one policy.
+type writer struct {
+	policy    Policy
+	direction Direction
+	lines     []Line
+	named     []namedLine
+	sets      map[string]*definition
+	ranges    int
+}
+
+func (w *writer) rules(rules []Rule) error {
+	for i, r := range rules {
+		if err := w.rule(r); err != nil {
+			return fmt.Errorf("rule %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (w *writer) rule(r Rule) error {
+	intervals, names, err := splitPorts(r.Ports)
+	if err != nil {
+		return err
+	}
+
+	peers := r.Peers
+	if len(peers) == 0 {
+		peers = []Peer{{Block: nil, Namespaces: &Selector{}, Pods: nil}}
+	}
+	for _, p := range peers {
+		def, err := w.define(p)
+		if err != nil {
+			return err
+		}
+		if len(r.Peers) == 0 {
+			def.namespaces = nil // all: pods of unknown namespaces, and all other addresses
+		}
+
+		if len(intervals) > 0 || len(r.Ports) == 0 {
+			peer := ""
+			if len(r.Peers) > 0 {
+				peer = w.use(def)
+			}
+			if len(r.Ports) == 0 {
+				w.lines = append(w.lines, Line{Peer: peer})
+			}
+			for _, i := range intervals {
+				w.lines = append(w.lines, Line{Peer: peer, Ports: i})
+			}
+		}
+		for _, n := range names {
+			w.namedPort(def, n, len(r.Peers) == 0)
+		}
+		if len(w.lines)+len(w.named) > MaxLines {
+			return fmt.Errorf("the policy needs more than %d lines of peers and port ranges", MaxLines)
+		}
+	}
+	return nil
+}
+
+// namedPort adds what allows the port of a name: a line that depends on the subject at ingress,
+// and a set of peers that have the port at egress.
+func (w *writer) namedPort(def *definition, p Port, all bool) {
+	if w.direction == Egress {
+		named := *def
+		named.kind, named.port, named.proto = KindNamed, p.Name, p.Proto
+		w.lines = append(w.lines, Line{Peer: w.use(&named)})
+		return
+	}
+	n := namedLine{proto: p.Proto, name: p.Name}
+	if !all {
+		n.peer = w.use(def)
+	}
+	w.named = append(w.named, n)
+}
+
+func (w *writer) use(d *definition) string {
+	name := setPrefixes[d.kind] + id(d.text())
+	w.sets[name] = d
+	return name
+}
+
+func (w *writer) define(p Peer) (*definition, error) {
+	if p.Block != nil {
+		ranges, err := rangesOf(*p.Block)
+		if w.ranges += len(ranges); err == nil && w.ranges > MaxRanges {
+			err = fmt.Errorf("the ipBlocks have more than %d ranges", MaxRanges)
+		}
+		return &definition{kind: KindBlock, block: p.Block}, err
+	}
+
+	def := &definition{kind: KindPods, namespace: w.policy.Namespace, namespaces: p.Namespaces}
+	if p.Namespaces != nil {
+		def.namespace = ""
+		if err := checkSelector(*p.Namespaces); err != nil {
+			return nil, err
+		}
+	}
+	if p.Pods != nil {
+		def.pods = *p.Pods
+	}
+	return def, checkSelector(def.pods)
+}
+
+// splitPorts merges numbers into disjoint intervals that do not touch, and returns names apart.
+func splitPorts(ports []Port) (intervals []Interval, names []Port, err error) {
+	for _, p := range ports {
+		switch {
+		case p.Name != "":
+			if !slices.Contains(names, p) {
+				names = append(names, p)
+			}
+		case p.First == 0:
+			intervals = append(intervals, Interval{p.Proto, 0, 65535})
+		case p.Last < p.First:
+			return nil, nil, fmt.Errorf("endPort %d is below port %d", p.Last, p.First)
+		default:
+			intervals = append(intervals, Interval{p.Proto, p.First, p.Last})
+		}
+	}
+
+	slices.SortFunc(intervals, Interval.compare)
+	var merged []Interval
+	for _, i := range intervals {
+		if last := len(merged) - 1; last >= 0 && merged[last].Proto == i.Proto &&
+			int(i.First) <= int(merged[last].Last)+1 {
+			merged[last].Last = max(merged[last].Last, i.Last)
+			continue
+		}
+		merged = append(merged, i)
+	}
+	return merged, names, nil
+}
+
+// rangesOf returns the block less its exceptions as disjoint ranges in ascending order.
+func rangesOf(b Block) ([]Range, error) {
+	if !b.CIDR.IsValid() || b.CIDR.Addr().Zone() != "" || b.CIDR.Addr().Is4In6() {
+		return nil, fmt.Errorf("ipBlock %s is not a prefix", b.CIDR)
+	}
+
+	cidr := b.CIDR.Masked()
+	next, end := cidr.Addr(), lastOf(cidr)
+	var out []Range
+	for _, p := range sortedPrefixes(b.Except) {
+		if !p.IsValid() || p.Addr().Is4() != cidr.Addr().Is4() || !cidr.Contains(p.Addr()) {
+			return nil, fmt.Errorf("ipBlock %s does not contain its exception %s", b.CIDR, p)
+		}
+		if !next.IsValid() || p.Addr().Less(next) {
+			continue // inside an earlier exception
+		}
+		if next.Less(p.Addr()) {
+			out = append(out, Range{next, p.Addr().Prev()})
+		}
+		next = lastOf(p).Next()
+	}
+	if next.IsValid() && !end.Less(next) {
+		out = append(out, Range{next, end})
+	}
+	return out, nil
+}
+
+// lastOf returns the last address of a prefix.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// linesOf returns the lines of one direction for one pod, with the ports that it names.
+func (c *compiled) linesOf(d Direction, p *Pod) []Line {
+	lines := c.lines[d]
+	if d == Egress || len(c.named) == 0 {
+		return lines
+	}
+	lines = slices.Clone(lines)
+	for _, n := range c.named {
+		for _, port := range p.Ports {
+			if port.Name == n.name && port.Proto == n.proto && port.Port != 0 {
+				lines = append(lines,
+					Line{Peer: n.peer, Ports: Interval{n.proto, port.Port, port.Port}})
+			}
+		}
+	}
+	return lines
+}
+
+// text is canonical, and ends, so that texts in a row cannot be read in another way.
+func (l Line) text() string {
+	peer := cmp.Or(l.Peer, "all")
+	if l.Ports.Proto == 0 {
+		return peer + ";"
+	}
+	return peer + " " + l.Ports.Proto.String() + " " +
+		strconv.Itoa(int(l.Ports.First)) + "-" + strconv.Itoa(int(l.Ports.Last)) + ";"
+}

@@ -1,0 +1,25 @@
+// Package policy decides which connections NetworkPolicy allows to and from the pods of one
+// node. It is pure: it reads no clock, no file and no kernel.
+//
+// A Planner takes pods, namespaces and policies one at a time. Plan returns what the node must
+// enforce, in terms that do not depend on nftables:
+//
+//	pods of this node ─► Member ─► Group ─► ingress Chain, egress Chain ─► Lines ─► Sets of peers
+//
+// It promises:
+//   - The same objects give the same Plan, in whatever order they came. Groups, chains and sets
+//     are named by the content that defines them, so equal names mean equal meaning.
+//   - A change of a pod changes elements of sets only. Chains change when policies do.
+//   - A policy that cannot be compiled, or that exceeds a bound, denies everything in the
+//     directions that it isolates, for the pods that it selects. Problems names it.
+//   - A pod without a Group is mute: Judge denies what it sends and receives.
+//   - An address that two pods claim identifies neither of them as a peer.
+//   - Host-network pods, finished pods and mirror pods are never peers. Host-network pods are
+//     not subject to policies either.
+//
+// Slices and maps of a Plan are shared with later Plans and never changed. A Set, Chain or
+// Group that did not change keeps its pointer, so a caller compares pointers first.
+//
+// Start reading at object.go, then Planner.Plan and Plan.Judge. oracle_test.go states the rules
+// of NetworkPolicy plainly; the property tests compare the two.
+package policy

@@ -1,0 +1,191 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Name identifies an object in a namespace.
+type Name struct{ Namespace, Name string }
+
+// String returns namespace/name.
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Proto is an IP protocol number; only those of the constants occur in policies.
+type Proto uint8
+
+// Protocols of NetworkPolicyPort.
+const (
+	TCP  Proto = 6
+	UDP  Proto = 17
+	SCTP Proto = 132
+)
+
+// String returns the protocol's name as nft writes it.
+func (p Proto) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	}
+	return "unknown"
+}
+
+// Operator compares a label with the values of a Requirement.
+type Operator uint8
+
+// Operators of a label selector (k8s.io/apimachinery metav1.LabelSelectorOperator).
+const (
+	In Operator = iota
+	NotIn
+	Exists
+	DoesNotExist
+)
+
+// Requirement is one condition of a Selector. Values are not empty for In and NotIn.
+type Requirement struct {
+	Key    string
+	Op     Operator
+	Values []string
+}
+
+// Selector selects objects whose labels meet all requirements; the zero value selects all.
+type Selector []Requirement
+
+// Matches reports whether labels meet all requirements. NotIn matches an absent label.
+func (s Selector) Matches(labels map[string]string) bool {
+	for _, r := range s {
+		value, has := labels[r.Key]
+		var ok bool
+		switch r.Op {
+		case In:
+			ok = has && slices.Contains(r.Values, value)
+		case NotIn:
+			ok = !has || !slices.Contains(r.Values, value)
+		case Exists:
+			ok = has
+		case DoesNotExist:
+			ok = !has
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// Namespace is what policies need of a Namespace.
+type Namespace struct {
+	Name   string
+	Labels map[string]string
+}
+
+// NamedPort is a container port that has a name.
+type NamedPort struct {
+	Name  string
+	Proto Proto
+	Port  uint16
+}
+
+// Pod is what policies need of a Pod.
+type Pod struct {
+	Name
+	// UID is the UID that the kubelet tells the CNI plugin. For a mirror pod that is the value
+	// of the annotation kubernetes.io/config.mirror.
+	UID    string
+	Labels map[string]string
+	// Node is spec.nodeName, empty until the pod is bound.
+	Node string
+	// Addrs are the pod's addresses. The caller leaves out those that the pod's node does not
+	// own.
+	Addrs []netip.Addr
+	Ports []NamedPort
+	// HostNetwork pods share the node's addresses.
+	HostNetwork bool
+	// Finished pods are Succeeded or Failed: their addresses may already be another pod's.
+	Finished bool
+	// Mirror pods are written by kubelets, with labels of the kubelet's choice.
+	Mirror bool
+}
+
+// Key identifies a pod of this node. Name and UID together: a tenant may write a mirror pod
+// whose UID is that of another tenant's pod.
+type Key struct {
+	Name
+	UID string
+}
+
+func (p *Pod) key() Key { return Key{p.Name, p.UID} }
+
+// Direction is that of a connection as its pod sees it.
+type Direction uint8
+
+// Directions.
+const (
+	Ingress Direction = iota
+	Egress
+)
+
+// String returns the direction's name.
+func (d Direction) String() string {
+	if d == Ingress {
+		return "ingress"
+	}
+	return "egress"
+}
+
+// Policy is a NetworkPolicy.
+type Policy struct {
+	Name
+	// Subjects selects pods of the policy's namespace.
+	Subjects Selector
+	// Isolates says in which directions the policy isolates its subjects: its policyTypes,
+	// with the default of the API applied. Rules of other directions are ignored.
+	Isolates [2]bool
+	// Rules are the rules by Direction.
+	Rules [2][]Rule
+	// Invalid says why the object could not be parsed; empty is valid. An invalid policy
+	// allows nothing.
+	Invalid string
+}
+
+// Rule allows connections with one of the peers on one of the ports.
+type Rule struct {
+	// Peers is empty for all peers.
+	Peers []Peer
+	// Ports is empty for all ports and protocols.
+	Ports []Port
+}
+
+// Peer selects the other end of a connection: by Block if it is not nil, otherwise by selectors.
+type Peer struct {
+	Block *Block
+	// Namespaces selects namespaces; nil is the namespace of the policy.
+	Namespaces *Selector
+	// Pods selects pods in these namespaces; nil is all of them.
+	Pods *Selector
+}
+
+// Block is a range of addresses less others.
+type Block struct {
+	CIDR   netip.Prefix
+	Except []netip.Prefix
+}
+
+// Contains reports whether the block has the address.
+func (b Block) Contains(a netip.Addr) bool {
+	return b.CIDR.Contains(a) &&
+		!slices.ContainsFunc(b.Except, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// Port selects destination ports of one protocol.
+type Port struct {
+	Proto Proto
+	// Name refers to a named port of the destination pod; empty is by number.
+	Name string
+	// First and Last bound a range, both inclusive. First 0 without a Name is all ports.
+	First, Last uint16
+}

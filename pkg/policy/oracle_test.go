@@ -1,0 +1,171 @@
+package policy_test
+
+import (
+	"net/netip"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// world is a cluster, and oracle judges in it from the text of the NetworkPolicy API alone.
+type world struct {
+	node       string
+	namespaces map[string]policy.Namespace
+	pods       map[policy.Name]policy.Pod
+	policies   map[policy.Name]policy.Policy
+	attached   map[policy.Key][]netip.Addr
+}
+
+func (w *world) addrs(p policy.Pod) []netip.Addr {
+	if a := w.attached[policy.Key{Name: p.Name, UID: p.UID}]; p.Node == w.node && len(a) > 0 {
+		return a
+	}
+	return p.Addrs
+}
+
+func has(addrs []netip.Addr, a netip.Addr) bool {
+	for _, b := range addrs {
+		if a == b {
+			return true
+		}
+	}
+	return false
+}
+
+// peer returns the pod that an address identifies.
+func (w *world) peer(a netip.Addr) (found policy.Pod, ok bool) {
+	count := 0
+	for _, p := range w.pods {
+		if !p.HostNetwork && !p.Finished && has(w.addrs(p), a) {
+			found = p
+			count++
+		}
+	}
+	return found, count == 1 && !found.Mirror
+}
+
+// subjects returns the pods of this node that are attached with the address.
+func (w *world) subjects(a netip.Addr) (out []policy.Pod) {
+	for _, p := range w.pods {
+		if p.Node == w.node && p.UID != "" && !p.HostNetwork && !p.Finished &&
+			has(w.attached[policy.Key{Name: p.Name, UID: p.UID}], a) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (w *world) oracle(f policy.Flow) policy.Verdict {
+	if f.FromPod {
+		if len(w.subjects(f.Src)) == 0 {
+			return policy.DenyPending
+		}
+		if !w.allowed(policy.Egress, w.subjects(f.Src)[0], f.Src, f.Dst, f) {
+			return policy.DenyEgress
+		}
+	}
+	if f.ToPod {
+		if len(w.subjects(f.Dst)) == 0 {
+			return policy.DenyPending
+		}
+		if !w.allowed(policy.Ingress, w.subjects(f.Dst)[0], f.Dst, f.Src, f) {
+			return policy.DenyIngress
+		}
+	}
+	return policy.Allow
+}
+
+func (w *world) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr, f policy.Flow) bool {
+	isolated := false
+	for _, np := range w.policies {
+		if np.Namespace != p.Namespace || !selects(np.Subjects, p.Labels) || !np.Isolates[d] {
+			continue
+		}
+		isolated = true
+		if np.Invalid != "" {
+			continue
+		}
+		for _, r := range np.Rules[d] {
+			if w.peers(np, r, other) && w.ports(d, p, r, other, f) {
+				return true
+			}
+		}
+	}
+	return !isolated || own == other
+}
+
+func (w *world) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
+	if len(r.Peers) == 0 {
+		return true
+	}
+	for _, peer := range r.Peers {
+		if peer.Block != nil {
+			in := peer.Block.CIDR.Contains(other)
+			for _, e := range peer.Block.Except {
+				in = in && !e.Contains(other)
+			}
+			if in {
+				return true
+			}
+			continue
+		}
+		pod, ok := w.peer(other)
+		if !ok {
+			continue
+		}
+		inNS := pod.Namespace == np.Namespace
+		if peer.Namespaces != nil {
+			ns, known := w.namespaces[pod.Namespace]
+			inNS = known && selects(*peer.Namespaces, ns.Labels)
+		}
+		if inNS && (peer.Pods == nil || selects(*peer.Pods, pod.Labels)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) ports(d policy.Direction, p policy.Pod, r policy.Rule, other netip.Addr, f policy.Flow) bool {
+	if len(r.Ports) == 0 {
+		return true
+	}
+	for _, port := range r.Ports {
+		if port.Proto != f.Proto {
+			continue
+		}
+		switch {
+		case port.Name != "":
+			dst, ok := p, true
+			if d == policy.Egress {
+				dst, ok = w.peer(other)
+			}
+			for _, n := range dst.Ports {
+				if ok && n.Name == port.Name && n.Proto == f.Proto && n.Port == f.Port {
+					return true
+				}
+			}
+		case port.First == 0 || port.First <= f.Port && f.Port <= port.Last:
+			return true
+		}
+	}
+	return false
+}
+
+// selects is what the API server's own machinery makes of a selector.
+func selects(s policy.Selector, of map[string]string) bool {
+	var ls metav1.LabelSelector
+	for _, r := range s {
+		ls.MatchExpressions = append(ls.MatchExpressions, metav1.LabelSelectorRequirement{
+			Key: r.Key, Values: r.Values, Operator: []metav1.LabelSelectorOperator{
+				metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn,
+				metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist}[r.Op],
+		})
+	}
+	selector, err := metav1.LabelSelectorAsSelector(&ls)
+	if err != nil {
+		panic(err)
+	}
+	return selector.Matches(labels.Set(of))
+}

@@ -1,0 +1,92 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// members is a set that is being kept.
+type members struct {
+	def *definition
+	// pods are those that are in the set, with what they contribute.
+	pods map[Name]contribution
+	// frozen is nil when pods changed since.
+	frozen *Set
+}
+
+// contribution is what one pod adds to one set.
+type contribution struct {
+	addrs []netip.Addr
+	named []AddrPort
+}
+
+// refresh brings a pod into the sets that select it and out of the others.
+func (p *Planner) refresh(pod *Pod) {
+	for _, s := range p.sets {
+		p.place(s, pod)
+	}
+}
+
+// place brings one pod into one set or out of it.
+func (p *Planner) place(s *members, pod *Pod) {
+	if s.def.kind == KindBlock {
+		return
+	}
+	c := p.contributes(s.def, pod)
+	if len(c.addrs)+len(c.named) == 0 {
+		s.remove(pod.Name)
+		return
+	}
+	if old, has := s.pods[pod.Name]; has && slices.Equal(old.addrs, c.addrs) &&
+		slices.Equal(old.named, c.named) {
+		return
+	}
+	s.pods[pod.Name], s.frozen = c, nil
+}
+
+func (s *members) remove(name Name) {
+	if _, has := s.pods[name]; has {
+		delete(s.pods, name)
+		s.frozen = nil
+	}
+}
+
+// contributes returns what a pod adds to a set.
+func (p *Planner) contributes(d *definition, pod *Pod) (c contribution) {
+	if pod.HostNetwork || pod.Finished || pod.Mirror || !d.matches(pod, p.namespaces[pod.Namespace]) {
+		return c
+	}
+	for _, a := range p.addrs(pod) {
+		if len(p.claims[a]) != 1 || d.block != nil && !d.block.Contains(a) {
+			continue
+		}
+		if d.kind == KindPods {
+			c.addrs = append(c.addrs, a)
+			continue
+		}
+		for _, port := range pod.Ports {
+			if port.Name == d.port && port.Proto == d.proto && port.Port != 0 {
+				c.named = append(c.named, AddrPort{a, port.Proto, port.Port})
+			}
+		}
+	}
+	return c
+}
+
+// freeze returns the set as it is.
+func (s *members) freeze(name string) *Set {
+	set := &Set{Name: name, Kind: s.def.kind}
+	if s.def.kind == KindBlock {
+		set.Ranges, _ = rangesOf(*s.def.block) // compile checked it
+		return set
+	}
+	for _, c := range s.pods {
+		set.Addrs = append(set.Addrs, c.addrs...)
+		set.Named = append(set.Named, c.named...)
+	}
+	slices.SortFunc(set.Addrs, netip.Addr.Compare)
+	set.Addrs = slices.Compact(set.Addrs)
+	slices.SortFunc(set.Named, AddrPort.compare)
+	set.Named = slices.Compact(set.Named)
+	return set
+}

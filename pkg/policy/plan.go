@@ -1,0 +1,107 @@
+package policy
+
+import (
+	"cmp"
+	"net/netip"
+)
+
+// SetKind says what a Set has.
+type SetKind uint8
+
+// Kinds of sets.
+const (
+	// KindPods is a set of the addresses of the pods that selectors select.
+	KindPods SetKind = iota
+	// KindBlock is a set of address ranges.
+	KindBlock
+	// KindNamed is a set of addresses with the number of a port that the pod names.
+	KindNamed
+)
+
+// setPrefixes begin the names of sets.
+var setPrefixes = map[SetKind]string{KindPods: "p", KindBlock: "b", KindNamed: "n"}
+
+// Range is a range of addresses of one family, both ends inclusive.
+type Range struct{ First, Last netip.Addr }
+
+// Interval is a range of destination ports of one protocol, both ends inclusive. The zero value
+// is all ports of all protocols.
+type Interval struct {
+	Proto       Proto
+	First, Last uint16
+}
+
+func (i Interval) compare(j Interval) int {
+	return cmp.Or(cmp.Compare(i.Proto, j.Proto), cmp.Compare(i.First, j.First),
+		cmp.Compare(i.Last, j.Last))
+}
+
+func (i Interval) has(proto Proto, port uint16) bool {
+	return i.Proto == 0 || i.Proto == proto && i.First <= port && port <= i.Last
+}
+
+// AddrPort is one named port of one address.
+type AddrPort struct {
+	Addr  netip.Addr
+	Proto Proto
+	Port  uint16
+}
+
+func (a AddrPort) compare(b AddrPort) int {
+	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
+}
+
+// Set is a set of peers. One of Addrs, Ranges and Named is used, by Kind; each is sorted and has
+// no duplicates.
+type Set struct {
+	Name   string
+	Kind   SetKind
+	Addrs  []netip.Addr
+	Ranges []Range
+	Named  []AddrPort
+}
+
+// Line allows what has a peer of the set and a port of the interval.
+type Line struct {
+	// Peer is the name of a Set; empty is all peers.
+	Peer  string
+	Ports Interval
+}
+
+// Chain is what one direction of a pod is judged by: it allows what one of its lines allows and
+// denies the rest.
+type Chain struct {
+	Name string
+	// Lines are sorted and have no duplicates.
+	Lines []Line
+}
+
+// Group is what pods share that are judged the same way. An empty name of a chain means that
+// the direction is not isolated: all is allowed.
+type Group struct {
+	Name   string
+	Chains [2]string
+}
+
+// Member is a pod of this node.
+type Member struct {
+	// Group is the name of a Group.
+	Group string
+	// Addrs are those of the pod's attachment; none until it is attached.
+	Addrs []netip.Addr
+	// Policies are the policies that select the pod, sorted.
+	Policies []Name
+	// Problem says why a direction denies everything; empty is none.
+	Problem string
+}
+
+// Plan is what a node enforces. It is never changed.
+type Plan struct {
+	Sets   map[string]*Set
+	Chains map[string]*Chain
+	Groups map[string]*Group
+	// Members are the pods of this node.
+	Members map[Key]*Member
+	// Problems says, by policy, why it denies everything.
+	Problems map[Name]string
+}

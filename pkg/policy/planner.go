@@ -1,0 +1,364 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Planner holds the objects and makes plans from them. Its methods must not be called
+// concurrently. Make one with NewPlanner. Objects that it is given must not be changed later.
+type Planner struct {
+	node       string
+	namespaces map[string]*Namespace
+	pods       map[Name]*Pod
+	podsByNS   map[string]map[Name]*Pod
+	// claims are the pods that have an address, as peers or not.
+	claims map[netip.Addr]map[Name]*Pod
+	// policies by namespace.
+	policies map[string]map[string]*compiled
+	// attached are the addresses of this node's attachments.
+	attached map[Key][]netip.Addr
+
+	members map[Key]*Member
+	// dirty are the pods of this node, by name, whose Member must be made again.
+	dirty  map[Name]bool
+	groups map[string]*Group
+	chains map[string]*Chain
+	defs   map[string]*definition
+	sets   map[string]*members
+	// stale reports whether policies changed since the last Plan.
+	stale bool
+}
+
+// NewPlanner returns a Planner for the node of that name.
+func NewPlanner(node string) *Planner {
+	return &Planner{
+		node: node, namespaces: map[string]*Namespace{}, pods: map[Name]*Pod{},
+		podsByNS: map[string]map[Name]*Pod{}, claims: map[netip.Addr]map[Name]*Pod{},
+		policies: map[string]map[string]*compiled{}, attached: map[Key][]netip.Addr{},
+		members: map[Key]*Member{}, dirty: map[Name]bool{}, groups: map[string]*Group{},
+		chains: map[string]*Chain{}, defs: map[string]*definition{}, sets: map[string]*members{},
+		stale: true,
+	}
+}
+
+// PutNamespace adds or replaces a namespace.
+func (p *Planner) PutNamespace(ns Namespace) {
+	if old := p.namespaces[ns.Name]; old != nil && maps.Equal(old.Labels, ns.Labels) {
+		return
+	}
+	p.namespaces[ns.Name] = &ns
+	p.refreshAll(ns.Name)
+}
+
+// DeleteNamespace forgets a namespace; its pods are no longer selected by its labels.
+func (p *Planner) DeleteNamespace(name string) {
+	delete(p.namespaces, name)
+	p.refreshAll(name)
+}
+
+func (p *Planner) refreshAll(namespace string) {
+	for _, pod := range p.podsByNS[namespace] {
+		p.refresh(pod)
+	}
+}
+
+// PutPod adds or replaces a pod.
+func (p *Planner) PutPod(pod Pod) {
+	old := p.pods[pod.Name]
+	if old != nil && reflect.DeepEqual(*old, pod) {
+		return
+	}
+	if old != nil {
+		p.unclaim(old)
+	}
+
+	p.pods[pod.Name] = &pod
+	if p.podsByNS[pod.Namespace] == nil {
+		p.podsByNS[pod.Namespace] = map[Name]*Pod{}
+	}
+	p.podsByNS[pod.Namespace][pod.Name] = &pod
+	p.claim(&pod)
+	p.refresh(&pod)
+	if old != nil && (old.key() != pod.key() || old.Node != pod.Node) {
+		p.forget(old)
+	}
+	if pod.Node == p.node {
+		p.dirty[pod.Name] = true
+	}
+}
+
+// forget makes a pod of this node no member.
+func (p *Planner) forget(pod *Pod) {
+	if p.members[pod.key()] != nil {
+		delete(p.members, pod.key())
+		p.stale = true
+	}
+	delete(p.dirty, pod.Name)
+}
+
+// DeletePod forgets a pod. If it is attached to this node it becomes mute.
+func (p *Planner) DeletePod(name Name) {
+	old := p.pods[name]
+	if old == nil {
+		return
+	}
+	delete(p.pods, name)
+	delete(p.podsByNS[name.Namespace], name)
+	if len(p.podsByNS[name.Namespace]) == 0 {
+		delete(p.podsByNS, name.Namespace)
+	}
+	p.unclaim(old)
+	for _, s := range p.sets {
+		s.remove(name)
+	}
+	p.forget(old)
+}
+
+// SetAttached says which addresses the attachment of a pod of this node has; none is not
+// attached. They count before those that the Pod object claims.
+func (p *Planner) SetAttached(key Key, addrs []netip.Addr) {
+	if slices.Equal(p.attached[key], addrs) {
+		return
+	}
+	pod := p.pods[key.Name]
+	if pod != nil && (pod.Node != p.node || pod.UID != key.UID) {
+		pod = nil
+	}
+	if pod != nil {
+		p.unclaim(pod)
+	}
+
+	if len(addrs) == 0 {
+		delete(p.attached, key)
+	} else {
+		p.attached[key] = slices.Clone(addrs)
+	}
+	if pod != nil {
+		p.claim(pod)
+		p.refresh(pod)
+		p.dirty[pod.Name] = true
+	}
+}
+
+// PutPolicy adds or replaces a policy.
+func (p *Planner) PutPolicy(policy Policy) {
+	of := p.policies[policy.Namespace]
+	if of == nil {
+		of = map[string]*compiled{}
+		p.policies[policy.Namespace] = of
+	}
+	if old := of[policy.Name.Name]; old != nil && reflect.DeepEqual(old.policy, policy) {
+		return
+	}
+	of[policy.Name.Name] = &compiled{policy: policy}
+	p.dirtyAll(policy.Namespace)
+}
+
+// DeletePolicy forgets a policy.
+func (p *Planner) DeletePolicy(name Name) {
+	delete(p.policies[name.Namespace], name.Name)
+	if len(p.policies[name.Namespace]) == 0 {
+		delete(p.policies, name.Namespace)
+	}
+	p.dirtyAll(name.Namespace)
+}
+
+// dirtyAll has the members of a namespace made again.
+func (p *Planner) dirtyAll(namespace string) {
+	p.stale = true
+	for name, pod := range p.podsByNS[namespace] {
+		if pod.Node == p.node {
+			p.dirty[name] = true
+		}
+	}
+}
+
+// addrs returns the addresses of a pod: those of its attachment if it is attached here.
+func (p *Planner) addrs(pod *Pod) []netip.Addr {
+	if pod.Node == p.node {
+		if addrs := p.attached[pod.key()]; len(addrs) > 0 {
+			return addrs
+		}
+	}
+	return pod.Addrs
+}
+
+// claim notes that the pod has its addresses, and takes them from the sets if another has them.
+func (p *Planner) claim(pod *Pod) {
+	if pod.HostNetwork || pod.Finished {
+		return
+	}
+	for _, a := range p.addrs(pod) {
+		if p.claims[a] == nil {
+			p.claims[a] = map[Name]*Pod{}
+		}
+		p.claims[a][pod.Name] = pod
+		p.refreshOthers(a, pod.Name)
+	}
+}
+
+func (p *Planner) unclaim(pod *Pod) {
+	for _, a := range p.addrs(pod) {
+		if p.claims[a] == nil {
+			continue
+		}
+		delete(p.claims[a], pod.Name)
+		p.refreshOthers(a, pod.Name)
+		if len(p.claims[a]) == 0 {
+			delete(p.claims, a)
+		}
+	}
+}
+
+func (p *Planner) refreshOthers(a netip.Addr, but Name) {
+	for name, pod := range p.claims[a] {
+		if name != but {
+			p.refresh(pod)
+		}
+	}
+}
+
+// Plan returns what the node must enforce now.
+func (p *Planner) Plan() *Plan {
+	regrouped := p.stale || len(p.dirty) > 0
+	for name := range p.dirty {
+		if pod := p.pods[name]; pod != nil {
+			p.regroup(pod)
+		}
+	}
+	clear(p.dirty)
+	if regrouped {
+		p.sweep()
+	}
+	p.stale = false
+
+	plan := &Plan{
+		Sets: make(map[string]*Set, len(p.sets)), Chains: maps.Clone(p.chains),
+		Groups: maps.Clone(p.groups), Members: maps.Clone(p.members),
+		Problems: p.problems(),
+	}
+	for name, s := range p.sets {
+		if s.frozen == nil {
+			s.frozen = s.freeze(name)
+		}
+		plan.Sets[name] = s.frozen
+	}
+	return plan
+}
+
+// regroup makes the Member of a pod of this node again.
+func (p *Planner) regroup(pod *Pod) {
+	if pod.Node != p.node || pod.HostNetwork || pod.Finished || pod.UID == "" {
+		delete(p.members, pod.key())
+		return
+	}
+
+	m := &Member{Addrs: p.attached[pod.key()]}
+	var isolated [2]bool
+	var lines [2][]Line
+	for _, c := range p.policies[pod.Namespace] {
+		if !c.subjects().Matches(pod.Labels) {
+			continue
+		}
+		c.compile()
+		m.Policies = append(m.Policies, c.policy.Name)
+		for _, d := range []Direction{Ingress, Egress} {
+			if c.policy.Isolates[d] {
+				isolated[d] = true
+				lines[d] = append(lines[d], c.linesOf(d, pod)...)
+			}
+		}
+		maps.Copy(p.defs, c.sets)
+	}
+	slices.SortFunc(m.Policies, func(a, b Name) int { return strings.Compare(a.String(), b.String()) })
+
+	var g Group
+	for _, d := range []Direction{Ingress, Egress} {
+		if len(lines[d]) > MaxChainLines {
+			m.Problem = fmt.Sprintf("%s: the pod's policies have more than %d lines: all is denied",
+				d, MaxChainLines)
+			lines[d] = nil
+		}
+		if isolated[d] {
+			g.Chains[d] = p.chain(lines[d])
+		}
+	}
+	g.Name = "g" + id(g.Chains[Ingress]+" "+g.Chains[Egress])
+	if p.groups[g.Name] == nil {
+		p.groups[g.Name] = &g
+	}
+	m.Group = g.Name
+	p.members[pod.key()] = m
+}
+
+// problems returns those of the policies that select a pod of this node.
+func (p *Planner) problems() map[Name]string {
+	all := map[Name]string{}
+	for _, m := range p.members {
+		for _, name := range m.Policies {
+			if c := p.policies[name.Namespace][name.Name]; c != nil && c.problem != "" {
+				all[name] = c.problem
+			}
+		}
+	}
+	return all
+}
+
+// chain returns the name of the chain of these lines, which it keeps.
+func (p *Planner) chain(lines []Line) string {
+	texts := make(map[string]Line, len(lines))
+	for _, l := range lines {
+		texts[l.text()] = l
+	}
+	sorted := slices.Sorted(maps.Keys(texts))
+	name := "c" + id(strings.Join(sorted, ""))
+	if p.chains[name] == nil {
+		c := &Chain{Name: name}
+		for _, t := range sorted {
+			c.Lines = append(c.Lines, texts[t])
+		}
+		p.chains[name] = c
+	}
+	return name
+}
+
+// sweep forgets groups, chains and sets that nothing refers to, and fills sets that are new.
+func (p *Planner) sweep() {
+	groups, chains, sets := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, m := range p.members {
+		groups[m.Group] = true
+	}
+	for name := range groups {
+		for _, c := range p.groups[name].Chains {
+			if c == "" || chains[c] {
+				continue
+			}
+			chains[c] = true
+			for _, l := range p.chains[c].Lines {
+				if l.Peer != "" {
+					sets[l.Peer] = true
+				}
+			}
+		}
+	}
+
+	maps.DeleteFunc(p.groups, func(name string, _ *Group) bool { return !groups[name] })
+	maps.DeleteFunc(p.chains, func(name string, _ *Chain) bool { return !chains[name] })
+	maps.DeleteFunc(p.sets, func(name string, _ *members) bool { return !sets[name] })
+	for name := range sets {
+		if p.sets[name] != nil {
+			continue
+		}
+		s := &members{def: p.defs[name], pods: map[Name]contribution{}}
+		p.sets[name] = s
+		for _, pod := range p.pods {
+			p.place(s, pod)
+		}
+	}
+	clear(p.defs)
+}

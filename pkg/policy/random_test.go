@@ -1,0 +1,283 @@
+package policy_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+var compareAddrs = cmp.Options{
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+}
+
+// A universe small enough that random objects meet.
+var (
+	nsNames   = []string{"a", "b", "c"}
+	podNames  = []string{"p", "q", "r"}
+	keys      = []string{"app", "tier"}
+	values    = []string{"1", "2"}
+	portNames = []string{"web", "dns"}
+	protos    = []policy.Proto{policy.TCP, policy.UDP, policy.SCTP}
+	numbers   = []uint16{1, 53, 80, 81, 82, 65535}
+	outside   = []netip.Addr{netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("2001:db8::9")}
+	blocks    = []netip.Prefix{
+		netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0"),
+		netip.MustParsePrefix("198.18.0.0/29"), netip.MustParsePrefix("198.18.0.4/30"),
+		netip.MustParsePrefix("198.18.0.2/32"), netip.MustParsePrefix("fd42::/125"),
+		netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("fd42::4/126"),
+	}
+)
+
+// podAddr returns the pool's i-th addresses.
+func podAddr(i int) []netip.Addr {
+	return []netip.Addr{
+		netip.MustParseAddr(fmt.Sprintf("198.18.0.%d", i)),
+		netip.MustParseAddr(fmt.Sprintf("fd42::%x", i)),
+	}
+}
+
+const pool = 8
+
+func drawLabels(t *rapid.T) map[string]string {
+	return rapid.MapOfN(rapid.SampledFrom(keys), rapid.SampledFrom(values), 0, 2).Draw(t, "labels")
+}
+
+func drawSelector(t *rapid.T) policy.Selector {
+	var s policy.Selector
+	for range rapid.SampledFrom([]int{0, 0, 1, 1, 2}).Draw(t, "requirements") {
+		r := policy.Requirement{Key: rapid.SampledFrom(keys).Draw(t, "key"),
+			Op: rapid.SampledFrom([]policy.Operator{policy.In, policy.In, policy.NotIn, policy.Exists,
+				policy.DoesNotExist}).Draw(t, "operator")}
+		if r.Op == policy.In || r.Op == policy.NotIn {
+			r.Values = rapid.SliceOfN(rapid.SampledFrom(values), 1, 2).Draw(t, "values")
+		}
+		s = append(s, r)
+	}
+	return s
+}
+
+func drawPod(t *rapid.T) policy.Pod {
+	p := policy.Pod{
+		Name: policy.Name{Namespace: rapid.SampledFrom(nsNames).Draw(t, "ns"),
+			Name: rapid.SampledFrom(podNames).Draw(t, "name")},
+		Labels:      drawLabels(t),
+		Node:        rapid.SampledFrom([]string{"here", "here", "there", ""}).Draw(t, "node"),
+		HostNetwork: rapid.IntRange(0, 9).Draw(t, "hostNetwork") == 0,
+		Finished:    rapid.IntRange(0, 9).Draw(t, "finished") == 0,
+		Mirror:      rapid.IntRange(0, 9).Draw(t, "mirror") == 0,
+	}
+	p.UID = p.String() + rapid.SampledFrom([]string{"", "", "", "+"}).Draw(t, "uid")
+	if rapid.Bool().Draw(t, "addressed") {
+		p.Addrs = podAddr(rapid.IntRange(1, pool).Draw(t, "address"))
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "ports") {
+		p.Ports = append(p.Ports, policy.NamedPort{Name: rapid.SampledFrom(portNames).Draw(t, "port"),
+			Proto: rapid.SampledFrom(protos).Draw(t, "proto"),
+			Port:  rapid.SampledFrom(numbers).Draw(t, "number")})
+	}
+	return p
+}
+
+func drawPort(t *rapid.T) policy.Port {
+	p := policy.Port{Proto: rapid.SampledFrom(protos).Draw(t, "proto")}
+	switch rapid.IntRange(0, 3).Draw(t, "kind of port") {
+	case 0:
+		p.Name = rapid.SampledFrom(portNames).Draw(t, "port name")
+	case 1:
+		p.First = rapid.SampledFrom(numbers).Draw(t, "first")
+		p.Last = max(p.First, rapid.SampledFrom(numbers).Draw(t, "last"))
+	case 2:
+		p.First = rapid.SampledFrom(numbers).Draw(t, "first")
+		p.Last = p.First
+	}
+	return p
+}
+
+func drawPeer(t *rapid.T) policy.Peer {
+	if rapid.IntRange(0, 2).Draw(t, "block") == 0 {
+		b := policy.Block{CIDR: rapid.SampledFrom(blocks).Draw(t, "cidr")}
+		for _, e := range blocks {
+			if e.Bits() > b.CIDR.Bits() && b.CIDR.Overlaps(e) && rapid.Bool().Draw(t, "except") {
+				b.Except = append(b.Except, e)
+			}
+		}
+		return policy.Peer{Block: &b}
+	}
+	var p policy.Peer
+	if rapid.Bool().Draw(t, "by namespace") {
+		s := drawSelector(t)
+		p.Namespaces = &s
+	}
+	if p.Namespaces == nil || rapid.Bool().Draw(t, "by pod") {
+		s := drawSelector(t)
+		p.Pods = &s
+	}
+	return p
+}
+
+func drawPolicy(t *rapid.T) policy.Policy {
+	p := policy.Policy{
+		Name: policy.Name{Namespace: rapid.SampledFrom(nsNames).Draw(t, "ns"),
+			Name: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "name")},
+		Subjects: drawSelector(t),
+		Isolates: [2]bool{rapid.Bool().Draw(t, "ingress"), rapid.Bool().Draw(t, "egress")},
+	}
+	for d := range p.Rules {
+		for range rapid.IntRange(0, 2).Draw(t, "rules") {
+			var r policy.Rule
+			for range rapid.IntRange(0, 2).Draw(t, "peers") {
+				r.Peers = append(r.Peers, drawPeer(t))
+			}
+			for range rapid.IntRange(0, 2).Draw(t, "ports") {
+				r.Ports = append(r.Ports, drawPort(t))
+			}
+			p.Rules[d] = append(p.Rules[d], r)
+		}
+	}
+	if rapid.IntRange(0, 9).Draw(t, "invalid") == 0 {
+		p.Invalid = "cannot be parsed"
+	}
+	return p
+}
+
+// change makes one random change of the world, and tells the planner.
+func (w *world) change(t *rapid.T, p *policy.Planner) {
+	switch rapid.IntRange(0, 9).Draw(t, "change") {
+	case 0:
+		ns := policy.Namespace{Name: rapid.SampledFrom(nsNames).Draw(t, "ns"), Labels: drawLabels(t)}
+		w.namespaces[ns.Name] = ns
+		p.PutNamespace(ns)
+	case 1:
+		name := rapid.SampledFrom(nsNames).Draw(t, "ns")
+		delete(w.namespaces, name)
+		p.DeleteNamespace(name)
+	case 2, 3, 4:
+		pod := drawPod(t)
+		w.pods[pod.Name] = pod
+		p.PutPod(pod)
+	case 5:
+		name := drawPod(t).Name
+		delete(w.pods, name)
+		p.DeletePod(name)
+	case 6, 7:
+		np := drawPolicy(t)
+		w.policies[np.Name] = np
+		p.PutPolicy(np)
+	case 8:
+		name := drawPolicy(t).Name
+		delete(w.policies, name)
+		p.DeletePolicy(name)
+	case 9:
+		pod := drawPod(t)
+		key := policy.Key{Name: pod.Name, UID: pod.UID}
+		var addrs []netip.Addr
+		if i := rapid.IntRange(0, pool).Draw(t, "attached"); i > 0 {
+			addrs = podAddr(i)
+		}
+		// IPAM gives an address once.
+		for other, has := range w.attached {
+			if other != key && len(addrs) > 0 && has[0] == addrs[0] {
+				return
+			}
+		}
+		delete(w.attached, key)
+		if len(addrs) > 0 {
+			w.attached[key] = addrs
+		}
+		p.SetAttached(key, addrs)
+	}
+}
+
+func newWorld() *world {
+	return &world{node: "here", namespaces: map[string]policy.Namespace{},
+		pods: map[policy.Name]policy.Pod{}, policies: map[policy.Name]policy.Policy{},
+		attached: map[policy.Key][]netip.Addr{}}
+}
+
+// tellAll tells a new planner everything, in any order.
+func (w *world) tellAll() *policy.Planner {
+	p := policy.NewPlanner(w.node)
+	var tell []func()
+	for _, v := range w.policies {
+		tell = append(tell, func() { p.PutPolicy(v) })
+	}
+	for _, v := range w.pods {
+		tell = append(tell, func() { p.PutPod(v) })
+	}
+	for _, v := range w.namespaces {
+		tell = append(tell, func() { p.PutNamespace(v) })
+	}
+	for k, v := range w.attached {
+		tell = append(tell, func() { p.SetAttached(k, v) })
+	}
+	order := make(map[int]func(), len(tell))
+	for i, f := range tell {
+		order[i] = f
+	}
+	for _, f := range order { // a map's order is random
+		f()
+	}
+	return p
+}
+
+// flows are all first packets between the addresses of the universe.
+func flows() (out []policy.Flow) {
+	addrs := slices.Clone(outside)
+	for i := 1; i <= pool; i++ {
+		addrs = append(addrs, podAddr(i)...)
+	}
+	for _, src := range addrs {
+		for _, dst := range addrs {
+			if src.Is4() != dst.Is4() {
+				continue
+			}
+			for i, kind := range [][2]bool{{true, true}, {true, false}, {false, true}} {
+				f := policy.Flow{Src: src, Dst: dst, FromPod: kind[0], ToPod: kind[1]}
+				out = append(out, policy.Flow{Src: src, Dst: dst, FromPod: kind[0], ToPod: kind[1], Proto: 1})
+				for j, port := range []uint16{1, 53, 80, 82, 8080} {
+					f.Proto, f.Port = protos[(i+j)%len(protos)], port
+					out = append(out, f)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func TestPlanJudgesAsTheAPISays(t *testing.T) {
+	all := flows()
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld()
+		p := policy.NewPlanner(w.node)
+		for range rapid.IntRange(1, 40).Draw(t, "changes") {
+			w.change(t, p)
+			if rapid.IntRange(0, 3).Draw(t, "look") > 0 {
+				continue
+			}
+			plan := p.Plan()
+			for i := rapid.IntRange(0, 6).Draw(t, "from"); i < len(all); i += 7 {
+				if got, want := plan.Judge(all[i]), w.oracle(all[i]); got != want {
+					t.Fatalf("%+v: %s, want %s", all[i], got, want)
+				}
+			}
+		}
+		plan := p.Plan()
+		for _, f := range all {
+			if got, want := plan.Judge(f), w.oracle(f); got != want {
+				t.Fatalf("%+v: %s, want %s", f, got, want)
+			}
+		}
+
+		fresh := w.tellAll().Plan()
+		if diff := cmp.Diff(fresh, plan, compareAddrs); diff != "" {
+			t.Fatalf("a planner that was told the same at once plans otherwise (-fresh +kept):\n%s", diff)
+		}
+	})
+}
